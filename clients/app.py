@@ -11,11 +11,14 @@ from flwr.clientapp import ClientApp
 
 from fedge.client import emulated as fleetsim
 from fedge.experiment import Experiment
+from fedge.flower.client_mods import apply_mods
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 PARTITION_KEY = "partition-id"
-"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it."""
+"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it. A request that
+names a board and its experiment makes any node that board.
+"""
 
 app = ClientApp()
 
@@ -32,19 +35,28 @@ def train(message: Message, context: Context) -> Message:
     return _build_reply(message, context)
 
 
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the model on the client's own test samples and reply with the report."""
+    return _build_reply(message, context)
+
+
 def _build_reply(message: Message, context: Context) -> Message:
-    experiment = _parse_experiment(str(context.run_config["experiment"]))
-    ask = from_json(RequestMessage, str(message.content.config_records["fedge"]["ask"]))
+    request = message.content.config_records["fedge"]
+    experiment = _parse_experiment(str(request.get("experiment", context.run_config["experiment"])))
+    node = {**context.node_config, **({PARTITION_KEY: request["index"]} if "index" in request else {})}
+    ask = from_json(RequestMessage, str(request["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
     folder = str(context.run_config.get("folder", ""))
     answer, trained = _compute_answer(
-        experiment, node=context.node_config, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
+        experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
     )
+    answer, trained = apply_mods(experiment, ask, arrays, (answer, trained))
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
-        content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy})
+        content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy, **trained.metrics})
     return Message(content=content, reply_to=message)
 
 

@@ -66,6 +66,8 @@ class NetworkSpec(_SpecModel):
         image_mpixel: Megapixels of a stored image, which the loader decodes.
         mixed: Whether steps are computed in mixed precision.
         layers: Layer counts, one line per layer; filled in by the launcher.
+        channels: JSON of the channels that remain (``fedge.worker.channel_cuts``) if it is a pruned variant of the
+            trained network, which is then trained pruned; filled in by the launcher.
     """
 
     model: str
@@ -74,6 +76,7 @@ class NetworkSpec(_SpecModel):
     image_mpixel: Positive = 0.25
     mixed: bool = False
     layers: str | None = None
+    channels: str | None = None
 
 
 class ServingSpec(_SpecModel):
@@ -103,14 +106,17 @@ class LoaderSpec(_SpecModel):
 
     Attributes:
         workers: Loader processes; 0 loads between two steps.
+        model: Path of a fitted loader of such a board (``fedge characterise-predict --loader-out``); None for the
+            emulation's constants.
         prefetch: Batches that each worker prepares ahead.
         storage: Name of an emulated storage; None for the default of the board kind.
         cached: Share of the reads that the page cache serves.
-        image_mpixel: Megapixels of an image.
-        file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``.
+        image_mpixel: Megapixels of an image; without ``model``.
+        file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``, or takes that of ``model``.
     """
 
     workers: Annotated[int, Field(ge=0, le=64)]
+    model: str | None = None
     prefetch: Annotated[int, Field(ge=1, le=64)] = 2
     storage: str | None = None
     cached: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -143,10 +149,12 @@ class FleetEntry(_SpecModel):
     """Inference service that these boards run all the time; local training uses the remaining capacity."""
     loader: LoaderSpec | None = None
     """Data loader, emulated boards only; None: a step takes what its cost profile says."""
+    width: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of every layer's channels, or of adapters' ranks, that these boards train at most; their updates are merged
+    as narrow ones.
+    """
     memory_mb: Positive | None = None
     """Memory available for training; None: the catalogue's figure minus the system's share."""
-    width: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Largest share of every layer's channels, or of the ranks of adapters, that these boards train."""
 
 
 class MemorySpec(_SpecModel):
@@ -271,6 +279,13 @@ class StrategySpec(_SpecModel):
     """Inner strategy of a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
 
 
+class ModSpec(_SpecModel):
+    """A client mod: a name of ``flwr.clientapp.mod`` (or ``module:function``) and keyword arguments of its class."""
+
+    name: str
+    options: dict[str, float | int | str | bool] = Field(default_factory=dict)
+
+
 class SelectionSpec(_SpecModel):
     """The selector of a round's clients: its name (or ``module:function``), the number of clients, and its options."""
 
@@ -296,6 +311,25 @@ class LateReplySpec(_SpecModel):
     action: Literal["accept", "drop", "discount", "partial"] = "accept"
     grace: Annotated[float, Field(ge=0)] = 0.25
     staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
+
+
+class EvaluationSpec(_SpecModel):
+    """Who evaluates the new model.
+
+    Attributes:
+        by: ``server``: on the whole test set, after every round. ``clients``: by the boards, each on its share of the
+            test set. ``both``: by both.
+        every: Rounds from one evaluation by clients to the next; the last round always has one.
+        fraction: Share of the available clients that evaluate, at least one.
+    """
+
+    by: Literal["server", "clients", "both"] = "server"
+    every: Annotated[int, Field(ge=1)] = 1
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def is_due(self, number: int, rounds: int) -> bool:
+        """Return whether clients evaluate the model of round ``number`` of ``rounds``."""
+        return self.by != "server" and (number % self.every == 0 or number == rounds)
 
 
 class SuperlinkSpec(_SpecModel):
@@ -350,7 +384,10 @@ class Experiment(_SpecModel):
     """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
+    mods: tuple[ModSpec, ...] = ()
+    """Flower's mods on what clients send after training, the outermost first."""
     late: LateReplySpec = LateReplySpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
     reply_timeout_s: Positive = 600.0
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None

@@ -173,6 +173,9 @@ class LearningTask(Protocol):
         """
         ...
 
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float] | None:
-        """Return the mean loss and the accuracy (0 to 1) of the model on the held-out test set; None without one."""
+    def evaluate(self, arrays: NamedArrays, share: NDArray[np.int64] | None = None) -> tuple[float, float] | None:
+        """Return the mean loss and the accuracy (0 to 1) of the model on the held-out test set; None without one.
+
+        A ``share``, indices of test samples, is given only if the task has ``test_labels``, which are like ``labels``.
+        """
         ...

@@ -44,6 +44,11 @@ class PowerMode:
     gpu_mhz: float
     mem_mhz: float
 
+    @property
+    def knobs(self) -> tuple[float, float, float, float]:
+        """The fields in their order."""
+        return (self.cores, self.cpu_mhz, self.gpu_mhz, self.mem_mhz)
+
     def __str__(self) -> str:
         return f"{self.cores}c/{self.cpu_mhz:g}/{self.gpu_mhz:g}/{self.mem_mhz:g} MHz"
 
@@ -730,12 +735,13 @@ class TrainOptions:
 class TrainResult:
     """The result of local training: the new arrays, and the mean loss and accuracy over the steps.
 
-    Both are not a number if nothing was trained.
+    Both are not a number if nothing was trained. Mods may add ``metrics`` for the strategy.
     """
 
     arrays: NamedArrays
     loss: float
     accuracy: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,6 +752,33 @@ class LinkUse:
     up_s: float
     radio_j: float
     moved_mb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """A client's evaluation of the global model on its own test samples.
+
+    Attributes:
+        samples: Number of test samples, at least 1.
+        loss: Mean loss.
+        accuracy: Share of right answers, 0 to 1, or the task's own metric.
+        measured: Time and power of the evaluation: batches of the priced network on an emulated board, on a real board
+            the whole evaluation as one step.
+        link: Download of the model, and a reply of negligible size.
+    """
+
+    board: str
+    device: str
+    samples: int
+    loss: float
+    accuracy: float
+    measured: Measurement
+    link: LinkUse
+
+    @property
+    def busy_s(self) -> float:
+        """Return the seconds from the request to the reply."""
+        return self.link.down_s + self.measured.work_s + self.link.up_s
 
 
 @dataclass(frozen=True, slots=True)

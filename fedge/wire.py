@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
-from fedge.types import EMPTY_TRACE, Front, Measurement, MemoryObservation, RoundGoal, RoundReport, Trace
+from fedge.types import (
+    EMPTY_TRACE,
+    EvaluationReport,
+    Front,
+    Measurement,
+    MemoryObservation,
+    RoundGoal,
+    RoundReport,
+    Trace,
+)
 
 R = TypeVar("R")
 
@@ -40,8 +49,8 @@ class RequestMessage:
     """A request to a client.
 
     Attributes:
-        kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training; ``bye`` ends the
-            run.
+        kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training,
+            ``evaluate`` an evaluation of the model on the client's test samples; ``bye`` ends the run.
         round: Number of the round.
         start_s: Simulated time at which the round starts.
         policy: Name of the policy.
@@ -51,6 +60,8 @@ class RequestMessage:
             known.
         proximal_mu: Weight of FedProx's proximal term.
         learning_rate: Learning rate of the round; None for the workload's.
+        settings: Numbers of the strategy, only for mods, like the next field.
+        trainable: Names of the arrays that mods see; the others are statistics and counters.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
@@ -58,7 +69,7 @@ class RequestMessage:
         claim_s: Seconds after the reply for which the board stays reserved for the run.
     """
 
-    kind: Literal["hello", "front", "train", "bye"]
+    kind: Literal["hello", "front", "train", "evaluate", "bye"]
     round: int = 0
     start_s: float = 0.0
     policy: str = ""
@@ -72,6 +83,8 @@ class RequestMessage:
     cancel_s: float | None = None
     run: str = ""
     claim_s: float = 0.0
+    settings: Mapping[str, float] = field(default_factory=dict)
+    trainable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ class ReplyMessage:
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
+        evaluation: Report of an evaluation.
     """
 
     board: str
@@ -105,6 +119,7 @@ class ReplyMessage:
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
     handled_s: float | None = None
+    evaluation: EvaluationReport | None = None
 
 
 class InvalidMessage(FedgeError):

@@ -7,6 +7,9 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 # Before numpy or torch is imported: their thread pools are made once.
@@ -23,9 +26,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # FEDGE_EXAMPLES: fewer examples per property, where time is short or the same tests are run a second time.
-hypothesis.settings.register_profile(
-    "fedge", deadline=None, derandomize=True, database=None, max_examples=int(os.environ.get("FEDGE_EXAMPLES", "100"))
-)
+EXAMPLES = int(os.environ.get("FEDGE_EXAMPLES", "100"))
+hypothesis.settings.register_profile("fedge", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("fedge")
 
 # Where torch has no build, the parts without it are still tested.
@@ -50,10 +52,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if getattr(config.option, "loadgroup", False):
         _name_groups(items)
     for item in items:
+        _take_fewer_examples(item)
         for mark in ("jetson", "gpu", "fleet"):
             reason = _missing(mark) if item.get_closest_marker(mark) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+TRACED = "COVERAGE_PROCESS_CONFIG"
+"""A variable of every process that coverage measures, and of those that it starts."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """Keep the tracer of ``make coverage`` out of slow tests and of the programs that they start: they take enough."""
+    settings = os.environ.get(TRACED)
+    if settings is None or item.get_closest_marker("slow") is None:
+        return (yield)
+    here, in_threads = sys.gettrace(), threading.gettrace()
+    del os.environ[TRACED]
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]
+    try:
+        return (yield)
+    finally:
+        os.environ[TRACED] = settings
+        threading.settrace(in_threads)  # type: ignore[arg-type]
+        sys.settrace(here)
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,6 +89,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def _take_fewer_examples(item: pytest.Item) -> None:
+    """Hold properties with a number of their own to FEDGE_EXAMPLES too: to that percentage of it, or to that number."""
+    test = getattr(item, "function", None)
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None and (fewer := max(EXAMPLES, own.max_examples * EXAMPLES // 100)) < own.max_examples:
+        test._hypothesis_internal_use_settings = hypothesis.settings(own, max_examples=fewer)
 
 
 def _name_groups(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from contracts.launching import FEDGE, run_here
 
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry.store_records import ClientRow, EvaluationRow, EventRow, RoundRow, SampleRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
 ROUNDS, MODELS = 2, 3
@@ -28,8 +28,17 @@ BESIDE = (
     "fleet.0.memory_mb=1800",
     "workload.memory.lower=width-first",
 )
+PRIVATE = (
+    "strategy.name=DifferentialPrivacyClientSideAdaptiveClipping",
+    "strategy.options={noise_multiplier: 0.05, num_sampled_clients: 8, initial_clipping_norm: 1.0}",
+    "strategy.wraps.name=FedAvg",
+    "mods=[adaptiveclipping_mod, LocalDpMod]",
+    "mods.1.options={clipping_norm: 2.0, sensitivity: 0.0001, epsilon: 10, delta: 0.00001}",
+    "evaluation={by: both, fraction: 0.6}",
+)
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
+    "private": tuple(part for option in PRIVATE for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
@@ -47,7 +56,9 @@ def simulate(root: Path, out: Path, cwd: Path, *more: str) -> subprocess.Complet
 
 
 def rows(folder: Path) -> list:
-    return [row for kind in (RoundRow, ClientRow, EventRow, SampleRow) for row in read_rows(folder, kind)]
+    return [
+        row for kind in (RoundRow, ClientRow, EvaluationRow, EventRow, SampleRow) for row in read_rows(folder, kind)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,13 @@ def test_boards_that_serve_tell_of_it_and_the_others_do_not(played: dict[str, Pl
 def test_boards_with_little_memory_train_a_narrower_network_and_the_others_do_not(played: dict[str, Played]) -> None:
     narrow = {row.device for row in read_rows(played["rounds"].sim, ClientRow) if (row.width or 1.0) < 1.0}
     assert narrow == {"nano"}
+
+
+def test_mods_change_what_boards_send_and_boards_evaluate_the_model(played: dict[str, Played]) -> None:
+    plain, private = (read_rows(played[name].sim, RoundRow) for name in ("rounds", "private"))
+    assert plain[-1].loss != private[-1].loss
+    assert len(read_rows(played["private"].sim, EvaluationRow)) == ROUNDS * 5
+    assert None not in [row.client_accuracy for row in private]
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:

@@ -41,13 +41,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fedge.client",),
     ("fedge.studies",),
     ("fedge.characterisation",),
-    ("clients", "server"),
     ("fedge.flower",),
+    ("clients", "server"),
     ("experiments",),
 )
 """From the bottom up. ``fedge`` itself stands for the package's own ``__init__``."""
 
-PROGRAMS_LAYER = 17
+PROGRAMS_LAYER = 18
 """The two programs do not know each other."""
 
 STANDALONE = ("fedge.worker", "fedge.powerd")
@@ -90,6 +90,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop_sensor",),
+    "pynvml": ("fedge.devices.sensing.gpu_energy",),
     "optuna": ("experiments",),
     "typer": ("experiments",),
     "rich": ("experiments",),

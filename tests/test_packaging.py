@@ -39,7 +39,9 @@ def _declared(without: tuple[str, ...] = ()) -> list[Requirement]:
     """Everything that the project file asks for, but the extras ``without``."""
     project = _project()["project"]
     extras = [text for name, texts in project["optional-dependencies"].items() if name not in without for text in texts]
-    return [Requirement(text) for text in (*project["dependencies"], *extras, *_project()["build-system"]["requires"])]
+    lines = (ROOT / _project()["tool"]["setuptools"]["dynamic"]["dependencies"]["file"]).read_text("utf-8").splitlines()
+    needed = [line for line in lines if line and not line.startswith("#")]
+    return [Requirement(text) for text in (*needed, *extras, *_project()["build-system"]["requires"])]
 
 
 def test_the_lock_holds_plain_exact_pins_only() -> None:
@@ -81,6 +83,11 @@ def test_the_version_is_the_same_in_the_code_and_in_the_project_file() -> None:
 def test_every_dependency_has_its_reason_written_down() -> None:
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
     assert [found.name for found in _declared() if f"`{found.name.lower()}" not in text] == []
+
+
+def test_flwr_run_finds_nothing_to_install_for_every_run() -> None:
+    assert "dependencies" not in _project()["project"]
+    assert not [name for name in _bundle() if name.startswith("requirements")]
 
 
 def _bundle() -> set[str]:

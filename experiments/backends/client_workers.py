@@ -116,9 +116,17 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
 
 def answer_questions(experiment: Experiment, folder: Path, questions: list[ClientQuestion]) -> list[Answer]:
     """Answer questions to clients in this process."""
-    return emulated.answer_together(
+    answers = emulated.answer_together(
         [ClientTask(experiment, one.index, one.request.ask, one.request.arrays, folder=folder) for one in questions]
     )
+    if not experiment.mods:
+        return answers
+    from fedge.flower.client_mods import apply_mods
+
+    return [
+        apply_mods(experiment, one.request.ask, one.request.arrays, answer)
+        for one, answer in zip(questions, answers, strict=True)
+    ]
 
 
 _experiment: Experiment

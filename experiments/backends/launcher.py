@@ -30,6 +30,7 @@ from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
 
 Refresh = Callable[[], None]
+Backend = Callable[[Experiment, Path, Refresh], None]
 LOCK_FILE = ".lock"
 """Lock file in the run folder, held by the launcher."""
 
@@ -75,12 +76,16 @@ def check_runnable(experiment: Experiment) -> None:
 
 
 def start_run(
-    experiment: Experiment, folder: Path, refresh: Refresh, written: Experiment | None = None
+    experiment: Experiment,
+    folder: Path,
+    refresh: Refresh,
+    written: Experiment | None = None,
+    backend: Backend | None = None,
 ) -> dict[str, Any]:
     """Start a checked experiment in a new folder and return the run's summary.
 
     ``refresh`` is called repeatedly while the run goes on. ``written`` is stored in the folder if it differs from the
-    experiment that runs.
+    experiment that runs. ``backend`` replaces the experiment's own.
 
     Raises:
         BadInput: If the folder cannot be written.
@@ -93,13 +98,15 @@ def start_run(
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
         raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
-    return continue_run(recalled, folder, refresh)
+    return continue_run(recalled, folder, refresh, backend)
 
 
-def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
+def continue_run(
+    experiment: Experiment, folder: Path, refresh: Refresh, backend: Backend | None = None
+) -> dict[str, Any]:
     """Run the remaining rounds, if any, then write ``summary.json`` and ``report.html``; return the run's summary.
 
-    ``refresh`` is called repeatedly while the run goes on.
+    ``refresh`` is called repeatedly while the run goes on. ``backend`` replaces the experiment's own.
 
     Raises:
         BadInput: If another process holds the run folder.
@@ -107,17 +114,17 @@ def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict
     """
     lock = FileLock(folder / LOCK_FILE, "a run")
     try:
-        return _continue_locked(experiment, folder, refresh)
+        return _continue_locked(experiment, folder, refresh, backend)
     finally:
         lock.release()
 
 
-def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
+def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, backend: Backend | None) -> dict[str, Any]:
     earlier_s = read_wall_s(folder)
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
         try:
-            _load_backend(experiment.backend)(experiment, folder, refresh)
+            (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
         finally:
             run_knowledge.give_back(experiment, folder)
         earlier_s += time.monotonic() - started_s
@@ -185,7 +192,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
-def _load_backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:
+def _load_backend(name: str) -> Backend:
     if name == "local":
         from experiments.backends.local_backend import run_local
 

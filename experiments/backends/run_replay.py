@@ -4,6 +4,14 @@ Symbols: T_k = k-th draw of the time and power of all boards; c_k, v_k = a figur
 on the boards T_k; a = the figure of the real run; K = number of draws. Prediction: a exp(mean_k log(v_k / c_k)), with
 the interval of one further draw: t sqrt(1 + 1/K) standard deviations of log(v_k / c_k) to both sides. Errors that both
 runs share cancel. Accuracy is compared by differences instead of ratios.
+
+Most draws of a board lead to the same choices, and few to others: K draws may all agree by chance. So the variance is
+moderated, (w s_0^2 + (K - 1) s^2) / (w + K - 1) with w + K - 1 degrees of freedom of t; s is the draws' own standard
+deviation, s_0 its prior value, worth w draws.
+
+References:
+    Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
+    Statistical Applications in Genetics and Molecular Biology 3 (2004), section 3.
 """
 
 from __future__ import annotations
@@ -27,6 +35,7 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, list_boards
+from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
 from fedge.seeds import make_generator
 from fedge.studies.board_posterior import BoardPosterior, draw_sibling_table, draw_table, fit_boards
@@ -37,12 +46,15 @@ from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import Label, NamedArrays
 from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
-from server.rounds.shared_measurements import find_kinds, share_measurements
+from server.rounds.shared_measurements import share_measurements
 from server.state import checkpoint
 
 RATIO_FIGURES = ("energy_j", "makespan_s", "mean_round_s")
 DIFFERENCE_FIGURES = ("final_accuracy",)
 INTERVAL_LEVEL = 0.90
+PRIOR_SD_LOG, PRIOR_DRAWS = 0.005, 1
+"""s_0 and w, by maximum likelihood (0.0046 at w = 1) from the draws' own variances in 32 replayed figures; their runs
+have other seeds than those of benchmarks/replay.py."""
 FIXED_KEYS = ("cost", "network", "batch_size", "task")
 """Keys of ``workload`` on which the time and power of a step depend."""
 
@@ -131,8 +143,7 @@ def replay_run(
         base, changed = (_move_trained_model(experiment, state.arrays) for experiment in (base, changed))
     known = read_run_knowledge(folder)
     states = _join_recalled(state.fleet.states, known)
-    kinds = find_kinds(list_boards(base), base.workload.cost)
-    shared = share_measurements(kinds, states, states) if base.share_samples else {}
+    shared = share_measurements(find_kinds(base), states, states) if base.share_samples else {}
     boards = fit_boards(base, states, state.fleet.fronts, shared)
     if not boards:
         raise BadInput(
@@ -257,7 +268,7 @@ def _compare_figures(
         to_scale, from_scale = (math.log, math.exp) if name in RATIO_FIGURES else (float, float)
         effects = [to_scale(after) - to_scale(before) for before, after in known]
         predicted = to_scale(actual[name]) + statistics.fmean(effects)
-        half = _half_width(effects)
+        half = _half_width(effects, PRIOR_DRAWS if name in RATIO_FIGURES else 0)
         most = math.inf if name in RATIO_FIGURES else 1.0
         yield ReplayFigure(
             name,
@@ -268,10 +279,11 @@ def _compare_figures(
         )
 
 
-def _half_width(effects: Sequence[float]) -> float | None:
+def _half_width(effects: Sequence[float], prior_draws: int) -> float | None:
     """Return half the width of the interval of one further draw; None for a single one."""
     count = len(effects)
     if count < 2:
         return None
-    quantile = student_t((1 + INTERVAL_LEVEL) / 2, count - 1)
-    return quantile * statistics.stdev(effects) * math.sqrt(1 + 1 / count)
+    degrees = prior_draws + count - 1
+    variance = (prior_draws * PRIOR_SD_LOG**2 + (count - 1) * statistics.variance(effects)) / degrees
+    return student_t((1 + INTERVAL_LEVEL) / 2, degrees) * math.sqrt(variance * (1 + 1 / count))

@@ -7,21 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from flwr.supercore.differential_privacy import KEY_NORM_BIT
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, StrategySpec, list_boards
+from fedge.flower.client_mods import build_mod
 from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 
 FLEET_LIMITS = ("fleet_power_w", "round_energy_j", "budget_j")
 """Limits on all boards of a round together, which asynchronous runs cannot have."""
 UNSUPPORTED_STRATEGIES = {
-    "DifferentialPrivacyClientSideFixedClipping": "the ServerSide one: boards do not clip",
-    "DifferentialPrivacyClientSideAdaptiveClipping": "the ServerSide one: boards do not clip",
     "FedXgbBagging": "a strategy that averages arrays: no task here grows trees",
     "FedXgbCyclic": "a strategy that averages arrays: no task here grows trees",
 }
 """Flower's strategies that need another kind of client, each with a supported alternative."""
+CLIPPING_MODS = {
+    "DifferentialPrivacyClientSideFixedClipping": "fixedclipping_mod",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "adaptiveclipping_mod",
+}
+"""Strategies whose clients clip, each with the mod that does it."""
 MAX_TRIAL_BOARDS = 200
 """Largest fleet for which the trial aggregation runs. A default that bounds the check's time: some strategies compare
 all pairs of results.
@@ -38,6 +43,7 @@ def check_strategy(experiment: Experiment) -> None:
     for where, each in _iterate_wrapped(spec, "strategy"):
         if each.name in UNSUPPORTED_STRATEGIES:
             raise BadInput(f"{where}.name", repr(each.name), UNSUPPORTED_STRATEGIES[each.name])
+    _check_mods(experiment)
     if isinstance(build_strategy(spec), AsyncStrategy):
         _check_asynchronous(experiment)
         return
@@ -45,6 +51,24 @@ def check_strategy(experiment: Experiment) -> None:
         _check_wrapped(spec.wraps, "strategy.wraps")
     if not any(":" in each.name for _, each in _iterate_wrapped(spec, "strategy")):
         _try_aggregation(experiment)
+
+
+def _check_mods(experiment: Experiment) -> None:
+    """Build the mods, and check that the strategy and what becomes of late replies go with them."""
+    strategies = {each.name for _, each in _iterate_wrapped(experiment.strategy, "strategy")}
+    names = [spec.name for spec in experiment.mods]
+    for i, spec in enumerate(experiment.mods):
+        build_mod(spec, f"mods[{i}]")
+    for strategy, mod in CLIPPING_MODS.items():
+        if mod in names and strategy not in strategies:
+            raise BadInput("mods", f"{mod} without the strategy that sets its norm", f"strategy.name: {strategy}")
+        if strategy not in strategies:
+            continue
+        if names.count(mod) != 1:
+            raise BadInput("mods", f"{names or 'none'} with {strategy}", f"{mod} once: the boards have to clip")
+        if experiment.late.action in {"discount", "partial"}:
+            right = f"accept or drop: with {strategy} no result may be weighted after it was clipped"
+            raise BadInput("late.action", repr(experiment.late.action), right)
 
 
 def _iterate_wrapped(spec: StrategySpec, where: str) -> Iterator[tuple[str, StrategySpec]]:
@@ -62,7 +86,12 @@ def _try_aggregation(experiment: Experiment) -> None:
     model = {"w": np.zeros((2, 2), np.float32)}
     results = [
         Contribution(
-            f"{i:03d}", arrays={"w": np.full((2, 2), 0.01 * i, np.float32)}, samples=10, loss=0.5, accuracy=0.5
+            f"{i:03d}",
+            arrays={"w": np.full((2, 2), 0.01 * i, np.float32)},
+            samples=10,
+            loss=0.5,
+            accuracy=0.5,
+            metrics={KEY_NORM_BIT: 1.0} if experiment.mods else {},
         )
         for i in range(1, count + 1)
     ]
@@ -101,6 +130,9 @@ def _check_asynchronous(experiment: Experiment) -> None:
         right = "a strategy of rounds: asynchronous runs go by the clock of emulated boards (backend sim or local)"
         raise BadInput("strategy.name", f"{experiment.strategy.name} on real boards", right)
     name, late, selection = experiment.strategy.name, experiment.late, experiment.selection
+    if experiment.evaluation.by != "server":
+        right = f"server: with {name} no round ends at which all clients could evaluate"
+        raise BadInput("evaluation.by", repr(experiment.evaluation.by), right)
     if late.action != "accept":
         raise BadInput("late.action", repr(late.action), f"accept: with {name} nobody is late, results are stale")
     if selection.over_commit != 1.0:

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from experiments.spec.resource_checks import (
+    check_evaluation,
     check_loader,
     check_memory,
     check_serving,
+    evaluation_label,
     link_label,
     loader_label,
     memory_label,
@@ -123,6 +125,7 @@ def check_experiment(experiment: Experiment) -> None:
     _check_availability(experiment)
     _check_limits(experiment, _check_data(experiment))
     check_memory(experiment)
+    check_evaluation(experiment)
 
 
 def _check_real_boards(experiment: Experiment) -> None:
@@ -471,6 +474,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
         | link_label(experiment, board.entry)
+        | evaluation_label(experiment, board, build_kind(board, experiment.workload).spec)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:

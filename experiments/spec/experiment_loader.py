@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
-from fedge.costs.layers.network_source import load_network_cost
+from fedge.costs.layers.network_source import VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
@@ -30,10 +32,11 @@ NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
-NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
+NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name", "mods": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
 """Overriding one of these invalidates the stored layers of the experiment's network."""
+MODEL_FILES = (".onnx", ".json")
 OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
@@ -81,6 +84,8 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
         own = workload.get("network")
         if isinstance(own, dict) and own.get("model") == workload.get("task"):
             del workload["network"], workload["cost"]
+        elif isinstance(own, dict) and own.get("channels"):
+            _forget_layers(own)
     found = NETWORK_FIELD.fullmatch(field)
     if found is None:
         return
@@ -93,9 +98,16 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     network = section.get("network") if isinstance(section, dict) else None
     if not isinstance(section, dict) or not isinstance(network, dict):
         return
-    network.pop("layers", None)
+    _forget_layers(network)
     if section.get("cost") == Path(str(network.get("model"))).stem:
         del section["cost"]
+
+
+def _forget_layers(network: dict[str, Any]) -> None:
+    """Remove what was filled in for a network; the input of a file, which takes no other, was too."""
+    filled = ("layers", "channels", "input") if str(network.get("model")).endswith(MODEL_FILES) else ("layers",)
+    for name in filled:
+        network.pop(name, None)
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
@@ -309,7 +321,7 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _make_model_absolute(network: NetworkSpec | None, absolute: Callable[[str], str]) -> NetworkSpec | None:
-    if network is None or not network.model.endswith((".onnx", ".json", TASK_FILE_SUFFIX)):
+    if network is None or not network.model.endswith((*MODEL_FILES, TASK_FILE_SUFFIX)):
         return network
     return network.model_copy(update={"model": absolute(network.model)})
 
@@ -328,6 +340,8 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
     if entry.serving is not None:
         network = _make_model_absolute(entry.serving.network, absolute)
         changes["serving"] = entry.serving.model_copy(update={"network": network})
+    if entry.loader is not None and entry.loader.model is not None:
+        changes["loader"] = entry.loader.model_copy(update={"model": absolute(entry.loader.model)})
     if entry.device.endswith((".yaml", ".yml")):
         changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
     return entry.model_copy(update=changes)
@@ -351,8 +365,22 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     _check_cost_name(work.cost, work.network.model, where)
     if work.network.layers is None and work.network.model == work.task and work.task.endswith(TASK_FILE_SUFFIX):
         return _add_task_layers(experiment, where)
-    work = work.model_copy(update={"network": _count_layers(work.network, f"{where}: workload.network")})
-    return experiment.model_copy(update={"workload": work})
+    counted = _count_layers(work.network, f"{where}: workload.network")
+    if work.network.layers is None:
+        counted = counted.model_copy(update={"channels": _find_trained_channels(counted.model, work.task)})
+    return experiment.model_copy(update={"workload": work.model_copy(update={"network": counted})})
+
+
+def _find_trained_channels(model: str, task: str) -> str | None:
+    """Return as JSON the channels of a variant of the task's own network, which is trained pruned; None for others."""
+    path = Path(model)
+    if path.suffix != ".json" or json.loads(path.read_text(encoding="utf-8")).get("format") != VARIANT_FORMAT:
+        return None
+    variant = read_variant(path)
+    of_file = task.endswith(TASK_FILE_SUFFIX) and variant.model.startswith(f"{Path(task).stem}:")
+    if not of_file and variant.model != task:
+        return None
+    return json.dumps(variant_to_dict(variant)["channels"], separators=(",", ":"))
 
 
 def _count_service(entry: FleetEntry, where: str) -> FleetEntry:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
+from fedge.client.evaluation import describe_evaluation
 from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
-from fedge.costs.input_pipeline.emulated_pipeline import find_storage
-from fedge.costs.layered_work import build_workload, count_priced_bytes
+from fedge.costs.cost_profile import CostProfile
+from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
+from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
 from fedge.pareto import find_nearest_row
@@ -82,26 +87,29 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    allowed = experiment.workload.memory.widths
-    if allowed is not None:
-        _check_width_field(experiment, f"{MEMORY_FIELD}.widths", allowed, format_value(list(allowed)))
+    _check_possible(experiment, f"{MEMORY_FIELD}.widths", experiment.workload.memory.widths or (1.0,))
     for i, entry in enumerate(experiment.fleet):
-        _check_width_field(experiment, f"fleet[{i}].width", (entry.width,), f"{entry.width:g}")
+        _check_possible(experiment, f"fleet[{i}].width", (entry.width,))
+        if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
+            cost = entry.cost or experiment.workload.cost
+            right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
+            raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_width_field(experiment: Experiment, where: str, widths: Sequence[float], got: str) -> None:
+def _check_possible(experiment: Experiment, where: str, widths: Sequence[float]) -> None:
     work, strategy = experiment.workload, experiment.strategy.name
     if min(widths) == 1.0:
         return
-    if not can_narrow_clients(work, strategy):
-        right = (
-            f"1 alone, because {strategy} compares or clips whole updates, which a narrow network's is not; or a "
-            f"strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
-        )
-        raise BadInput(where, got, right)
+    if not can_narrow_clients(experiment):
+        who, other = strategy, f"a strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
+        if experiment.mods:
+            who, other = f"the mod {experiment.mods[0].name}", "no mods"
+        right = f"1, because {who} compares or clips whole updates, which a narrow network's is not; or {other}"
+        raise BadInput(where, format_value(list(widths)), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        raise BadInput(where, got, f"1 alone, because the network of {work.task} cannot be narrowed ({why})")
+        right = f"1, because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(where, format_value(list(widths)), right)
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
@@ -135,8 +143,7 @@ def check_loader(experiment: Experiment) -> None:
         where = f"fleet[{i}].loader"
         if why := _refusal_reason(experiment, entry.truth):
             raise BadInput(where, format_value(entry.loader), why)
-        if entry.loader.storage is not None:
-            find_storage(entry.loader.storage, f"{where}.storage")
+        build_loader_pipeline(entry.loader, find(entry.device), experiment.workload.batch_size, where)
 
 
 def _refusal_reason(experiment: Experiment, truth: str) -> str:
@@ -151,14 +158,21 @@ def _refusal_reason(experiment: Experiment, truth: str) -> str:
 def loader_label(board: FleetBoard) -> dict[str, Any]:
     """Return the provenance of a board's loading cost as a label; empty if it has no loader."""
     spec = board.entry.loader
-    return {} if spec is None else {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+    if spec is None:
+        return {}
+    if spec.model is None:
+        return {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model")
+    source = f"{_describe_loader(spec)}; fitted to {fitted.workload}, {fitted.source}"
+    return {"loader": {"label": fitted.label, "source": source}}
 
 
 def _describe_loader(spec: LoaderSpec) -> str:
     workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
-    return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"
+    images = "" if spec.model else f" images of {spec.image_mpixel:g} megapixel,"
+    return f"pipeline model: {workers}, {stored},{images} {cached}"
 
 
 def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str, Any]]:
@@ -173,7 +187,9 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
         source, moved_bytes = f"the trained model: {work.name} has no known layers or workload.model_mb", trained_bytes
     else:
         source = "workload.model_mb" if experiment.workload.model_mb else f"the parameters of {work.name}, 4 bytes each"
-    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes}
+    network = experiment.workload.network
+    pruned = {} if network is None or network.channels is None else {"pruned": True}
+    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes, **pruned}
     step = {"cost": work.name, "batch_size": work.batch_size}
     return {"link": {"label": "estimated", "source": source, **step, **sizes}}
 
@@ -265,6 +281,37 @@ def _round_up(seconds: float) -> float:
     """Round up to two significant digits, so that the suggested number is sufficient."""
     scale = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / scale) * scale:.2g}")
+
+
+def check_evaluation(experiment: Experiment) -> None:
+    """Raise ``BadInput`` if the boards cannot evaluate the model, or the cost of it is not known."""
+    spec, where, task = experiment.evaluation, "evaluation.by", experiment.workload.task
+    if spec.by == "server":
+        return
+    if not hasattr(load_experiment_task(experiment), "test_labels"):
+        raise BadInput(where, repr(spec.by), f"server: the task {task} has no test samples to divide among clients")
+    for i, entry in enumerate(experiment.fleet):
+        if entry.serving is not None:
+            got = f"{spec.by!r}, with an inference service at fleet[{i}].serving"
+            raise BadInput(where, got, "server: what an evaluation costs beside a service is not known")
+    for board in {board.entry: board for board in list_boards(experiment)}.values():
+        try:
+            _price_evaluation(experiment, board, build_kind(board, experiment.workload).spec)
+        except UnknownName as error:
+            right = "server, or workload.network: a network whose layers price an inference"
+            raise BadInput(where, f"{spec.by!r}, but inference with {error.got} has no cost", right) from error
+
+
+def _price_evaluation(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> CostProfile:
+    return price_service(device, describe_evaluation(experiment.workload, board.entry))[0]
+
+
+def evaluation_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Return the provenance of the cost of an evaluation as a label; empty if no emulated board evaluates."""
+    if experiment.evaluation.by == "server" or experiment.backend == "fleet":
+        return {}
+    cost = _price_evaluation(experiment, board, device)
+    return {"evaluation": {"label": cost.label, "source": cost.source}}
 
 
 def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from fedge.characterisation.point_measurement import EpochSummary, MinibatchTime
 from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat
+from fedge.costs.input_pipeline.fitted_pipeline import WARM_SHARE
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 from fedge.types import Label, PowerMode
 
@@ -19,8 +20,6 @@ SETTLING_ROUNDS = 2
 second is a margin. More rounds leave fewer minibatches of short epochs."""
 MAX_SETTLING_SHARE = 0.25
 """Upper limit of the excluded part of an epoch; a default that keeps most of a short epoch."""
-WARM_SHARE = 0.99
-"""Cache hit share from which the storage is ignored. A default close to 1: the remaining reads are too few to time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
+from fedge.client.evaluation import check_samples
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
@@ -32,7 +34,7 @@ from fedge.worker import sources
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import datasets
-from fedge.workloads.partitions import split_data
+from fedge.workloads.partitions import split_data, split_test
 
 SAMPLES_PER_PROBE = 4
 # A probe lasts at least as many samples of the power sensor: their noise of 1 to 2 % is then as small as that of steps.
@@ -73,12 +75,13 @@ def _partition_name(experiment: Experiment, index: int) -> str:
         experiment.data.model_dump_json(),
         len(list_boards(experiment)),
         experiment.seed,
+        experiment.evaluation.by != "server",
     )
     return hashlib.sha256(repr((*decides, index)).encode()).hexdigest()[:24]
 
 
 def _load_share(experiment: Experiment, index: int) -> sources.Data:
-    """Load the training samples of one board in the data set's order, and the whole test set."""
+    """Load the training samples of one board in the data set's order, and its test samples if boards evaluate."""
     name = experiment.workload.task
     if name not in TASKS:
         right = "one of fedge's tasks, or data_folder in the board's settings"
@@ -86,9 +89,15 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
     root = Path(experiment.data.dir or workloads.DEFAULT_DATA_DIR).expanduser()
     data = datasets.load_dataset(TASKS[name].dataset, root, download=experiment.data.download)
     count, rng = len(list_boards(experiment)), make_generator(experiment.seed, "partition")
-    labels = sources.class_labels(data)
-    share = split_data(experiment.data, labels, groups=data.groups, n_clients=count, rng=rng)[index]
-    return data._replace(train_x=data.train_x[share], train_y=data.train_y[share], groups=None)
+    labels = sources.class_labels(data.train_y)
+    shares = split_data(experiment.data, labels, groups=data.groups, n_clients=count, rng=rng)
+    share = shares[index]
+    data = data._replace(train_x=data.train_x[share], train_y=data.train_y[share], groups=None)
+    if experiment.evaluation.by == "server":
+        return data
+    test = split_test(shares, labels, sources.class_labels(data.test_y))[index]
+    check_samples(len(test))
+    return data._replace(test_x=data.test_x[test], test_y=data.test_y[test])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,14 +207,15 @@ def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
 
 def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     """Return the task for the worker: a built-in task by name, or the user's own file with its hash."""
-    name = experiment.workload.task
+    name, network = experiment.workload.task, experiment.workload.network
+    cut = {} if network is None or network.channels is None else {"channels": json.loads(network.channels)}
     if name in TASKS:
-        return {"builtin": name}
+        return {"builtin": name, **cut}
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
     source = _find_task_file(Path(name)).read_bytes()
-    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest(), **cut}
 
 
 def _find_task_file(path: Path) -> Path:

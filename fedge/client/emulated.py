@@ -26,6 +26,7 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
+from fedge.client.emulated_evaluation import evaluate_emulated
 from fedge.client.emulated_loader import EmulatedLoader, build_loader
 from fedge.client.emulated_memory import MemoryLimitedTraining, build_board_scaling, true_peak_mb
 from fedge.client.emulated_service import (
@@ -63,13 +64,16 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
-from fedge.workloads.partitions import split_task
+from fedge.workloads.partitions import split_task, split_test
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
 # Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
 MAX_CLIENTS_TOGETHER = 64
 # Default: clients whose rounds are computed together, which bounds what a process holds of unfinished rounds.
+
+
+NO_SAMPLES = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +86,7 @@ class EmulatedClient:
         surface: True time and power of all n modes at the requested training scale, including the loader's stalls.
         candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
         share: Indices of its training samples, shape (samples,).
+        test_share: Indices of the test samples on which it evaluates a model.
         serving: Standing service over all modes; None without one.
         loader: Data loader over all modes; None without one.
         true_fronts: Fronts of the truth that were built before, by their conditions.
@@ -92,6 +97,7 @@ class EmulatedClient:
     surface: ModeSurface
     candidate_mask: NDArray[np.bool_]
     share: NDArray[np.int64]
+    test_share: NDArray[np.int64]
     serving: EmulatedService | None = None
     loader: EmulatedLoader | None = None
     _surfaces: dict[TrainingScale, ModeSurface] = field(default_factory=dict)
@@ -129,19 +135,26 @@ def _dump_experiment(experiment: Experiment) -> str:
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
     experiment = Experiment.model_validate_json(experiment_json)
-    return build_client(experiment, list_boards(experiment)[index], _partition_samples(experiment_json)[index])
+    share, test_share = _partition_samples(experiment_json)[index]
+    return build_client(experiment, list_boards(experiment)[index], share, test_share)
 
 
 @lru_cache(maxsize=4)
-def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
-    """Return every client's training samples."""
+def _partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+    """Return every client's training samples, and its test samples if clients evaluate."""
     experiment = Experiment.model_validate_json(experiment_json)
     task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
-    return tuple(split_task(experiment.data, task, count, make_generator(experiment.seed, "partition")))
+    shares = split_task(experiment.data, task, count, make_generator(experiment.seed, "partition"))
+    if experiment.evaluation.by == "server":
+        return tuple((share, NO_SAMPLES) for share in shares)
+    test_labels: NDArray[np.int64] = getattr(task, "test_labels")  # noqa: B009 -- optional in the protocol
+    return tuple(zip(shares, split_test(shares, task.labels, test_labels), strict=True))
 
 
-def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
-    """Build the emulated client of a board whose training samples have the indices ``share``."""
+def build_client(
+    experiment: Experiment, board: FleetBoard, share: NDArray[np.int64], test_share: NDArray[np.int64] = NO_SAMPLES
+) -> EmulatedClient:
+    """Build the emulated client of a board with the indices of its training and test samples."""
     kind = build_kind(board, experiment.workload)
     surface = build_surface(board, kind, experiment.seed)
     mask, candidates = _select_candidates(surface.modes, tuple(kind.spec.presets.values()))
@@ -168,7 +181,14 @@ def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.in
         scaling=build_board_scaling(experiment, board, kind.spec, lambda: workloads.load_experiment_task(experiment)),
     )
     return EmulatedClient(
-        setup, kind=kind, surface=surface, candidate_mask=mask, share=share, serving=serving, loader=loader
+        setup,
+        kind=kind,
+        surface=surface,
+        candidate_mask=mask,
+        share=share,
+        test_share=test_share,
+        serving=serving,
+        loader=loader,
     )
 
 
@@ -243,6 +263,9 @@ def _ask_answer(task: ClientTask) -> Asking[Answer]:
         if request.kind == "front":
             front = yield from build_first_front(setup, request, first_attempt(setup, request.state), open_device)
             return ReplyMessage(name, front=front, samples=setup.samples), None
+        if request.kind == "evaluate":
+            arrays, share = task.arrays or {}, client.test_share
+            return evaluate_emulated(experiment, setup, client.kind, request, arrays=arrays, share=share), None
         begun = BoardProgress(name, 0.0, "fetching", device=setup.spec.name, round=request.round, steps=setup.steps)
         with open_emulated_reporter(task.folder, begun, task.wall_s, len(boards)) as reporter:
             running = _EmulatedRound(

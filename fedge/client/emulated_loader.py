@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from fedge.client.loader_stalls import LoaderModel, add_stalls
 from fedge.costs.input_pipeline import emulated_pipeline
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, find_storage
 from fedge.costs.input_pipeline.emulated_pipeline import find_pipeline_kind as boards_of
+from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, LoaderSpec
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec
@@ -87,21 +90,49 @@ def _compose_loader(expected: LoaderModel, true: LoaderModel, bare: ModeSurface)
     return EmulatedLoader(expected, true=true, bare=bare, surface=surface)
 
 
-def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int) -> InputPipeline:
-    """Build the input pipeline of a loader entry, with times at the top clocks; an estimate.
+def build_loader_pipeline(
+    spec: LoaderSpec, device: DeviceSpec, batch_size: int, where: str = "fleet.loader"
+) -> InputPipeline:
+    """Build the input pipeline of a loader entry, with times at the top clocks: as fitted, or an estimate.
 
     The step itself, including its copies, and background load are set to zero because the board's step time includes
     them.
 
     Raises:
         UnknownName: If the storage is unknown.
+        BadInput: If the fitted loader cannot be read or is another board's.
     """
-    fed = SampleFormat(spec.image_mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
-    loader, cores = Loader(spec.workers, spec.prefetch), max(device.cores)
-    stored = find_storage(spec.storage or boards_of(device.name).storage, "loader.storage")
-    whole = emulated_pipeline.build_pipeline(
-        fed, batch_size=batch_size, loader=loader, stored=stored, cpu_score=device.cpu_score.value, cores=cores
-    )
+    build = _emulate_pipeline if spec.model is None else _read_pipeline
+    whole = build(spec, device, batch_size, where)
     step = dataclasses.replace(whole.step, copy_s=0.0, handover_s=0.0, overhead_s=0.0)
     host = dataclasses.replace(whole.host, background=0.0)
     return dataclasses.replace(whole, step=step, host=host, cached=spec.cached)
+
+
+def _read_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, where: str) -> InputPipeline:
+    assert spec.model is not None
+    fitted = read_fitted_loader(Path(spec.model), f"{where}.model")
+    if fitted.device != device.name:
+        raise BadInput(
+            f"{where}.model", f"{spec.model} of {fitted.device}", f"a loader that was fitted on {device.name}"
+        )
+    pipeline = fitted.pipeline.pipeline_at(
+        batch_size,
+        workers=spec.workers,
+        prefetch=spec.prefetch,
+        storage=spec.storage or fitted.pipeline.top.storage.name,
+        cached=spec.cached,
+        where=f"{where}.storage",
+    )
+    if spec.file_mb is None:
+        return pipeline
+    return dataclasses.replace(pipeline, samples=dataclasses.replace(pipeline.samples, file_mb=spec.file_mb))
+
+
+def _emulate_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, where: str) -> InputPipeline:
+    fed = SampleFormat(spec.image_mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
+    loader, cores = Loader(spec.workers, spec.prefetch), max(device.cores)
+    stored = find_storage(spec.storage or boards_of(device.name).storage, f"{where}.storage")
+    return emulated_pipeline.build_pipeline(
+        fed, batch_size=batch_size, loader=loader, stored=stored, cpu_score=device.cpu_score.value, cores=cores
+    )

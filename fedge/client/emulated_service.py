@@ -88,7 +88,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     if spec is None:
         return None
     demand = build_demand(spec)
-    average, spreads = _cached_average_costs(board.entry.device, spec, kind.average.modes)
+    average, spreads = cached_average_costs(board.entry.device, spec, kind.average.modes)
     columns = []
     for i, spread in enumerate(spreads):
         column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
@@ -100,9 +100,10 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
 
 
 @lru_cache(maxsize=64)
-def _cached_average_costs(
+def cached_average_costs(
     device: str, spec: ServingSpec, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
+    """Return ``inference_costs_and_spreads`` of a board of the catalogue."""
     return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), spec, modes)
 
 

@@ -53,12 +53,12 @@ class ScalingContext:
     Attributes:
         network: The network whose memory is predicted.
         device: The board's specification.
-        requested: Requested scale.
+        requested: The run's requested scale, to which step times refer.
         work: The step as it is priced; its batch size may differ from the trained one.
         limit_mb: Memory available for training in MB.
         spec: The experiment's memory settings.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
-        width: Largest width that the board trains.
+        width: Largest width that the board may train.
     """
 
     network: NetworkCost
@@ -71,6 +71,11 @@ class ScalingContext:
     width: float = 1.0
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> TrainingScale:
+        """Return the scale that the board trains if it has the memory."""
+        return dataclasses.replace(self.requested, width=self.width)
 
     def estimate_need(self, scale: TrainingScale) -> StepNeed:
         """Return the predicted memory of a step, not corrected by the board's history."""
@@ -124,17 +129,12 @@ class ScalingContext:
 
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
-        asked = self.asked
         if not self.spec.guard:
-            return (asked,)
-        least = min(self.spec.min_batch, asked.batch_size)
-        every = list_scales(asked, least, self._allowed_widths, self.spec.lower)
+            return (self.asked,)
+        every = list_scales(
+            self.asked, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
+        )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
-
-    @property
-    def asked(self) -> TrainingScale:
-        """Return the largest scale that the board trains: the requested one at the board's width."""
-        return dataclasses.replace(self.requested, width=self.width)
 
     @property
     def _allowed_widths(self) -> tuple[float, ...]:
@@ -155,7 +155,7 @@ def build_scaling_context(
     Returns:
         The options, or None if the network of the workload is unknown.
     """
-    workload, strategy = experiment.workload, experiment.strategy.name
+    workload = experiment.workload
     network = find_priced_network(entry, workload)
     if network is None:
         return None
@@ -164,7 +164,7 @@ def build_scaling_context(
         work = dataclasses.replace(work, layers=find_known_layers(work.name))
 
     def may() -> bool:
-        return can_narrow_clients(workload, strategy) and narrow()
+        return can_narrow_clients(experiment) and narrow()
 
     return ScalingContext(
         network,
@@ -204,11 +204,14 @@ def estimate_usable_mb(device: DeviceSpec) -> float:
     return (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
 
 
-def can_narrow_clients(workload: WorkloadSpec, strategy: str) -> bool:
-    """Return whether a run's strategy allows clients to train narrow networks.
+def can_narrow_clients(experiment: Experiment) -> bool:
+    """Return whether a run's strategy and mods allow clients to train narrow networks.
 
-    A strategy of the user's own is allowed if the user sets the widths.
+    A strategy of the user's own is allowed if the user sets the widths. Mods compare a result with the whole model.
     """
+    workload, strategy = experiment.workload, experiment.strategy.name
+    if experiment.mods:
+        return False
     return strategy in AVERAGING_STRATEGIES or (workload.memory.widths is not None and ":" in strategy)
 
 
@@ -286,7 +289,7 @@ def summarize_memory_use(
 ) -> MemoryUse:
     """Build the memory section of a round's report."""
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
-    predicted_mb = _requested_scale_mb(scaling, attempt.observations)
+    predicted_mb = _asked_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
         scaling.asked,
         used=attempt.scale,
@@ -311,8 +314,8 @@ def summarize_memory_use(
     )
 
 
-def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
-    """Return the predicted memory at the scale that the board is asked for, corrected by the history, in MB."""
+def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
+    """Return the predicted memory at the scale that is asked for, corrected by the history, in MB."""
     chosen = choose_scale(
         (scaling.asked,),
         need=scaling.estimate_need,
@@ -325,7 +328,7 @@ def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryOb
 
 
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
-    """Return the scale of the client's last measurement, or the one it is asked for before the first."""
+    """Return the scale of the client's last measurement, or the one that is asked for before the first."""
     last = state.measurements[-1].scale if state.measurements else None
     return scaling.asked if last is None else last
 

@@ -55,7 +55,7 @@ def answer_request(
         experiment: The resolved experiment.
         settings: The board's settings.
         request: The request.
-        arrays: Global model by name; needed for a training request.
+        arrays: Global model by name; needed for a training or evaluation request.
         wall_s: Returns Unix time in seconds, used for the claims of runs.
 
     Returns:
@@ -81,8 +81,8 @@ def answer_request(
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
             open_session(experiment, settings) as session,
         ):
-            if request.kind == "front":
-                return real_round.answer_front(session, request)
+            if request.kind in {"front", "evaluate"}:
+                return real_round.answer_briefly(session, request, arrays or {})
             with open_round_reporter(settings, request, session.steps) as reporter:
                 reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
         return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained

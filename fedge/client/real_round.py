@@ -16,6 +16,7 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
+from fedge.client.evaluation import answer_evaluation
 from fedge.client.installed_service import InstalledService, ServiceReplies, install_service
 from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
@@ -27,7 +28,7 @@ from fedge.client.round_state import RoundState
 from fedge.client.round_trace import build_link_phases
 from fedge.client.tracing_device import TracingDevice
 from fedge.client.watchdog import CancellableTraining, Watchdog, cancel_after
-from fedge.client.worker_training import WorkerTraining, ignore_reply
+from fedge.client.worker_training import WorkerTraining, ignore_reply, translate_worker_errors
 from fedge.clock import RealClock
 from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
 from fedge.seeds import derive_seed
@@ -46,6 +47,11 @@ OOM, DIED, NARROW = "oom", "died", "narrow"
 # Kinds of worker errors: out of memory (the worker goes on), worker died, network cannot be narrowed.
 
 
+def answer_briefly(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:
+    """Answer a request that is no round: for the first offer, or for an evaluation of ``arrays``."""
+    return answer_front(session, request) if request.kind == "front" else answer_test(session, request, arrays)
+
+
 def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     """Return the client's first offer and its number of samples, before any round."""
     with session.here.board.hold():
@@ -55,6 +61,22 @@ def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
             build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
         )
     return ReplyMessage(session.board.name, front=front, samples=session.samples, recorded=session.recorded), None
+
+
+def answer_test(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:
+    """Evaluate the model on the board's test samples.
+
+    Raises:
+        WorkerFailed: If the worker fails.
+    """
+
+    def evaluate() -> tuple[float, float, int]:
+        with translate_worker_errors():
+            reply = session.worker.evaluate(arrays)
+        return float(reply["loss"]), float(reply["accuracy"]), int(reply["samples"])
+
+    with session.here.board.hold():
+        return answer_evaluation(session.build_setup(), request, session.here.board, batches=1, evaluate=evaluate), None
 
 
 def answer_round(

@@ -202,7 +202,7 @@ class _RoundCosts:
     """Energy above idling of the rounds seen and to come, with the modes known now.
 
     Attributes:
-        known_s: Seconds per step of the known modes, shape (known,).
+        known_s: Seconds per step of the known modes that none beats in both, shape (known,).
         known_j: Joules above idling per step of them, shape (known,).
         allowed_s: Seconds per step that the rounds allow, shape (rounds,); this round is the last.
         weights: Weight of each round, shape (rounds,).
@@ -240,6 +240,8 @@ def _compute_round_costs(
 ) -> _RoundCosts:
     known_s = predictions.step_s[known]
     known_j = known_s * (predictions.power_w[known] - idle_w)
+    front = front_mask(known_s, known_j)  # no mix with another known mode takes less
+    known_s, known_j = known_s[front], known_j[front]
     allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
     now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s)
     return _RoundCosts(

@@ -82,3 +82,11 @@ def time_to_empty_s(charge: BatteryCharge, phases: Iterable[tuple[float, float]]
         left_j = min(charge.capacity_j, left_j - net_w * seconds)
         past_s += seconds
     return None
+
+
+def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:
+    """Return the energy that a board can draw in ``seconds``, limited by its battery, which is charged meanwhile.
+
+    A ``charge`` of None means mains power.
+    """
+    return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)

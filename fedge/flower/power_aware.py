@@ -15,16 +15,16 @@ from flwr.serverapp.strategy import Strategy
 
 from fedge.atomic_files import write_text
 from fedge.decisions.planning import BUDGET_POLICY
+from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD, SECONDS
+from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML
+from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store import RunTables
 from fedge.types import FleetPlan, Front
 from fedge.wire import ReplyMessage, from_json, to_json
-from server.accounting.client_rows import RoundStart
-from server.accounting.settlement import RoundSettlement, round_row, settle_round
-from server.rounds.round_plan import plan_round
 
 ACCURACY_NAMES, LOSS_NAMES = ("accuracy", "acc"), ("loss",)
 """Ends of the names of metrics that become a round's accuracy and loss; those of the evaluation come first."""

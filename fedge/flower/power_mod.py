@@ -2,7 +2,7 @@
 
 On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson the training runs
 step by step (``fedge.flower.step_gate``), so that modes can be probed and changed within the work. Elsewhere time, and
-energy where the processor counts it, are only measured.
+energy where processor or GPU count it, are only measured.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from fedge.client.step_accounting import merge_consecutive
 from fedge.decisions.planning import load_planner
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
+from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, PolicySpec, WorkloadSpec
@@ -253,6 +254,8 @@ def _run_gated_round(
         return ReplyMessage(setup.board.name, state=memory.state, error=f"not measured: {ended}")
     assert answer.report is not None
     planned, measured = gate.done, answer.report.measured
+    if gate.try_end():  # as in most rounds: what follows the last step needs no mode of its own
+        return answer
     with here.board.use_mode(measured.mode):
         rest = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
     more = gate.done - planned
@@ -297,13 +300,13 @@ def _run_round(
 
 
 def _measure_only(call: partial[Message]) -> Message:
-    """Train and measure time, and the energy of the processor where it is counted."""
-    counter = PackageEnergyCounter.try_open()
+    """Train and measure time, and the energy of processor and GPUs as far as they count it."""
+    counters = [each for each in (PackageEnergyCounter.try_open(), GpuEnergyCounter.try_open()) if each is not None]
     start_s = time.monotonic()
     reply = call()
     seconds = time.monotonic() - start_s
-    joules = None if counter is None else counter.try_read_energy_j()
-    _add_metrics(reply, seconds, math.nan if joules is None else joules)
+    known = [joules for each in counters if (joules := each.try_read_energy_j()) is not None]
+    _add_metrics(reply, seconds, sum(known) if known and len(known) == len(counters) else math.nan)
     return reply
 
 

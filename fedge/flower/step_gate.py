@@ -68,6 +68,15 @@ class StepGate(Generic[R]):
             raise self._error
         return self.done
 
+    def try_end(self) -> bool:
+        """Let the call do one more step at most; return whether it ended without one."""
+        with self._changed:
+            before = self.done
+            self._allowed = before + 1
+            self._start_or_wake()
+            self._changed.wait_for(lambda: self._ended or self.done > before)
+            return self.done == before
+
     def release(self) -> None:
         """Hold the call no longer."""
         with self._changed:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedge import __version__
+from fedge.call_cache import cache_last_call
 from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
 from fedge.knowledge.evidence_files import MODEL, describe_file, emulated_board
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import MIN_REFERENCE_MODES, SETTINGS, ClientIdentity
@@ -30,14 +32,16 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
         "loader": "" if entry.loader is None else entry.loader.model_dump_json(),
     }
-    task = experiment.workload.task
+    task, network = experiment.workload.task, experiment.workload.network
     if experiment.backend == REAL:
         workload, batch_size, across = Path(task).stem, experiment.workload.batch_size, board.name
-        conditions["network"] = hashlib.sha256(Path(task).read_bytes()).hexdigest() if task.endswith(".py") else ""
+        trained = Path(task).read_bytes() if task.endswith(".py") else b""
+        trained += b"" if network is None or network.channels is None else network.channels.encode()
+        conditions["network"] = hashlib.sha256(trained).hexdigest() if trained else ""
     else:
         workload, batch_size, across = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
-        conditions |= {"truth": board.truth, "fedge": __version__}
-        if experiment.workload.network is not None and work.layers is not None:
+        conditions |= {"truth": entry.truth, "fedge": __version__}
+        if network is not None and work.layers is not None:
             conditions["network"] = hashlib.sha256(repr(work.layers).encode()).hexdigest()
     return ClientIdentity(
         board.name,
@@ -47,6 +51,16 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         batch_size=batch_size,
         conditions={name: value for name, value in conditions.items() if value},
     )
+
+
+@cache_last_call
+def find_kinds(experiment: Experiment) -> Mapping[str, tuple[object, ...]]:
+    """Return for every board of a run what boards that share measurements have in common."""
+    kinds: dict[FleetEntry, tuple[object, ...]] = {}
+    for board in list_boards(experiment):
+        if board.entry not in kinds:
+            kinds[board.entry] = identify_client(experiment, board).kind
+    return {board.name: kinds[board.entry] for board in list_boards(experiment)}
 
 
 def describe_reference(path: Path, board: FleetBoard, client: ClientIdentity) -> KnowledgeEntry:

@@ -19,6 +19,7 @@ from fedge.physics.time_power_model import (
     knob_shares,
 )
 from fedge.predictors.blended_predictor import BlendedPredictor
+from fedge.predictors.candidate_blend import PooledFit
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, Measurement, Prediction, Predictions, fitted_label
@@ -165,9 +166,9 @@ def _find_coefficients(predictor: Predictor) -> Coefficients | None:
     """Return the coefficients of the most probable physical model in the predictor, or None."""
     if isinstance(predictor, PhysicalPredictor):
         return predictor.posteriors_[int(np.argmax(predictor.weights_))].coefficients
-    if isinstance(predictor, BlendedPredictor):
+    if isinstance(predictor, BlendedPredictor) and isinstance(predictor.fit_, PooledFit):
         # For a candidate with a reference, the reference's weight follows the physical parameters.
-        time, power = predictor.time_.best, predictor.power_.best
+        time, power = predictor.fit_.time.best, predictor.fit_.power.best
         return Coefficients(time[: len(TIME_NAMES)], power[: len(POWER_NAMES)])
     return None
 

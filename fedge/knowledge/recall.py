@@ -14,8 +14,8 @@ functions, apart from reading and writing that file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -74,8 +74,16 @@ class ClientIdentity:
     @property
     def kind(self) -> tuple[object, ...]:
         """Return what boards that share measurements have in common."""
-        settings = (self.conditions.get(name, "") for name in SETTINGS)
-        return (self.device, self.workload, self.batch_size, *settings)
+        return measurement_kind(self)
+
+
+def measurement_kind(measured: ClientIdentity | KnowledgeEntry) -> tuple[object, ...]:
+    """Return what boards have in common whose measurements are used together, in a run or from an entry.
+
+    Such boards differ by a few percent, mostly by the same factor in every mode, which a predictor models as an offset.
+    """
+    settings = (measured.conditions.get(name, "") for name in SETTINGS)
+    return (measured.device, measured.workload, measured.batch_size, *settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,24 +191,16 @@ def recall_measurements(
     """
     own: dict[str, list[BoardEvidence]] = {}
     others: dict[str, list[BoardEvidence]] = {}
-    notes = list[str]()
     first = {client.kind: client.name for client in reversed(clients)}
     by_board = {(client.kind, client.board): client for client in clients}
-    for entry in sorted(entries, key=lambda one: (one.date, one.id), reverse=True):
-        kind = _entry_kind(entry)
-        if kind not in first or entry.kind != "train" or entry.form == "calibration":
-            continue
-        try:
-            found = read(entry)
-        except BadInput as error:
-            notes.append(f"{error}; skipped")
-            continue
-        for evidence in found:
-            client = by_board.get((kind, evidence.board))
-            if client is not None and _is_current(entry, client, now):
-                own.setdefault(client.name, []).append(evidence)
-            else:
-                others.setdefault(first[kind], []).append(evidence)
+    found, notes = _read_evidence(first.keys(), entries, read)
+    for evidence in found:
+        kind = measurement_kind(evidence.entry)
+        client = by_board.get((kind, evidence.board))
+        if client is not None and _is_current(evidence.entry, client, now):
+            own.setdefault(client.name, []).append(evidence)
+        else:
+            others.setdefault(first[kind], []).append(evidence)
     peers = {like: _merge_boards(found)[:MAX_DONORS] for like, found in others.items()}
     return RunKnowledge(
         own={name: limit_measurements(_join(found)) for name, found in own.items()},
@@ -218,6 +218,42 @@ def recall_measurements(
         },
         notes=tuple(notes),
     )
+
+
+def _read_evidence(
+    kinds: Container[tuple[object, ...]], entries: Iterable[KnowledgeEntry], read: EvidenceReader
+) -> tuple[list[BoardEvidence], list[str]]:
+    """Read the measurements of training on boards of ``kinds``, the newest entry first, and note what was left out."""
+    notes, evidence = list[str](), list[BoardEvidence]()
+    for entry in sorted(entries, key=lambda one: (one.date, one.id), reverse=True):
+        if measurement_kind(entry) not in kinds or entry.kind != "train" or entry.form == "calibration":
+            continue
+        try:
+            evidence += read(entry)
+        except BadInput as error:
+            notes.append(f"{error}; skipped")
+    return _drop_repeated(evidence, notes), notes
+
+
+def _drop_repeated(evidence: Sequence[BoardEvidence], notes: list[str]) -> list[BoardEvidence]:
+    """Leave out measurements that another entry holds too, such as a table and the model that was fitted to it.
+
+    The very same figures to the last digit are one measurement. It stays with the entry that names its board, and of
+    several with the newest, which comes first.
+    """
+    holders: dict[tuple[object, ...], str] = {}
+    for one in sorted(evidence, key=lambda one: not one.entry.boards):
+        for row in one.measurements:
+            holders.setdefault((row.mode, row.step_s, row.power_w), one.entry.id)
+    kept = list[BoardEvidence]()
+    for one in evidence:
+        own = tuple(r for r in one.measurements if holders[r.mode, r.step_s, r.power_w] == one.entry.id)
+        if own:
+            kept.append(replace(one, measurements=own))
+        else:
+            holder = holders[one.measurements[0].mode, one.measurements[0].step_s, one.measurements[0].power_w]
+            notes.append(f"{one.entry.id} holds the measurements of {holder}, which count once")
+    return kept
 
 
 def find_other_workloads(client: ClientIdentity, entries: Iterable[KnowledgeEntry]) -> tuple[KnowledgeEntry, ...]:
@@ -277,11 +313,6 @@ def _spread_rows(rows: Sequence[Measurement], limit: int) -> list[int]:
         chosen.append(int(np.argmax(apart)))
         apart = np.minimum(apart, np.square(logs - logs[chosen[-1]]).sum(axis=1))
     return sorted(chosen)
-
-
-def _entry_kind(entry: KnowledgeEntry) -> tuple[object, ...]:
-    settings = (entry.conditions.get(name, "") for name in SETTINGS)
-    return (entry.device, entry.workload, entry.batch_size, *settings)
 
 
 def _is_current(entry: KnowledgeEntry, client: ClientIdentity, now: datetime) -> bool:

@@ -355,6 +355,16 @@ def predict_mean_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Flo
 def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> Floats:
     """Return the standard deviation of the next measurement's log in each mode, shape (..., n).
 
+    The arguments are those of ``predict_variance_log``.
+    """
+    variance = predict_variance_log(side, curve, alike)
+    sd: Floats = side.scale[..., None] * np.sqrt(np.maximum(variance, 0.0) + side.noise_sd**2)
+    return sd
+
+
+def predict_variance_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> Floats:
+    """Return the variance of each mode's log value, unscaled and without the noise of a measurement, shape (..., n).
+
     The parameters' covariance after the rows is subtracted in double precision and is small, so the many modes can be
     computed in single precision: with a = R + B of modes and rows and C = K(X, X) + noise, the variance is
     J' (S - S J(X) C^-1 J(X)' S) J - 2 J' S J(X) C^-1 a + R + B - a' C^-1 a.
@@ -383,8 +393,7 @@ def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float
         np.square(known, out=known)
         variance[member] = moved.sum(axis=-2) - known.sum(axis=-2)
     variance += misfit[..., None] + side.rows.offset_sd**2
-    sd: Floats = side.scale[..., None] * np.sqrt(np.maximum(variance, 0.0) + side.noise_sd**2)
-    return sd
+    return variance
 
 
 def misfit_correlation(x: Floats | KnobTable, seen: Floats) -> Float32Array:

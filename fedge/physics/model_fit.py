@@ -343,7 +343,9 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     kept = [[m for m in group if not m.throttled] or group for group in groups.values()]
     boards = [board for board, _ in groups]
 
-    same = np.array([[a == b for b in boards] for a in boards], dtype=np.float64).reshape(len(boards), len(boards))
+    numbers = {board: number for number, board in enumerate(dict.fromkeys(boards))}
+    owner = np.array([numbers[board] for board in boards], dtype=np.intp)
+    same = (owner[:, None] == owner).astype(np.float64)
     here = np.array([board is None for board in boards], dtype=np.float64)
 
     def rows(logs: list[float], noise_sd: float, offset_sd: float) -> QuantityRows:

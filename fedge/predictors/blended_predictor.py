@@ -1,146 +1,19 @@
-"""Default predictor: every prior and reference is fitted to the measurements and weighted by its evidence.
-
-Symbols: k a candidate (``fedge.physics.prior_candidates``), L_k its evidence, c_k its credibility, w_k = L_k c_k / sum
-L_j c_j, m_k and s_k mean and spread of its log prediction.
-Blend: m = sum w_k m_k, spread^2 = sum w_k (s_k^2 + (m_k - m)^2); time and power have separate weights. After many
-measurements s_k is that of the most probable candidate alone: spreads dominate the run time, and by then they hardly
-differ.
-"""
+"""Default predictor: every prior and reference is fitted to the measurements and weighted by its evidence."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.errors import BadInput
-from fedge.physics.knob_table import KnobTable, as_knob_table
-from fedge.physics.log_derivatives import LinearizedCurve
-from fedge.physics.matern import Float32Array
-from fedge.physics.misfit_process import (
-    CurveBinding,
-    KnobCurve,
-    QuantityPosterior,
-    QuantityProblem,
-    QuantityRows,
-    fit_quantities,
-    predict_mean_log,
-    predict_sd_log,
-)
-from fedge.physics.model_fit import (
-    MISFIT_POWER_SD,
-    MISFIT_TIME_SD,
-    NOISE_POWER_SD,
-    NOISE_TIME_SD,
-    correlate_with_rows,
-    pool_measurements,
-)
-from fedge.physics.prior_candidates import (
-    PriorGroup,
-    bind_power_curves,
-    bind_time_curves,
-    group_candidates,
-    list_power_candidates,
-    list_prior_sources,
-    list_time_candidates,
-    make_power_curve_with,
-    make_time_curve,
-)
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.reference_fit import ReferenceFit
-from fedge.physics.time_power_model import TIME_NAMES, tabulate_modes
-from fedge.types import Floats, Measurement, Modes, Predictions
-
-MAX_ROWS_FOR_ALL_SPREADS = 20
-"""Number of rows up to which every candidate's own spread is computed. Default; a larger value is more exact and
-slower."""
-MIN_RELATIVE_WEIGHT = 0.05
-"""Candidates with less than this weight relative to the best are dropped."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CandidateGroup:
-    """The remaining candidates of one curve.
-
-    Attributes:
-        curve: Their curve.
-        posterior: Their g posteriors, with a leading axis.
-        weights: Their probabilities among all candidates, shape (g,).
-    """
-
-    curve: KnobCurve
-    posterior: QuantityPosterior
-    weights: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CandidateMeans:
-    """Curves and means of the remaining candidates of one quantity for n modes, log units.
-
-    Attributes:
-        curves: The curves, one per group of candidates.
-        each: The mean of each candidate, shape (candidates, n).
-        mean: The blended mean, shape (n,).
-    """
-
-    curves: Sequence[LinearizedCurve]
-    each: Floats
-    mean: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CandidateBlend:
-    """The remaining candidates of one quantity.
-
-    Attributes:
-        groups: The candidates by their curve; the most probable candidate is the first of the first group.
-    """
-
-    groups: tuple[CandidateGroup, ...]
-
-    @property
-    def best(self) -> Floats:
-        """Return the parameters of the most probable candidate."""
-        best: Floats = self.groups[0].posterior.best[0]
-        return best
-
-    @property
-    def rows(self) -> QuantityRows:
-        """Return the rows that were fitted."""
-        return self.groups[0].posterior.rows
-
-    def predict_means(self, x: KnobTable, alike: Float32Array) -> CandidateMeans:
-        """Return the candidates' curves and means.
-
-        Args:
-            x: The n modes.
-            alike: Correlation of the misfits of modes and rows, shape (n, m).
-        """
-        at = [group.curve(group.posterior.best, x) for group in self.groups]
-        each = [predict_mean_log(group.posterior, here, alike) for group, here in zip(self.groups, at, strict=True)]
-        means, weights = np.concatenate(each), np.concatenate([group.weights for group in self.groups])
-        return CandidateMeans(at, means, weights @ means)
-
-    def predict_sd(self, found: CandidateMeans, alike: Float32Array) -> Floats:
-        """Return the spread of the log values, shape (n,).
-
-        Args:
-            found: Curves and means of the n modes.
-            alike: As in ``predict_means``.
-        """
-        weights = np.concatenate([group.weights for group in self.groups])
-        if len(self.rows.log) <= MAX_ROWS_FOR_ALL_SPREADS:
-            pairs = zip(self.groups, found.curves, strict=True)
-            own = weights @ np.square(np.concatenate([predict_sd_log(one.posterior, at, alike) for one, at in pairs]))
-        else:
-            best, at = np.array([0]), found.curves[0]
-            own = np.square(predict_sd_log(self.groups[0].posterior.select(best), at.select(best), alike)[0])
-        sd: Floats = np.sqrt(own + weights @ np.square(found.each - found.mean))
-        return sd
+from fedge.physics.time_power_model import tabulate_modes
+from fedge.predictors.candidate_blend import BoardFit, PriorGroups, group_priors
+from fedge.predictors.kind_fit import fit_boards
+from fedge.types import Measurement, Modes, Predictions
 
 
 class BlendedPredictor:
@@ -148,13 +21,14 @@ class BlendedPredictor:
 
     Attributes:
         knowledge: Prior knowledge of board and workload.
-        time_: Fitted blend of log time.
-        power_: Fitted blend of log power.
+        fit_: The fit to all measurements.
     """
+
+    fit_: BoardFit
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
-        self._priors: tuple[tuple[PriorGroup, ...], tuple[PriorGroup, ...]] | None = None
+        self._priors: PriorGroups | None = None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Fit to all measurements, also of other boards of the same kind; with none, the priors remain.
@@ -177,49 +51,19 @@ class BlendedPredictor:
         Raises:
             BadInput: As ``fit``.
         """
-        seen = [
-            pool_measurements(own, predictor.knowledge.maxn)
-            for predictor, own in zip(predictors, measurements, strict=True)
-        ]
-        priors = [predictor.list_priors() for predictor in predictors]
-        times = _blend_boards(
-            [groups for groups, _ in priors],
-            rows=[own.time for own in seen],
-            alike=[own.correlation for own in seen],
-            bind=lambda reference, _: bind_time_curves(reference),
-            curve=lambda reference, _: make_time_curve(reference),
-            misfit_sd=MISFIT_TIME_SD,
-            noise_sd=NOISE_TIME_SD,
-        )
-        busy = np.stack([blend.best[: len(TIME_NAMES)] for blend in times])
-        powers = _blend_boards(
-            [groups for _, groups in priors],
-            rows=[own.power for own in seen],
-            alike=[own.correlation for own in seen],
-            bind=lambda reference, boards: bind_power_curves(reference, busy[boards]),
-            curve=lambda reference, board: make_power_curve_with(reference, busy[board]),
-            misfit_sd=MISFIT_POWER_SD,
-            noise_sd=NOISE_POWER_SD,
-        )
-        for predictor, time, power in zip(predictors, times, powers, strict=True):
-            predictor.keep_fit(time, power)
+        knowledge = [predictor.knowledge for predictor in predictors]
+        fits = fit_boards(knowledge, [predictor.list_priors for predictor in predictors], measurements)
+        for predictor, fit in zip(predictors, fits, strict=True):
+            predictor.fit_ = fit
 
-    def keep_fit(self, time: CandidateBlend, power: CandidateBlend) -> None:
-        """Replace the fitted blends."""
-        self.time_, self.power_ = time, power
-
-    def list_priors(self) -> tuple[tuple[PriorGroup, ...], tuple[PriorGroup, ...]]:
+    def list_priors(self) -> PriorGroups:
         """Return the candidates for log time and log power.
 
         Raises:
             BadInput: There is no prior or reference.
         """
         if self._priors is None:
-            sources = list_prior_sources(self.knowledge)
-            self._priors = (
-                group_candidates(list_time_candidates(sources)),
-                group_candidates(list_power_candidates(sources)),
-            )
+            self._priors = group_priors(self.knowledge)
         return self._priors
 
     def predict(self, modes: Modes) -> Predictions:
@@ -240,8 +84,7 @@ class BlendedPredictor:
             Predictions whose spreads are numbers in the chosen rows only.
         """
         x = tabulate_modes(self.knowledge.maxn, modes)
-        alike = correlate_with_rows(self.time_.rows, x)
-        time, power = self.time_.predict_means(x, alike), self.power_.predict_means(x, alike)
+        time, power = self.fit_.predict(x)
         unknown = np.full(len(modes), np.nan)
         means = Predictions(
             modes,
@@ -251,79 +94,7 @@ class BlendedPredictor:
             power_w_sd_log=unknown,
         )
         rows = choose_rows(means)
-        if rows is None:
-            time_sd, power_sd = self.time_.predict_sd(time, alike), self.power_.predict_sd(power, alike)
-        else:
-            few, near = as_knob_table(x.x[rows]), alike[rows]
-            time_sd, power_sd = unknown.copy(), unknown.copy()
-            time_sd[rows] = self.time_.predict_sd(self.time_.predict_means(few, near), near)
-            power_sd[rows] = self.power_.predict_sd(self.power_.predict_means(few, near), near)
-        return dataclasses.replace(means, step_s_sd_log=time_sd, power_w_sd_log=power_sd)
-
-
-def _blend_boards(
-    priors: Sequence[tuple[PriorGroup, ...]],
-    *,
-    rows: Sequence[QuantityRows],
-    alike: Sequence[Float32Array],
-    bind: Callable[[ReferenceFit | None, list[int]], CurveBinding],
-    curve: Callable[[ReferenceFit | None, int], KnobCurve],
-    misfit_sd: float,
-    noise_sd: float,
-) -> list[CandidateBlend]:
-    """Fit all boards' candidates of one quantity; those of one form and about as many rows advance together.
-
-    Args:
-        priors: Candidates by board.
-        rows: Measurements by board.
-        alike: Correlation of the rows' misfits, by board.
-        bind: Returns the curves of candidates with a reference, of the boards with the given indices.
-        curve: Returns the curve of candidates with a reference, of the board with the given index.
-        misfit_sd: Usual standard deviation of the misfit, log units.
-        noise_sd: Noise of the next measurement, log units.
-    """
-    batches: dict[tuple[ReferenceFit | None, int, int], list[tuple[int, int, QuantityProblem]]] = {}
-    for board, groups in enumerate(priors):
-        for place, group in enumerate(groups):
-            problem = QuantityProblem(
-                rows[board],
-                alike=alike[board],
-                prior=group.prior,
-                prior_cov=group.prior_cov,
-                misfit_sd=misfit_sd * group.misfit,
-            )
-            form = (group.reference, len(group.misfit), problem.padded_rows)
-            batches.setdefault(form, []).append((board, place, problem))
-    fitted: dict[tuple[int, int], QuantityPosterior] = {}
-    for (reference, _, _), batch in batches.items():
-        binding = bind(reference, [board for board, _, _ in batch])
-        posteriors = fit_quantities(binding, [problem for _, _, problem in batch], noise_sd)
-        for (board, place, _), posterior in zip(batch, posteriors, strict=True):
-            fitted[board, place] = posterior
-    return [
-        _weigh_candidates(
-            groups,
-            [fitted[board, place] for place in range(len(groups))],
-            [curve(group.reference, board) for group in groups],
-        )
-        for board, groups in enumerate(priors)
-    ]
-
-
-def _weigh_candidates(
-    groups: Sequence[PriorGroup], posteriors: Sequence[QuantityPosterior], curves: Sequence[KnobCurve]
-) -> CandidateBlend:
-    logs = [posterior.log_evidence + group.log_credibility for group, posterior in zip(groups, posteriors, strict=True)]
-    finite = np.concatenate(logs)
-    finite = finite[np.isfinite(finite)]
-    if not len(finite):
-        raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
-    weights = [np.where(np.isfinite(one), np.exp(one - finite.max()), 0.0) for one in logs]
-    total = sum(one[one >= MIN_RELATIVE_WEIGHT].sum() for one in weights)
-    kept = list[CandidateGroup]()
-    for curve, posterior, own in zip(curves, posteriors, weights, strict=True):
-        order = np.argsort(-own, kind="stable")
-        members = order[own[order] >= MIN_RELATIVE_WEIGHT]
-        if len(members):
-            kept.append(CandidateGroup(curve, posterior.select(members), own[members] / total))
-    return CandidateBlend(tuple(sorted(kept, key=lambda group: -group.weights[0])))
+        sds = [unknown.copy(), unknown.copy()]
+        for sd, predicted in zip(sds, (time, power), strict=True):
+            sd[slice(None) if rows is None else rows] = predicted.predict_sd(rows)
+        return dataclasses.replace(means, step_s_sd_log=sds[0], power_w_sd_log=sds[1])

@@ -1,4 +1,4 @@
-"""Rows of a run (rounds, clients, events, samples), the folder that holds them, and how to read them."""
+"""Rows of a run (rounds, clients, evaluations, events, samples), the folder that holds them, and how to read them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.store_reader import TableSnapshot, logger, read_snapshot, retry_while_changing, unreadable_error
 from fedge.telemetry.store_schema import BY_NAME, BY_ROW, TABLES, R, table_to_records
 
-NAMES = ("rounds", "clients", "events", "samples")
+NAMES = ("rounds", "clients", "evaluations", "events", "samples")
 T = TypeVar("T")
 INTERRUPT_S = 0.05
 """Seconds between two attempts to interrupt a query."""
@@ -161,7 +161,7 @@ class RunReader:
         return self._connection.sql(sql)
 
     def _connect(self) -> Any:
-        """Open an in-memory database with the four tables and no access to files."""
+        """Open an in-memory database with the tables and no access to files."""
         import duckdb
 
         safe: dict[str, Any] = {

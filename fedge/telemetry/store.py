@@ -19,7 +19,7 @@ from fedge.telemetry import store_files, wal
 from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
+from fedge.telemetry.store_records import RoundRow, RoundTrace
 from fedge.telemetry.store_schema import (
     BY_ROW,
     OLD_FILES,
@@ -27,6 +27,7 @@ from fedge.telemetry.store_schema import (
     SAMPLES,
     TABLES,
     VERSION,
+    Record,
     StoreTable,
     arrow_schema,
     rows_to_batch,
@@ -34,7 +35,7 @@ from fedge.telemetry.store_schema import (
 )
 
 logger = logging.getLogger(__name__)
-Row = RoundRow | ClientRow | EventRow | SampleRow | RoundTrace
+Row = Record | RoundTrace
 
 FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
 """Limits at which a write-ahead file becomes a part; larger ones save files but make reading a running run slower."""

@@ -53,6 +53,16 @@ class RoundRow:
     """Results of earlier rounds that were merged into this round's model."""
     resting_energy_j: float | None = None
     """Energy of the boards that were not selected, at their last reported idle power; not part of ``energy_j``."""
+    client_loss: float | None = None
+    client_accuracy: float | None = None
+    """Of the new model on the clients' own test samples, as the strategy aggregates them; None if no client evaluated,
+    like the next two.
+    """
+    evaluation_s: float | None = None
+    evaluation_energy_j: float | None = None
+    """Time after the round's end in which clients evaluated, and the energy of all boards in it; not part of
+    ``round_s`` and ``energy_j``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +185,33 @@ class ClientRow:
     """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
     moved_mb: float | None = None
     """Size of the model that the board fetched plus the one that it sent. None in tables of older runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One board's evaluation of the model of a round; the board's figures are 0 and None if it has an ``error``."""
+
+    round: int
+    board: str
+    device: str
+    error: str | None
+    start_s: float
+    end_s: float
+    samples: int = 0
+    loss: float | None = None
+    accuracy: float | None = None
+    cores: int | None = None
+    cpu_mhz: float | None = None
+    gpu_mhz: float | None = None
+    mem_mhz: float | None = None
+    down_s: float = 0.0
+    work_s: float = 0.0
+    wait_s: float = 0.0
+    """From the board's end to that of the last board."""
+    work_j: float = 0.0
+    radio_j: float = 0.0
+    energy_j: float = 0.0
+    """Work, radio and waiting at idle power, until the last board was done."""
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:

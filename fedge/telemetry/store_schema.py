@@ -1,4 +1,4 @@
-"""The four tables of a run's store: names, Arrow columns, and the column that gives a row's age."""
+"""The five tables of a run's store: names, Arrow columns, and the column that gives a row's age."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
+from fedge.telemetry.store_records import ClientRow, EvaluationRow, EventRow, RoundRow, RoundTrace, SampleRow
 from fedge.types import Trace
 
 VERSION = 2
 """Version of the store's layout; version 1 consisted of three Parquet files in the run folder."""
-Record = RoundRow | ClientRow | EventRow | SampleRow
+Record = RoundRow | ClientRow | EvaluationRow | EventRow | SampleRow
 """A row as it is read."""
-R = TypeVar("R", RoundRow, ClientRow, EventRow, SampleRow)
+R = TypeVar("R", RoundRow, ClientRow, EvaluationRow, EventRow, SampleRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ class StoreTable:
 SAMPLES = StoreTable("samples", SampleRow, "at_s", ("board",))
 EVENTS = StoreTable("events", EventRow, "at_s")
 CLIENTS = StoreTable("clients", ClientRow, "end_s")
+EVALUATIONS = StoreTable("evaluations", EvaluationRow, "end_s")
 ROUNDS = StoreTable("rounds", RoundRow, "end_s")
-TABLES: tuple[StoreTable, ...] = (SAMPLES, EVENTS, CLIENTS, ROUNDS)
+TABLES: tuple[StoreTable, ...] = (SAMPLES, EVENTS, CLIENTS, EVALUATIONS, ROUNDS)
 """In the order in which one append writes them: a round's row comes last, so that a reader who sees it sees the whole
 round.
 """

@@ -47,7 +47,6 @@ class HttpsUplink:
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings
-        self._url = urlsplit(settings.url)
         self._connection: http.client.HTTPSConnection | None = None
         self._trouble = ""
         """The last problem, so that it is logged once."""
@@ -77,22 +76,17 @@ class HttpsUplink:
                 return self._request_status(self._connection, message)
             except (OSError, http.client.HTTPException):
                 self.close()  # a server may end a connection that is idle: once more over a new one
-        self._connection = self._open_connection()
+        self._connection = open_connection(self._settings)
         return self._request_status(self._connection, message)
 
     def _request_status(self, connection: http.client.HTTPSConnection, message: bytes) -> int:
         headers = {"Content-Type": "application/json", "User-Agent": "fedge-telemetry"}
-        connection.request("POST", self._url.path or "/telemetry", body=message, headers=headers)
+        connection.request("POST", telemetry_path(self._settings), body=message, headers=headers)
         answer = connection.getresponse()
         answer.read(MAX_ANSWER_BYTES)
         if not answer.isclosed():  # more than any answer of ours: the rest is not waited for
             self.close()
         return answer.status
-
-    def _open_connection(self) -> http.client.HTTPSConnection:
-        host, port = self._url.hostname or "", self._url.port or http.client.HTTPS_PORT
-        context = build_tls_context(self._settings)
-        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
 
     def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
@@ -100,6 +94,23 @@ class HttpsUplink:
         if not trouble and self._trouble:
             logger.info("%s is reached again", self._settings.url)
         self._trouble = trouble
+
+
+def open_connection(settings: TelemetrySettings) -> http.client.HTTPSConnection:
+    """Return a connection to the server, which is made with the first request.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The key is encrypted.
+    """
+    url, context = urlsplit(settings.url), build_tls_context(settings)
+    port = url.port or http.client.HTTPS_PORT
+    return http.client.HTTPSConnection(url.hostname or "", port, timeout=TIMEOUT_S, context=context)
+
+
+def telemetry_path(settings: TelemetrySettings) -> str:
+    """Return the path of the server's address."""
+    return urlsplit(settings.url).path or "/telemetry"
 
 
 def build_tls_context(settings: TelemetrySettings) -> ssl.SSLContext:

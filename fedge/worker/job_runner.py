@@ -16,7 +16,7 @@ from fedge.worker.peak_memory import PeakMemoryMeter
 from fedge.worker.refusal import JobStopped, Refusal, error_reply, iter_causes
 from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
 from fedge.worker.sources import BadSource, compute_stamp, find_strays
-from fedge.worker.tasks import data_shape
+from fedge.worker.tasks import cut_task, data_shape
 from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
 
 logger = logging.getLogger(__name__)
@@ -178,8 +178,10 @@ class JobRunner:
 
     def _make_task(self, task: Mapping[str, Any]) -> Any:
         if "builtin" in task:
-            return self._parts.builtin(get_text(task, "builtin"))
-        return self._parts.from_source(get_text(task, "name"), get_text(task, "source"), get_text(task, "sha256"))
+            made = self._parts.builtin(get_text(task, "builtin"))
+        else:
+            made = self._parts.from_source(get_text(task, "name"), get_text(task, "source"), get_text(task, "sha256"))
+        return cut_task(made, task["channels"]) if "channels" in task else made
 
     def _check_source(self, source: Mapping[str, Any]) -> None:
         """Raise ``BadSource`` for a path, or a link below it, that leads out of the data roots."""

@@ -84,11 +84,9 @@ def free_data(
     return Data(train_x, train_y, test_x, test_y, mean=(), sd=(), classes=classes, groups=groups)
 
 
-def class_labels(data: Data) -> Labels:
-    """Return one class per training sample, for partitions by class; all 0 where samples have no single class."""
-    if data.train_y.ndim == 1 and data.train_y.dtype.kind == "i":
-        return data.train_y
-    return np.zeros(len(data.train_y), dtype=np.int64)
+def class_labels(y: Labels) -> Labels:
+    """Return one class per sample, for partitions by class; all 0 where samples have no single class."""
+    return y if y.ndim == 1 and y.dtype.kind == "i" else np.zeros(len(y), dtype=np.int64)
 
 
 def read(source: Dict[str, Any]) -> Data:

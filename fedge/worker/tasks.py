@@ -73,6 +73,22 @@ def make_builtin_task(name: str) -> TrainingTask:
     return TrainingTask(name, sha256="", build=builtin_tasks.network_builder(name), loss=cross_entropy, data=None)
 
 
+def cut_task(task: TrainingTask, channels: Any) -> TrainingTask:
+    """Return a task whose network keeps some channels only.
+
+    Args:
+        task: The task with the whole network.
+        channels: A plan in JSON's types, see ``channel_cuts``; building the network refuses one of another network.
+
+    Raises:
+        BadPlan: The plan is malformed.
+    """
+    from fedge.worker.channel_cuts import cut_module, parse_plan
+
+    plan = parse_plan(channels, "channels")
+    return task._replace(build=lambda shape: cut_module(task.build(shape), plan))
+
+
 def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
     """Load a task from the text of a task file.
 

@@ -173,7 +173,7 @@ class Trainer:
         self._training: Optional[TrainingSession] = None
         self._narrow: Dict[float, nn.Module] = {}
         """Narrow networks by width; kept, since building one takes longer than a step."""
-        self.labels = class_labels(data)
+        self.labels, self.test_labels = class_labels(data.train_y), class_labels(data.test_y)
         self.groups = data.groups
         self.n_classes = data.classes
 
@@ -229,8 +229,10 @@ class Trainer:
             name: tuple(tensor.shape) for name, tensor in collect_exchanged(self._get_narrow_network(width)).items()
         }
 
-    def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
-        """Evaluate a model on the whole test set.
+    def evaluate(
+        self, arrays: Arrays, stop: Callable[[], bool] = never_stop, share: Optional[Labels] = None
+    ) -> Tuple[float, float]:
+        """Evaluate a model on the whole test set, or on its samples ``share``, at least one.
 
         ``stop`` is checked before each batch.
 
@@ -244,15 +246,17 @@ class Trainer:
         self._load_network(arrays)
         self._net.eval()
         loss, right, batch = 0.0, 0.0, _test_batch_size(self._test_x)
+        chosen = None if share is None else torch.from_numpy(share)
+        test_x, test_y = (each if chosen is None else each[chosen] for each in (self._test_x, self._test_y))
         with torch.no_grad():
-            for start in range(0, self.n_test, batch):
+            for start in range(0, len(test_y), batch):
                 if stop():
-                    raise JobStopped(f"stopped after {start} of {self.n_test} test samples")
-                x, y = self._test_x[start : start + batch], self._test_y[start : start + batch].to(self.device)
+                    raise JobStopped(f"stopped after {start} of {len(test_y)} test samples")
+                x, y = test_x[start : start + batch], test_y[start : start + batch].to(self.device)
                 scores = self._net(self._feed.normalize(x.to(self.device)))
                 loss += self._total_loss(scores, y)
                 right += self._total_metric(scores, y)
-        return loss / self.n_test, right / self.n_test
+        return loss / len(test_y), right / len(test_y)
 
     def profile(
         self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never_stop

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedge import registry
 from fedge.errors import BadInput
@@ -17,6 +18,10 @@ from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
 from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK, NullTask
+
+if TYPE_CHECKING:
+    from fedge.worker.sources import Data
+    from fedge.worker.tasks import TrainingTask
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Default folder of data sets."""
@@ -45,6 +50,7 @@ def load_task(
     *,
     download: bool = True,
     device: str = "cpu",
+    channels: str | None = None,
 ) -> LearningTask:
     """Build a task with its data in memory.
 
@@ -58,26 +64,34 @@ def load_task(
         where: Field of the name for error messages.
         download: Whether missing files are downloaded.
         device: Torch device of a built-in task or a task file; the user's own class chooses its own.
+        channels: JSON of the channels that the pruned network of such a task keeps (``fedge.worker.channel_cuts``);
+            None for all.
 
     Raises:
         UnknownName: If the name is unknown.
         BadInput: If the task cannot be loaded or files are missing; the message says where they belong.
     """
     if name.endswith(TASK_FILE_SUFFIX):
-        return _load_own_file(name, data_dir, where, device)
+        return _load_own_file(name, data_dir, where, device=device, channels=channels)
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if name not in TASKS:
         return _build_own_task(_load_own_factory(name, where), name, where, {"data_dir": root, "download": download})
     from fedge.worker import tasks
-    from fedge.workloads.image_task import ImageTask
 
     data = datasets.load_dataset(TASKS[name].dataset, root, download=download)
-    return ImageTask(tasks.make_builtin_task(name), data, device)
+    return _build_image_task(tasks.make_builtin_task(name), data, device, channels)
+
+
+def _build_image_task(task: TrainingTask, data: Data, device: str, channels: str | None) -> LearningTask:
+    from fedge.worker.tasks import cut_task
+    from fedge.workloads.image_task import ImageTask
+
+    return ImageTask(task if channels is None else cut_task(task, json.loads(channels)), data, device)
 
 
 @lru_cache(maxsize=4)
-def _cached_task(name: str, data_dir: str | None, download: bool, device: str) -> LearningTask:
-    return load_task(name, data_dir=data_dir, download=download, device=device)
+def _cached_task(name: str, data_dir: str | None, download: bool, device: str, channels: str | None) -> LearningTask:
+    return load_task(name, data_dir=data_dir, download=download, device=device, channels=channels)
 
 
 @lru_cache(maxsize=4)
@@ -89,7 +103,9 @@ def load_experiment_task(experiment: Experiment, device: str = "cpu") -> Learnin
     """Return the experiment's learning task on a torch device; built once per process."""
     if experiment.workload.task == NULL_TASK:
         return _cached_null_task(experiment.data.samples or NULL_SAMPLES)
-    return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download, device)
+    network, data = experiment.workload.network, experiment.data
+    channels = None if network is None else network.channels
+    return _cached_task(experiment.workload.task, data.dir, download=data.download, device=device, channels=channels)
 
 
 def explain_missing_cuda() -> str:
@@ -112,9 +128,10 @@ def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, 
     )
 
 
-def _load_own_file(name: str, data_dir: str | Path | None, where: str, device: str) -> LearningTask:
+def _load_own_file(
+    name: str, data_dir: str | Path | None, where: str, device: str, channels: str | None
+) -> LearningTask:
     from fedge.worker import sources, tasks
-    from fedge.workloads.image_task import ImageTask
 
     text = _read_text(name, where)
     try:
@@ -122,7 +139,7 @@ def _load_own_file(name: str, data_dir: str | Path | None, where: str, device: s
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
             raise BadInput(datasets.DATA_FIELD, "nothing", right)
-        return ImageTask(task, (task.data or sources.read)(_data_source(data_dir)), device)
+        return _build_image_task(task, (task.data or sources.read)(_data_source(data_dir)), device, channels)
     except Refusal as error:
         raise BadInput(error.where, error.got, error.right) from error
 

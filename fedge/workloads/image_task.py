@@ -30,6 +30,7 @@ class ImageTask:
         with _translate_refusals():
             self.trainer = Trainer(task, data, device, threads=1)
         self.labels: NDArray[np.int64] = self.trainer.labels
+        self.test_labels: NDArray[np.int64] = self.trainer.test_labels
         self.groups: NDArray[np.int64] | None = self.trainer.groups
         self.n_classes = self.trainer.n_classes
 
@@ -92,10 +93,10 @@ class ImageTask:
         training.advance(options.steps)
         return training.result()
 
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        """Return the mean loss and the accuracy (0 to 1) over the test set."""
+    def evaluate(self, arrays: NamedArrays, share: NDArray[np.int64] | None = None) -> tuple[float, float]:
+        """Return the mean loss and the accuracy (0 to 1) over the test set, or over its samples ``share``."""
         with _translate_refusals():
-            return self.trainer.evaluate(arrays)
+            return self.trainer.evaluate(arrays, share=share)
 
 
 class ImageTraining:

@@ -40,7 +40,7 @@ class NullTask:
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:
         return NullTraining(arrays)
 
-    def evaluate(self, arrays: NamedArrays) -> None:
+    def evaluate(self, arrays: NamedArrays, share: NDArray[np.int64] | None = None) -> None:
         """There is nothing to test."""
 
 

@@ -6,7 +6,7 @@ Every sample belongs to exactly one client and no client is empty. A partition o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,28 @@ def split_samples(settings: DataSpec, labels: Indices, n_clients: int, rng: np.r
         raise BadInput("fleet", f"{n_clients} clients", f"from 1 to {len(labels)}, one training sample each at least")
     parts = PARTITIONS[settings.partition](settings, labels, n_clients, rng)
     return [np.sort(part).astype(np.int64) for part in parts]
+
+
+def split_test(shares: Sequence[Indices], labels: Indices, test_labels: Indices) -> list[Indices]:
+    """Return the indices of every client's test samples, so that its classes are as in its training samples.
+
+    The test samples of a class are divided in proportion to the clients' training samples of it, of a class without any
+    in proportion to all of their samples. Every test sample belongs to one client; a client may have none.
+
+    Args:
+        shares: Indices of every client's training samples.
+        labels: Class of every training sample.
+        test_labels: Class of every test sample.
+    """
+    parts: list[list[Indices]] = [[] for _ in shares]
+    for label in np.unique(test_labels):
+        members = np.flatnonzero(test_labels == label)
+        counts = np.array([np.count_nonzero(labels[share] == label) for share in shares], dtype=np.float64)
+        weights = counts if counts.any() else np.array([len(share) for share in shares], dtype=np.float64)
+        cuts = np.rint(np.cumsum(weights)[:-1] / weights.sum() * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
 
 
 def _split_evenly(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:

@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 
 from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.experiment import LateReplySpec
+from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart, compute_completed_work, work_columns
+from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import COMPARISON_COLUMNS, RoundStart, compute_completed_work, work_columns
 from server.accounting.client_traces import book_trace
-from server.accounting.idle_energy import available_energy_j
-from server.accounting.settlement import RoundSettlement, settle_round
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import available_energy_j
 from fedge.errors import RunFailed
 from fedge.telemetry.store_records import EventRow
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
@@ -67,11 +67,3 @@ def charge_idle_clients(
             histories[name] = dataclasses.replace(history, charge_j=left_j)
         joules += drawn_j
     return dataclasses.replace(fleet, clock_s=until_s, histories=histories), joules
-
-
-def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:
-    """Return the energy that a board can draw in ``seconds``, limited by its battery, which is charged meanwhile.
-
-    A ``charge`` of None means mains power.
-    """
-    return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import flwr.serverapp.strategy as flower_strategies
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import StrategySpec
+from fedge.flower.messages import build_message, ensure_identity, from_array_record, hold_arrays, to_array_record
 from fedge.seeds import derive_seed
-from fedge.types import NamedArrays
-from server.transport.flower_messages import build_message, ensure_identity, from_array_record, to_array_record
+from fedge.types import EvaluationReport, NamedArrays
 
 STRATEGIES = {
     name: f"flwr.serverapp.strategy:{name}"
@@ -28,7 +28,13 @@ STRATEGIES = {
     "FedAsync": "server.aggregation.async_strategies:FedAsync",
     "FedBuff": "server.aggregation.async_strategies:FedBuff",
 }
-SELECT_ALL_OPTIONS = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
+SELECT_ALL_OPTIONS = {
+    "fraction_train": 1.0,
+    "min_train_nodes": 1,
+    "fraction_evaluate": 1.0,
+    "min_evaluate_nodes": 1,
+    "min_available_nodes": 1,
+}
 """Options that switch off a strategy's own client sampling, since the coordinator has already selected the clients."""
 
 
@@ -45,6 +51,7 @@ class Contribution:
         samples: Number of training samples, the client's weight before the discount.
         steps: Number of SGD steps; 0 if unknown.
         discount: Factor on the weight, below 1 for a late result.
+        metrics: What the client's mods add for the strategy.
     """
 
     board: str
@@ -54,6 +61,7 @@ class Contribution:
     accuracy: float
     steps: int = 0
     discount: float = 1.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -150,6 +158,36 @@ class Aggregator:
         kept = {name: _average_buffer(name, ordered) for name in arrays.keys() - self._select_trainable(arrays).keys()}
         return cast_like(arrays, from_array_record(record) | kept)
 
+    def configure_evaluate(self, round_number: int, arrays: NamedArrays, clients: int) -> NamedArrays | None:
+        """Return the model that the strategy sends to each of ``clients`` clients; None if it lets none evaluate."""
+        ensure_identity()
+        learnt = to_array_record(self._select_trainable(arrays))
+        nodes: Any = SelectedNodes(clients)
+        messages = list(self._strategy.configure_evaluate(round_number, learnt, ConfigRecord(), nodes))
+        if not messages:
+            return None
+        return cast_like(arrays, from_array_record(next(iter(messages[0].content.array_records.values()))))
+
+    def aggregate_evaluate(
+        self, round_number: int, evaluations: Sequence[EvaluationReport]
+    ) -> tuple[float, float] | None:
+        """Return the strategy's loss and accuracy of all clients, in the order of their names; None without any."""
+        contents = [
+            RecordDict(
+                {"metrics": MetricRecord({"num-examples": one.samples, "loss": one.loss, "accuracy": one.accuracy})}
+            )
+            for one in sorted(evaluations, key=lambda one: one.board)
+        ]
+        replies = [build_message(content, "evaluate", node) for node, content in enumerate(contents, start=1)]
+        metrics: Any = self._strategy.aggregate_evaluate(round_number, replies)
+        if metrics is None or not {"loss", "accuracy"} <= set(metrics):
+            return None
+        return float(metrics["loss"]), float(metrics["accuracy"])
+
+    def order_trainable(self, arrays: NamedArrays) -> tuple[str, ...]:
+        """Return the names of the trainable arrays in the model's order."""
+        return tuple(self._select_trainable(arrays))
+
     def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
         """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
         return frozenset(self._select_trainable(arrays))
@@ -211,8 +249,9 @@ def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDic
         "num-examples": contribution.weight,
         "train_loss": contribution.loss,
         "train_accuracy": contribution.accuracy,
+        **contribution.metrics,
     }
-    return RecordDict({"arrays": to_array_record(learnt), "metrics": MetricRecord(metrics)})
+    return RecordDict({"arrays": hold_arrays(learnt), "metrics": MetricRecord(metrics)})
 
 
 def _export_state(strategy: Any) -> dict[str, np.ndarray]:

@@ -19,11 +19,11 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedge.errors import FedgeError
+from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import Floats, NamedArrays
 from server.aggregation.aggregator import SelectedNodes, cast_like
 from server.aggregation.contribution_weights import compute_change, staleness_discount
 from server.aggregation.narrow_results import expand_results
-from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
 STALENESS = "staleness"
 """Key of a result's staleness among its metrics."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from fedge.errors import FedgeError, RunFailed
 from fedge.experiment import Experiment
+from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays
 from server.accounting.client_traces import strip_trace
-from server.accounting.settlement import RoundSettlement
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
     LocalSgd,

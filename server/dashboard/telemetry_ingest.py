@@ -2,13 +2,14 @@
 
 The proxy names the board in the header ``X-Fedge-Board``. Since anyone who can connect could claim any name, the server
 listens on a unix socket that only the proxy can open. Rows are stored before a message is acknowledged; messages that
-arrive while the store is busy are appended together.
+arrive while the store is busy are appended together. Messages by which a board measures its link are answered at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedge.atomic_files import replace_file
 from fedge.telemetry import board_messages, intake
 from fedge.telemetry.intake import BoardLedger, Intake
+from fedge.telemetry.link_check import LINK_MESSAGE_BYTES, LINK_MESSAGE_TYPE
 from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_files import forget_old
@@ -241,20 +243,30 @@ def ingest_app(ingest: TelemetryIngest) -> ASGIApp:
     return app
 
 
-async def _answer_request(request: Request, queue: IngestQueue, room: asyncio.Semaphore) -> Response:
+def _find_refusal(request: Request) -> Response | None:
     if request.url.path != "/telemetry":
         return JSONResponse({"error": "boards tell what they see at /telemetry"}, 404)
-    if request.method != "POST":
-        return JSONResponse({"error": "boards POST what they see"}, 405, {"allow": "POST"})
+    if request.method not in ("GET", "POST"):
+        return JSONResponse({"error": "boards POST what they see"}, 405, {"allow": "GET, POST"})
     names = request.headers.getlist(HEADER)
     if len(names) != 1 or not BOARD.fullmatch(names[0]):
         return JSONResponse({"error": "no board: this is for boards with a certificate of the fleet"}, 403)
+    return None
+
+
+async def _answer_request(request: Request, queue: IngestQueue, room: asyncio.Semaphore) -> Response:
+    if (refusal := _find_refusal(request)) is not None:
+        return refusal
     async with room:
+        if request.method == "GET":  # a board measures its link
+            return Response(os.urandom(LINK_MESSAGE_BYTES), media_type=LINK_MESSAGE_TYPE)
         try:
             body = await asyncio.wait_for(_read_body(request), BODY_TIMEOUT_S)
         except (TimeoutError, ClientDisconnect):
             return JSONResponse({"error": "the message did not come in time"}, 408)
-        reply = await queue.submit(BoardMessage(names[0], body))
+        if request.headers.get("content-type") == LINK_MESSAGE_TYPE:
+            return JSONResponse({})
+        reply = await queue.submit(BoardMessage(request.headers[HEADER], body))
     return JSONResponse(dict(reply.content), reply.status)
 
 

@@ -33,6 +33,7 @@ class RoundMetrics:
 
 ROUND_FIGURES = (
     *("accuracy", "loss", "round_s", "deadline_s", "end_s"),
+    *("client_accuracy", "client_loss", "evaluation_s", "evaluation_energy_j"),
     *("energy_j", "train_energy_j", "resting_energy_j", "oracle_energy_j", "maxn_energy_j"),
 )
 """Columns of a round that are metrics under their own names; unknown values are left out."""

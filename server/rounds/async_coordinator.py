@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask, Selector
+from fedge.telemetry.settlement import fleet_row
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
 from server.accounting.async_rows import compute_task_end_s
-from server.accounting.settlement import fleet_row
 from server.aggregation.aggregator import Aggregator
 from server.aggregation.async_strategies import AsyncResult, AsyncStrategy, merge_results, prepare_upload
 from server.aggregation.result_merger import report_strategy_errors
 from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
 from server.rounds.client_selection import SELECTION_EVENT, build_candidates, select_clients
-from server.rounds.round_plan import plan_round
 from server.rounds.run_start import RowSink, start_run
 from server.state import checkpoint
 from server.state.async_state import AsyncRunState, restore_async_state
@@ -131,9 +131,14 @@ class AsyncCoordinator:
             return False
         with report_strategy_errors(self.experiment, state.version + 1):
             arrays, numbers = aggregator.configure(state.version + 1, state.arrays, len(chosen))
-        rate = find_rate(self.experiment.workload, state.version + 1)
-        mu = numbers.get("proximal-mu", 0.0)
-        task = RoundTask(state.tasks_begun + 1, state.clock_s, arrays, proximal_mu=mu, learning_rate=rate)
+        task = RoundTask(
+            state.tasks_begun + 1,
+            state.clock_s,
+            arrays,
+            numbers,
+            learning_rate=find_rate(self.experiment.workload, state.version + 1),
+            trainable=aggregator.order_trainable(arrays),
+        )
         replies = self._requests.request_training(task, self._build_goals(state, chosen), state.states)
         moment = state.dispatches + 1
         for name in chosen:

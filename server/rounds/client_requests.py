@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import Experiment
+from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
+from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
-from server.accounting.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
-from server.rounds.shared_measurements import BoardKindKey, find_kinds, share_measurements
+from server.rounds.shared_measurements import share_measurements
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
 UNKNOWN_STATE = ClientState()
@@ -32,17 +33,24 @@ class RoundTask:
     """The training task of a round.
 
     Attributes:
-        proximal_mu: Coefficient of the proximal term; 0 for none.
+        settings: Numbers of the strategy.
         learning_rate: Learning rate; None for the workload's.
+        trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.
     """
 
     round: int
     start_s: float
     arrays: NamedArrays
-    proximal_mu: float = 0.0
+    settings: Mapping[str, float] = field(default_factory=dict)
     learning_rate: float | None = None
+    trainable: tuple[str, ...] = ()
     cut: RealCutoff = NO_CUTOFF
+
+    @property
+    def proximal_mu(self) -> float:
+        """Return the coefficient of the proximal term; 0 for none."""
+        return self.settings.get("proximal-mu", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +97,27 @@ class FleetRequests:
             learning_rate=task.learning_rate,
             cancel_s=task.cut.cancel_s,
         )
+        if self.experiment.mods:
+            ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)
         asks = self._build_requests(ask, goals, states)
         questions = {name: OutgoingRequest(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
         replies = self.port.ask(
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
         return {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
+
+    def request_evaluation(
+        self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
+    ) -> Mapping[str, IncomingReply]:
+        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``."""
+        policy, size = self.experiment.policy.name, count_bytes(arrays)
+        questions = {
+            name: OutgoingRequest(
+                RequestMessage("evaluate", number, start_s, policy, state=state, model_bytes=size), arrays
+            )
+            for name, state in states.items()
+        }
+        return self.port.ask(questions, self.experiment.reply_timeout_s)
 
     def _build_requests(
         self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
@@ -107,9 +130,9 @@ class FleetRequests:
         }
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
-            kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
-            kinds |= self._find_peer_kinds(kinds)
-            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
+            kinds = self._add_peer_kinds(find_kinds(self.experiment))
+            peers = {peer.name for peer in self.knowledge.peers}
+            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys(), peers)
         return {
             name: dataclasses.replace(
                 ask,
@@ -121,12 +144,12 @@ class FleetRequests:
             for name, goal in goals.items()
         }
 
-    def _find_peer_kinds(self, kinds: dict[str, BoardKindKey]) -> dict[str, BoardKindKey]:
-        """Return the kinds of recalled peers, none of which may have the name of a client or of another peer."""
-        peers = {peer.name: kinds[peer.like] for peer in self.knowledge.peers}
-        if len(kinds | peers) < len(kinds) + len(self.knowledge.peers):
+    def _add_peer_kinds(self, kinds: Mapping[str, Hashable]) -> Mapping[str, Hashable]:
+        """Add the kinds of recalled peers, none of which may have the name of a client or of another peer."""
+        known = {**kinds, **{peer.name: kinds[peer.like] for peer in self.knowledge.peers}}
+        if len(known) < len(kinds) + len(self.knowledge.peers):
             raise BadInput(KNOWLEDGE_FILE, "a peer with another board's name", "the file of the run's start")
-        return peers
+        return known
 
     def _recall_states(
         self, states: Mapping[str, ClientState], recalled: Mapping[str, tuple[Measurement, ...]]
@@ -148,7 +171,13 @@ def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
         return None
     steps = _count_equivalent_steps(report)
     return Contribution(
-        board, arrays=trained.arrays, samples=report.samples, loss=trained.loss, accuracy=trained.accuracy, steps=steps
+        board,
+        arrays=trained.arrays,
+        samples=report.samples,
+        loss=trained.loss,
+        accuracy=trained.accuracy,
+        steps=steps,
+        metrics=trained.metrics,
     )
 
 
@@ -204,4 +233,4 @@ def _select_expected_arrays(reply: IncomingReply, arrays: NamedArrays, narrow: N
 def find_narrow_shapes(experiment: Experiment, task: LearningTask) -> NarrowShapes | None:
     """Return the shapes of narrow networks by width, or None if the strategy or task does not support them."""
     shapes: NarrowShapes | None = getattr(task, "narrow_shapes", None)
-    return shapes if can_narrow_clients(experiment.workload, experiment.strategy.name) else None
+    return shapes if can_narrow_clients(experiment) else None

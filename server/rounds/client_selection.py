@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.decisions.planning import BUDGET_POLICY
+from fedge.decisions.planning.round_plan import resting_power_w
 from fedge.decisions.selection import load_selector
 from fedge.devices import catalogue
 from fedge.devices.thermal_model import build_thermal_model
@@ -15,7 +16,6 @@ from fedge.experiment import Experiment, FleetBoard
 from fedge.protocols import Selector
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, SelectionContext, SelectionResult
-from server.rounds.round_plan import resting_power_w
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState, RunState
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 

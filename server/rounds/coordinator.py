@@ -10,25 +10,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
+from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
-from server.accounting.client_rows import RoundStart
 from server.accounting.client_traces import book_traces
 from server.accounting.idle_energy import advance_to_available, charge_idle_clients
-from server.accounting.lateness import NO_CUTOFF, compute_real_cutoff
-from server.accounting.settlement import RoundSettlement, round_row, settle_round
 from server.aggregation.aggregator import Aggregator, build_strategy
 from server.aggregation.result_merger import MergedModel, merge_replies, report_strategy_errors
+from server.rounds.client_evaluation import evaluate_on_clients
 from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
 from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, select_round_clients
 from server.rounds.late_replies import LateUpdate, apply_late_replies
-from server.rounds.round_plan import complete_goals, find_budget_event, plan_round
+from server.rounds.round_goals import complete_goals, find_budget_event
 from server.rounds.run_start import RowSink, start_run
 from server.state import checkpoint
 from server.state.board_history import apply_late_reports, update_histories
@@ -62,7 +64,7 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
-        resting_j: Energy of the boards that took no part, in joules.
+        resting_j: Energy of the boards that took no part, and of all boards while clients evaluated, in joules.
     """
 
     opening: RoundOpening
@@ -166,15 +168,27 @@ class Coordinator:
         idle = [name for name in availability.names if name not in answers]
         fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
         resting_j = opening.waited_j + rested_j
+        with report_strategy_errors(self.experiment, opening.number):
+            evaluated = evaluate_on_clients(
+                self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
+            )
         row = round_row(
             settled,
-            self.task.evaluate(merged.arrays),
+            None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
             resting_j=resting_j,
+            evaluated=evaluated.figures,
         )
-        self.tables.append((*merged.events, row))
-        return RoundRecord(opening, settled, merged, aggregator.export_state(), fleet=fleet, resting_j=resting_j)
+        self.tables.append((*merged.events, *evaluated.rows, row))
+        return RoundRecord(
+            opening,
+            settled,
+            merged,
+            aggregator.export_state(),
+            fleet=evaluated.fleet,
+            resting_j=resting_j + (evaluated.figures.evaluation_energy_j or 0.0),
+        )
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
         """Advance the clock until a client is available, select the clients, and plan the round."""
@@ -237,8 +251,9 @@ class Coordinator:
             opening.number,
             start_s=opening.fleet.clock_s,
             arrays=arrays,
-            proximal_mu=numbers.get("proximal-mu", 0.0),
+            settings=numbers,
             learning_rate=find_rate(self.experiment.workload, opening.number),
+            trainable=aggregator.order_trainable(arrays),
             cut=compute_real_cutoff(self.experiment.late, opening.plan.deadline_s, opening.selection.wanted)
             if real
             else NO_CUTOFF,

@@ -1,27 +1,32 @@
 """Measurements shared between boards of one kind, spread over boards and modes. Pure functions.
 
-Boards share if they have the same device, truth, step cost and inference service (or none). Such boards differ by a few
-percent, mostly by the same factor in every mode, which a predictor models as an offset.
+Boards share if they are of one kind (``fedge.knowledge.recall.measurement_kind``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from statistics import median
 
-from fedge.devices import catalogue
-from fedge.experiment import FleetBoard
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode, pick_median
 from fedge.wire import ClientState
 
+ENOUGH_MODES = 2 * MAX_DONORS
+"""Measurements up to which more than ``MAX_DONORS`` boards are asked: in the first rounds each has measured one mode or
+two. Default; a larger value costs later fits nothing.
+"""
+GROUPS, GROUPS_OF_MANY = 4, 2
+"""Groups into which the boards of a kind are dealt, and those of a kind of which each group has enough donors. All
+boards of a group get the same measurements, so that a process that emulates many of them fits a predictor to these
+once. Default; with more groups a board hears of more of its kind, and fits cost more.
+"""
 MAX_LOG_DIFFERENCE = 0.25
 """Boards do not share if their measurements of common modes differ by more than this (log units), since one of them
 must be wrong. Boards of one kind differ from their average by up to 8 %, so two of them by up to 0.16.
@@ -37,48 +42,63 @@ class _ModeMeasurement:
 
 
 _KnownModes = Mapping[PowerMode, _ModeMeasurement]
-BoardKindKey = tuple[str, ...]
-"""Device (canonical name), truth, workload that determines the step cost, and service of a board."""
-
-
-def find_kinds(boards: Iterable[FleetBoard], cost: str) -> dict[str, BoardKindKey]:
-    """Return the board kind of every board; ``cost`` is the workload of entries that name none."""
-    names = catalogue.aliases()
-    return {
-        board.name: (
-            names.get(board.entry.device, board.entry.device),
-            board.entry.truth,
-            board.entry.cost or cost,
-            *(() if board.entry.serving is None else (board.entry.serving.model_dump_json(),)),
-        )
-        for board in boards
-    }
 
 
 def share_measurements(
-    kinds: Mapping[str, BoardKindKey],
+    kinds: Mapping[str, Hashable],
     states: Mapping[str, ClientState],
     asked: Collection[str],
+    peers: Collection[str] = (),
     limit: int = MAX_MODES,
 ) -> dict[str, tuple[Measurement, ...]]:
     """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
-    They are taken in turn from at most ``MAX_DONORS`` consistent boards: first modes that the client has not measured,
-    then modes that few other donors have contributed, then recent ones (the measurements of a state are oldest first).
-    Throttled and invalid measurements are not shared. The result depends neither on the order of boards nor on which
-    other clients are asked.
+    The boards of a kind are dealt into groups (``count_groups``). A board gets measurements of boards in other groups,
+    taken in turn from ``MAX_DONORS`` that are consistent with it, or from more if these know few modes: first modes
+    that few other donors have contributed, then recent ones (the measurements of a state are oldest first). Boards of
+    ``peers``, which take no part in the run, are of no group. Throttled and invalid measurements are not shared.
+
+    The result depends neither on the order of boards nor on which other clients are asked.
 
     Returns:
-        For each client of ``asked``, measurements with their ``board`` set, newest last.
+        For each client of ``asked``, measurements with their ``board`` set, newest last; all boards of a group that
+        contradict no donor get the same.
     """
-    alike: dict[BoardKindKey, list[str]] = {}
-    for board in sorted(kinds.keys() & states.keys()):
+    alike: dict[Hashable, list[str]] = {}
+    for board in sorted(kinds.keys() - peers):
         alike.setdefault(kinds[board], []).append(board)
+    absent: dict[Hashable, list[str]] = {}
+    for board in sorted(peers):
+        absent.setdefault(kinds[board], []).append(board)
+    place = {board: number for boards in alike.values() for number, board in enumerate(boards)}
     known = cache(lambda board: _index_by_mode(board, states[board].measurements if board in states else ()))
-    return {
-        board: _select_for_board(known(board), _iterate_peers(board, alike.get(kinds[board], []), known), limit)
-        for board in asked
-    }
+    donors = cache(lambda kind, group: [*_list_donors(alike[kind], group, known), *absent.get(kind, ())])
+    select = cache(lambda chosen: _select_measurements([known(board) for board in chosen], limit))
+
+    def consistent(board: str) -> tuple[str, ...]:
+        every = donors(kinds[board], place[board] % count_groups(len(alike[kinds[board]])))
+        chosen, modes = list[str](), 0
+        for other in (other for other in every if _are_consistent(known(board), known(other))):
+            if len(chosen) >= MAX_DONORS and modes >= ENOUGH_MODES:
+                break
+            chosen.append(other)
+            modes += len(known(other))
+        return tuple(chosen)
+
+    return {board: select(consistent(board)) for board in asked}
+
+
+def count_groups(boards: int) -> int:
+    """Return the number of groups into which so many boards of a kind are dealt."""
+    return GROUPS_OF_MANY if boards >= GROUPS_OF_MANY * ENOUGH_MODES else GROUPS
+
+
+def _list_donors(alike: Sequence[str], group: int, known: Callable[[str], _KnownModes]) -> list[str]:
+    """Return the boards of a kind that measured something and are not of the group; other groups begin elsewhere."""
+    groups = count_groups(len(alike))
+    start = group * len(alike) // groups
+    turned = chain(range(start, len(alike)), range(start))
+    return [alike[number] for number in turned if number % groups != group and known(alike[number])]
 
 
 def _index_by_mode(board: str, measurements: Sequence[Measurement]) -> _KnownModes:
@@ -101,22 +121,13 @@ def _is_usable(measurement: Measurement) -> bool:
     return not measurement.throttled and all(math.isfinite(number) and number > 0 for number in numbers)
 
 
-def _iterate_peers(board: str, alike: Sequence[str], known: Callable[[str], _KnownModes]) -> Iterator[_KnownModes]:
-    """Iterate over the other boards of the kind, from the board's own place on, so that donors differ."""
-    start = bisect_left(alike, board)
-    return (known(other) for other in chain(alike[start:], alike[:start]) if other != board)
-
-
-def _select_for_board(own: _KnownModes, others: Iterator[_KnownModes], limit: int) -> tuple[Measurement, ...]:
-    left = [
-        dict(known)
-        for known in islice((known for known in others if known and _are_consistent(own, known)), MAX_DONORS)
-    ]
+def _select_measurements(donors: Iterable[_KnownModes], limit: int) -> tuple[Measurement, ...]:
+    left = [dict(known) for known in donors]
     shared: Counter[PowerMode] = Counter()
     picked: list[_ModeMeasurement] = []
     while left and len(picked) < limit:
         for donor in left[: limit - len(picked)]:
-            mode = min((each in own, shared[each], known.ago, each) for each, known in donor.items())[-1]
+            mode = min((shared[each], known.ago, each) for each, known in donor.items())[-1]
             picked.append(donor.pop(mode))
             shared[mode] += 1
         left = [donor for donor in left if donor]

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.experiment import FleetBoard
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.types import Front, NamedArrays
 from fedge.wire import ClientState
 from server.accounting.async_rows import TaskBooking, TaskStart, book_cancelled_task, book_finished_task
-from server.accounting.idle_energy import available_energy_j
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 

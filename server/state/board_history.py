@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
+from fedge.telemetry.client_rows import compute_completed_work
+from fedge.telemetry.settlement import RoundSettlement
 from fedge.types import Front
 from fedge.wire import ClientState, ReplyMessage
-from server.accounting.client_rows import compute_completed_work
-from server.accounting.settlement import RoundSettlement
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
 
 

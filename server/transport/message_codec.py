@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
 from server.transport.client_port import IncomingReply, OutgoingRequest
-from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
 UNNAMED_PREFIX = "node "
 """Prefix of the name of a node that has not reported its board name."""
-_TYPES = {"train": MessageType.TRAIN}
+_TYPES = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 _ERROR_TEXTS = {
     5: "the board was lost: it is off or cut off, or its SuperNode ended",
     8: "its client ended in the middle of its work; out of memory? its log says more",
@@ -25,6 +27,13 @@ def encode_request(node: int, question: OutgoingRequest) -> Message:
     if question.arrays is not None:
         content["arrays"] = to_array_record(question.arrays)
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
+
+
+def address_request(message: Message, experiment: str, index: int) -> Message:
+    """Make any node answer a request as board number ``index`` of an experiment, given as JSON."""
+    record = message.content.config_records["fedge"]
+    record["experiment"], record["index"] = experiment, index
+    return message
 
 
 def decode_reply(board: str, reply: Message) -> IncomingReply:
@@ -53,5 +62,7 @@ def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     if answer.report is None or answer.cut:
         return IncomingReply(answer)
     arrays = from_array_record(content.array_records["arrays"])
-    loss, accuracy = (float(content.metric_records["metrics"][key]) for key in ("loss", "accuracy"))  # type: ignore[arg-type]
-    return IncomingReply(answer, TrainResult(arrays, loss, accuracy))
+    metrics: dict[str, Any] = dict(content.metric_records["metrics"])
+    loss, accuracy = float(metrics.pop("loss")), float(metrics.pop("accuracy"))
+    added = {name: float(value) for name, value in metrics.items()}
+    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added))

@@ -121,12 +121,13 @@ def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setti
         # It runs an experiment's code, which reaches this machine alone.
         ("fedge-superexec", {"IPAddressDeny": ["any"], "IPAddressAllow": ["localhost"]}),
         ("fedge-telemetry", {"SupplementaryGroups": ["fedge"]}),
-        # It sees the runs, not what lies beside them, and only nginx reaches its socket.
+        # It sees the runs and cannot change them, not what lies beside them, and only nginx reaches its socket.
         (
             "fedge-board",
             {
                 "TemporaryFileSystem": ["/var/lib/fedge-link:ro"],
                 "BindReadOnlyPaths": ["/var/lib/fedge-link/runs"],
+                "ReadWritePaths": [],
                 "InaccessiblePaths": ["-/etc/fedge/tls"],
                 "Group": ["www-data"],
                 "RuntimeDirectoryMode": ["0750"],
@@ -164,10 +165,6 @@ def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
     assert {"--root-certificates", "--auth-supernode-private-key"} <= set(command)
     assert command[command.index("--isolation") + 1] == "process"
     assert command[command.index("--host") + 1] == "127.0.0.1"
-
-
-def test_what_runs_an_experiments_code_is_not_given_the_key() -> None:
-    assert "/etc/fedge/keys" not in str(_unit("fedge-superexec")["Service"])
 
 
 def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> None:
@@ -227,10 +224,6 @@ def test_what_is_beside_the_training_takes_little_of_the_machine(name: str) -> N
     assert "TasksMax" in service
 
 
-def test_the_board_service_cannot_change_the_runs() -> None:
-    assert "ReadWritePaths" not in _unit("fedge-board")["Service"]
-
-
 @pytest.mark.parametrize(
     ("host", "shut"), [({}, True), ({"host": "::1"}, True), ({"host": "192.0.2.10"}, False)], ids=str
 )
@@ -253,6 +246,8 @@ def test_the_two_halves_of_a_board_share_a_secret_in_a_copy_each(name: str) -> N
     command = _unit(name)["Service"]["ExecStart"][0].split()
     folder = {"fedge-supernode": "/etc/fedge/keys", "fedge-superexec": "/etc/fedge/app"}[name]
 
+    # What runs an experiment's code is not given the key.
+    assert ("/etc/fedge/keys" in str(_unit(name)["Service"])) == (name == "fedge-supernode")
     assert command[command.index("--superexec-auth-secret-file") + 1] == f"{folder}/superexec"
 
 

@@ -73,11 +73,14 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def post(path: Path, body: bytes, board: str | None) -> tuple[int, bytes]:
-    """One message straight to the socket, as the proxy would send it."""
+def post(
+    path: Path, body: bytes | None, board: str | None, content_type: str = "application/json"
+) -> tuple[int, bytes]:
+    """One message straight to the socket, as the proxy would send it; without a body it asks for one."""
     connection = UnixConnection(path)
+    headers = {"Content-Type": content_type, **({} if board is None else {"X-Fedge-Board": board})}
     try:
-        connection.request("POST", "/telemetry", body, {} if board is None else {"X-Fedge-Board": board})
+        connection.request("POST" if body is not None else "GET", "/telemetry", body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -104,10 +107,15 @@ class _Forward(BaseHTTPRequestHandler):
     """So many answers are thrown away: the message came, and the board does not know."""
 
     def do_POST(self) -> None:
+        self.forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def do_GET(self) -> None:
+        self.forward(None)
+
+    def forward(self, body: bytes | None) -> None:
         subject = dict(pair[0] for pair in self.connection.getpeercert()["subject"])
-        body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            status, answer = post(self.target, body, subject["commonName"])
+            status, answer = post(self.target, body, subject["commonName"], self.headers["Content-Type"] or "")
         except OSError:
             status, answer = 502, b""
         if type(self).lose_answers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from server.transport.flower_messages import build_message
+from fedge.flower.messages import build_message
 
 
 def train_network(steps: int, seen: Callable[[int], None] = lambda _: None) -> dict[str, torch.Tensor]:

@@ -10,8 +10,8 @@ from contracts.reports import answer, front
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedge.clock import SimulatedClock
+from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
-from server.transport.flower_messages import ensure_identity
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 START_S = 2.0

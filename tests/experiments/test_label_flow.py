@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from contracts.launching import Launcher
+from contracts.launching import FEDGE, Launcher
 
 from fedge.costs.cost_profile import read_profile
 from fedge.devices.tables.mode_table import read_mode_table, write_mode_table
+from fedge.knowledge.knowledge_folder import list_entries
 from fedge.knowledge.model_file import load_model
 
 BADGE = '<span class="badge {label}">{label}</span>'
@@ -71,12 +74,7 @@ def test_the_label_of_an_emulated_table_is_said_wherever_the_table_goes(
     run = tmp_path / "run"
     started = fedge("run", str(experiment), "--out", str(run))
     assert started.code == 0, started.err
-    prior = json.loads((run / "summary.json").read_text())["labels"]["orin-nano"]["prior"]
-    assert prior["label"] == "estimated"
-    assert "resnet18-imagenet.csv (24 rows, calibrated)" in prior["source"]
-    page = (run / "report.html").read_text(encoding="utf-8")
-    assert "(24 rows, calibrated)" in page
-    assert "(24 rows, measured)" not in page
+    check_run_says(run, "calibrated")
 
     # The study's page, and a calibration.
     study = tmp_path / "study.html"
@@ -87,6 +85,40 @@ def test_the_label_of_an_emulated_table_is_said_wherever_the_table_goes(
     assert fedge("calibrate", str(table), "--out", str(tmp_path / "calibrated")).code == 0
     profile = read_profile(tmp_path / "calibrated" / "orin-nano--resnet18-imagenet.yaml")
     assert (profile.label, profile.evidence.label) == ("estimated", "calibrated")
+
+
+def check_run_says(run: Path, label: str) -> None:
+    """The run's summary and page call the reference table what it is called."""
+    prior = json.loads((run / "summary.json").read_text())["labels"]["orin-nano"]["prior"]
+    assert prior["label"] == "estimated"
+    assert f"resnet18-imagenet.csv (24 rows, {label})" in prior["source"]
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert f"(24 rows, {label})" in page
+    assert "(24 rows, measured)" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("simulations")
+def test_a_simulated_run_says_the_label_and_what_it_measured_keeps_its_own_in_the_knowledge(
+    table: Path, tmp_path: Path, fedge: Launcher, project_root: Path
+) -> None:
+    experiment, knowledge = tmp_path / "run.yaml", tmp_path / "knowledge"
+    text = RUN.format(table=table).replace("backend: local", f"knowledge: {knowledge}")
+    experiment.write_text(text, encoding="utf-8")
+    first, second = tmp_path / "first", tmp_path / "second"
+    command = [*FEDGE, "run", str(experiment), "--backend", "sim", "--out", str(first)]
+    environment = os.environ | {"PYTHONPATH": str(project_root), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+    check_run_says(first, "calibrated")
+    truth = json.loads((first / "summary.json").read_text())["labels"]["orin-nano"]["truth"]["label"]
+    (entry,) = list_entries(knowledge).entries
+    assert (entry.form, entry.label) == ("run", truth)
+    assert truth in ("calibrated", "estimated")
+    assert fedge("run", str(experiment), "--backend", "local", "--out", str(second)).code == 0
+    (origin,) = json.loads((second / "summary.json").read_text())["knowledge"]["origins"]["orin-nano-1"]
+    assert (origin["relation"], origin["label"]) == ("same board", truth)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
     reached = "" if row.accuracy is None else f"  accuracy {percent(row.accuracy)}"
+    reached += "" if row.client_accuracy is None else f"  on clients {percent(row.client_accuracy)}"
     return Text(
         f"round {row.round}/{rounds}{reached}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
@@ -223,6 +224,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
         **({} if summary.get("final_accuracy") is None else {"accuracy": percent(summary["final_accuracy"])}),
+        "accuracy on clients": _format_evaluation(summary),
         "energy": _format_energy(summary),
         "saving vs MAXN": _format_saving(summary, "maxn"),
         "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
@@ -241,6 +243,14 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         if value is not None:
             table.add_row(Text(name, style="dim"), Text(str(value)))
     return table
+
+
+def _format_evaluation(summary: dict[str, Any]) -> str | None:
+    """Describe the clients' evaluations: their last accuracy, and what all of them cost."""
+    if summary.get("evaluation_energy_j") is None:
+        return None
+    cost = f"{energy(summary['evaluation_energy_j'])}, {duration(summary['evaluation_s'])}"
+    return f"{percent(summary['final_client_accuracy'])} (all evaluations: {cost})"
 
 
 def _format_energy(summary: dict[str, Any]) -> str:

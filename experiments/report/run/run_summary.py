@@ -10,7 +10,7 @@ from typing import Any
 from fedge.atomic_files import write_text
 from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
-from fedge.telemetry.savings import compute_saving, select_comparable
+from fedge.telemetry.savings import compute_saving, select_comparable, sum_known
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
@@ -100,7 +100,7 @@ def summarise_run(
         "clients": len({row.board for row in clients}),
         "final_accuracy": rounds[-1].accuracy if rounds else None,
         "final_loss": rounds[-1].loss if rounds else None,
-        "makespan_s": rounds[-1].end_s if rounds else 0.0,
+        "makespan_s": rounds[-1].end_s + (rounds[-1].evaluation_s or 0.0) if rounds else 0.0,
         "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
     }
     return {
@@ -108,6 +108,7 @@ def summarise_run(
         **_energy_figures(experiment, rounds),
         **_prediction_errors(clients),
         **_outcome_counts(experiment, rounds, clients),
+        **_evaluation_figures(rounds),
         **_service_figures(clients),
         **collect_lowered(clients),
         "wall_s": wall_s,
@@ -119,17 +120,18 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
     compared, policy = select_comparable(rounds), experiment.policy.name
     energy_j, budget_j = sum(row.energy_j for row in rounds), experiment.policy.budget_j
     resting_j = sum(row.resting_energy_j or 0.0 for row in rounds)
+    evaluation_j = sum(row.evaluation_energy_j or 0.0 for row in rounds)
     return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
-        "oracle_energy_j": _sum_known([row.oracle_energy_j for row in rounds]),
-        "maxn_energy_j": _sum_known([row.maxn_energy_j for row in rounds]),
-        "maxn_parked_energy_j": _sum_known([row.maxn_parked_energy_j for row in rounds]),
+        "oracle_energy_j": sum_known([row.oracle_energy_j for row in rounds]),
+        "maxn_energy_j": sum_known([row.maxn_energy_j for row in rounds]),
+        "maxn_parked_energy_j": sum_known([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
         "round_vs_maxn": _round_vs_maxn(compared),
         "resting_energy_j": resting_j,
         "budget_j": budget_j,
-        "budget_spent": None if budget_j is None else (energy_j + resting_j) / budget_j,
+        "budget_spent": None if budget_j is None else (energy_j + resting_j + evaluation_j) / budget_j,
         "compared_rounds": len(compared),
         "saving_vs_maxn": compute_saving(compared, policy, "maxn", "energy_j"),
         "saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "energy_j"),
@@ -181,6 +183,19 @@ def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
     }
 
 
+def _evaluation_figures(rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """Return the clients' last results and the cost of their evaluations; empty if they made none."""
+    evaluated = [row for row in rounds if row.evaluation_s is not None]
+    if not evaluated:
+        return {}
+    return {
+        "final_client_accuracy": evaluated[-1].client_accuracy,
+        "final_client_loss": evaluated[-1].client_loss,
+        "evaluation_s": sum(row.evaluation_s or 0.0 for row in evaluated),
+        "evaluation_energy_j": sum(row.evaluation_energy_j or 0.0 for row in evaluated),
+    }
+
+
 def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
     """Return the statistics of the inference services during training; empty without services."""
     rows = [row for row in clients if row.requests is not None]
@@ -213,13 +228,8 @@ def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) ->
 
 def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
     """Return the duration of comparable rounds as a multiple of MAXN's."""
-    maxn_s = _sum_known([row.maxn_round_s for row in compared])
+    maxn_s = sum_known([row.maxn_round_s for row in compared])
     return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
-
-
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if values and len(known) == len(values) else None
 
 
 def _median_known(values: Sequence[float | None]) -> float | None:
@@ -228,7 +238,7 @@ def _median_known(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_known(values: Sequence[float | None]) -> float | None:
-    total = _sum_known(values)
+    total = sum_known(values)
     return None if total is None else total / len(values)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.costs.layers.network_cost import NetworkCost, Shape
+from fedge.worker.channel_cuts import ChannelPlan, Channels, LayerCut, is_batch_norm, is_convolution, is_group_norm
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,27 +100,6 @@ def rank_units(importance: Sequence[float] | NDArray[np.float64], units: int) ->
     return np.argsort(scores, kind="stable").astype(np.int64)
 
 
-def is_convolution(layer: Any) -> bool:
-    """Return whether a layer is a convolution of one to three dimensions, not a transposed one."""
-    from torch import nn
-
-    return isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-
-
-def is_batch_norm(layer: Any) -> bool:
-    """Return whether a layer is a BatchNorm of any number of dimensions."""
-    from torch import nn
-
-    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-
-
-def is_group_norm(layer: Any) -> bool:
-    """Return whether a layer is a GroupNorm, which loses the same channels in each of its groups."""
-    from torch import nn
-
-    return isinstance(layer, nn.GroupNorm)
-
-
 def is_norm(layer: Any) -> bool:
     """Return whether a layer keeps the number of channels."""
     return is_batch_norm(layer) or is_group_norm(layer)
@@ -138,27 +118,6 @@ def list_layer_widths(module: nn.Module) -> Iterator[tuple[str, LayerWidth]]:
             yield name, LayerWidth(part.num_features, part.num_features)
         elif is_group_norm(part):
             yield name, LayerWidth(part.num_channels, part.num_channels, part.num_groups)
-
-
-Channels = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCut:
-    """Channels that one layer keeps: ascending indices of its inputs and outputs in the whole network; None for all."""
-
-    inputs: Channels | None = None
-    outputs: Channels | None = None
-    of: tuple[int, int] | None = None
-    """Number of inputs and outputs of the whole network's layer."""
-
-    @property
-    def is_whole(self) -> bool:
-        return self.inputs is None and self.outputs is None
-
-
-ChannelPlan = Mapping[str, LayerCut]
-"""Cuts by layer name; other layers keep all channels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from fedge.analysis.topology.channel_plan import (
     ChannelCoupling,
     ChannelGroup,
     GroupMember,
-    LayerCut,
     LayerSide,
     LayerWidth,
     NetworkVariant,
@@ -28,9 +27,10 @@ from fedge.analysis.topology.channel_plan import (
     plan_channels,
     rank_units,
 )
-from fedge.analysis.topology.channel_removal import cut_module, flatten_tensors, is_cut_equivalent, randomize_weights
+from fedge.analysis.topology.channel_removal import flatten_tensors, is_cut_equivalent, randomize_weights
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.worker.channel_cuts import LayerCut, cut_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

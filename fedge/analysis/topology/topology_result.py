@@ -234,7 +234,7 @@ def _save_variants(result: TopologyResult, module: nn.Module, out: Path) -> tupl
 
 
 def _save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> None:
-    from fedge.analysis.topology.channel_removal import cut_module
+    from fedge.worker.channel_cuts import cut_module
 
     variant_files.save_variant(variant, cut_module(module, variant.plan), folder)
 

@@ -17,17 +17,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedge.analysis.topology.channel_plan import ChannelPlan, Channels, LayerCut, NetworkVariant
-from fedge.analysis.topology.channel_removal import cut_module
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.costs.layers import network_record
 from fedge.costs.layers.network_cost import Shape
 from fedge.costs.layers.network_source import VARIANT_FORMAT
 from fedge.errors import BadInput, RunFailed
+from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
+from fedge.worker.refusal import Refusal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -77,11 +77,11 @@ def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn
 
     variant = read_variant(folder)
     network, _ = (whole or build_module)(variant.model, variant.input_shape)
-    module = cut_module(network, variant.plan)
     path = folder / WEIGHTS
     try:
+        module = cut_module(network, variant.plan)
         module.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, Refusal) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(str(path), reason, f"the weights beside {RECORD}, of the shapes that it says") from error
     return module
@@ -113,7 +113,7 @@ def variant_to_dict(variant: NetworkVariant) -> dict[str, Any]:
 
 
 def _cut_to_dict(one: LayerCut) -> dict[str, list[int]]:
-    return {name: list(numbers) for name, numbers in asdict(one).items() if numbers is not None}
+    return {name: list(numbers) for name, numbers in one._asdict().items() if numbers is not None}
 
 
 def variant_from_dict(data: Any, where: str) -> NetworkVariant:
@@ -128,7 +128,10 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
             f"format {data.get('format') if isinstance(data, dict) else None!r}",
             f"{VARIANT_FORMAT}: {EXPECTED_FOLDER}",
         )
-    channels = _require_field(data, "channels", dict, where)
+    try:
+        plan = parse_plan(data.get("channels"), f"{where}: channels")
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error
     shape = _require_field(data, "input_shape", list, where)
     if not shape:
         raise BadInput(f"{where}: input_shape", "[]", "one sample's shape, such as [3, 224, 224]")
@@ -138,39 +141,10 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
         input_shape=tuple(_parse_positive_int(side, f"{where}: input_shape") for side in shape),
         method=_require_field(data, "method", str, where),
         round_to=_parse_positive_int(data.get("round_to"), f"{where}: round_to"),
-        plan=_parse_plan(channels, where),
+        plan=plan,
         cost=network_record.network_from_dict(data.get("cost"), f"{where}: cost"),
         **shares,
     )
-
-
-def _parse_plan(channels: Mapping[str, Any], where: str) -> ChannelPlan:
-    plan = {}
-    for layer, sides in channels.items():
-        named = f"{where}: channels.{layer}"
-        if not isinstance(sides, dict) or set(sides) not in (
-            {"inputs", "of"},
-            {"outputs", "of"},
-            {"inputs", "outputs", "of"},
-        ):
-            raise BadInput(named, str(sides)[:60], "inputs, outputs or both, each a list of channels, and of")
-        of = sides["of"]
-        if not isinstance(of, list) or len(of) != 2:
-            raise BadInput(f"{named}.of", str(of)[:60], "how many inputs and outputs the whole layer has")
-        inputs, outputs = (_parse_channels(sides.get(side), f"{named}.{side}") for side in ("inputs", "outputs"))
-        plan[layer] = LayerCut(
-            inputs, outputs, (_parse_positive_int(of[0], f"{named}.of"), _parse_positive_int(of[1], f"{named}.of"))
-        )
-    return plan
-
-
-def _parse_channels(kept: Any, where: str) -> Channels | None:
-    if kept is None:
-        return None
-    numbers = isinstance(kept, list) and all(type(one) is int and one >= 0 for one in kept)
-    if not numbers or not kept or any(a >= b for a, b in pairwise(kept)):
-        raise BadInput(where, str(kept)[:60], "whole numbers from 0 on, ascending, at least one")
-    return tuple(kept)
 
 
 def _require_field(data: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
@@ -229,9 +203,7 @@ def check_variant_training(folder: Path) -> TrainingCheck:
     return train_on_noise(load_variant_module(folder), read_variant(folder).input_shape)
 
 
-def train_on_noise(
-    module: nn.Module, input_shape: Shape, batch_size: int = BATCH, steps: int = STEPS, proc: Path = PROC
-) -> TrainingCheck:
+def train_on_noise(module: nn.Module, input_shape: Shape, steps: int = STEPS, proc: Path = PROC) -> TrainingCheck:
     """Train ``module`` in place on one batch of noise, with the same random state in every step.
 
     Raises:
@@ -240,7 +212,7 @@ def train_on_noise(
     import torch
 
     chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch_size, *input_shape, generator=chance)
+    samples = torch.randn(BATCH, *input_shape, generator=chance)
     module.train()
     optimiser = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
     before_mb = _reset_peak_mb(proc)
@@ -250,7 +222,7 @@ def train_on_noise(
         raise RunFailed(f"a step of training failed: {' '.join(str(error).split())[:200]}") from error
     after_mb = _read_status_mb(proc, "VmHWM")
     grown_mb = None if before_mb is None or after_mb is None else max(0.0, after_mb - before_mb)
-    return TrainingCheck(losses, batch_size, grown_mb)
+    return TrainingCheck(losses, BATCH, grown_mb)
 
 
 def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:

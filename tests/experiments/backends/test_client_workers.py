@@ -67,10 +67,10 @@ def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone: Path, tm
 
 @pytest.mark.slow
 def test_a_run_whose_worker_is_killed_ends_with_a_reason_and_is_resumed_to_the_same_rows(tmp_path: Path) -> None:
-    text = yaml.safe_dump(SMALL.model_copy(update={"rounds": 40, "jobs": 2}).model_dump(mode="json"))
+    text = yaml.safe_dump(SMALL.model_copy(update={"rounds": 12, "jobs": 2}).model_dump(mode="json"))
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "whole").mkdir()
-    run_local(SMALL.model_copy(update={"rounds": 40, "jobs": 1}), tmp_path / "whole", lambda: None)
+    run_local(SMALL.model_copy(update={"rounds": 12, "jobs": 1}), tmp_path / "whole", lambda: None)
 
     with subprocess.Popen(
         [*FEDGE, "run", "exp.yaml", "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True

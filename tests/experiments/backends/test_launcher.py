@@ -150,7 +150,6 @@ def test_paths_are_taken_from_the_yamls_folder(tmp_path: Path) -> None:
         "preset:MAXN",
         "{name: fastest-within-power, power_w: 8}",
         "{name: least-energy-within-deadline, deadline_s: 60}",
-        "balanced",
         "{name: balanced, deadline_s: 60, max_slowdown: 1.2}",
     ],
 )
@@ -291,6 +290,7 @@ def _stopped(config: Path, out: Path, by: signal.Signals, *words: str) -> tuple[
     return process.returncode, rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["FedAvg", pytest.param("FedAdam", marks=pytest.mark.long)])
 def test_a_killed_run_goes_on_to_the_rows_of_a_whole_one(fedge: Launcher, tmp_path: Path, strategy: str) -> None:
     words = ("--set", f"strategy={strategy}")
@@ -317,6 +317,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge: Launcher,
     assert _rows(tmp_path / "run") == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, by: signal.Signals) -> None:
     (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")

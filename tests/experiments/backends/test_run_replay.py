@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
 import pytest
 
 from experiments.backends.local_backend import run_local
-from experiments.backends.run_replay import ReplayFigure, ReplayResult, replay_run
+from experiments.backends.run_replay import (
+    PRIOR_SD_LOG,
+    ReplayFigure,
+    ReplayResult,
+    _compare_figures,
+    replay_run,
+)
 from experiments.cli import main
+from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
@@ -134,3 +143,18 @@ def test_the_command_prints_the_record(
     record = json.loads(capsys.readouterr().out)
     assert record["changes"] == ["policy=maxn"]
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}
+
+
+def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_themselves() -> None:
+    agreed, spread = [0.01] * 4, [0.02 * (-1) ** i for i in range(64)]
+
+    def interval(effects: list[float]) -> float:
+        pairs = [({"energy_j": 100.0}, {"energy_j": 100.0 * math.exp(effect)}) for effect in effects]
+        (figure,) = _compare_figures({"energy_j": 100.0}, pairs)
+        assert figure.low is not None
+        assert figure.high is not None
+        return math.log(figure.high / figure.low) / 2
+
+    assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG
+    plain = student_t(0.95, 63) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
+    assert interval(spread) == pytest.approx(plain, rel=0.02)

@@ -163,15 +163,8 @@ def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: 
     [
         (None, "got no such file; the path of a table (CSV)"),
         ("", "got no column cores, cpu_khz, "),
-        ("a,b\n1,2\n", "got no column cores, cpu_khz, "),
-        (HEAD, "got no rows; at least one row per power mode"),
         (HEAD + ROW.replace(",100,", ",nan,"), "line 2, time_ms: got 'nan'; a number above 0"),
-        (HEAD + ROW.replace(",100,", ",0,"), "line 2, time_ms: got '0'; a number above 0"),
-        (HEAD + ROW.replace(",9\n", "\n"), "line 2, power_w: got ''; a number above 0"),
         (HEAD + ROW.replace(",16,", ",32,"), "batch size: got 16; known: 32"),
-        (HEAD + ROW.replace("1479000", "1479"), "cpu_khz: got 1.479 MHz as the top; kHz: "),
-        (HEAD + ROW.replace("921600000", "921600"), "gpu_hz: got 0.9216 MHz as the top; Hz: "),
-        (HEAD + ROW.replace("1600000000", "1600"), "mem_hz: got 0.0016 MHz as the top; Hz: "),
         (HEAD + ROW.replace(",9\n", ",9000\n"), "power_w: got 9000 W as the top; watts: "),
     ],
 )
@@ -190,13 +183,6 @@ def test_another_boards_table_is_refused(refused: Refusals, tmp_path: Path) -> N
     message = refused("fleet=[agx-orin]", "fleet.0.truth=table:mine.csv")
 
     assert "mine.csv: mem_hz: got 1600 MHz; what agx-orin-64gb has, from 204 to 3199; is it" in message
-
-
-def test_a_table_of_another_workload_than_the_cost_is_refused(refused: Refusals, tmp_path: Path) -> None:
-    (tmp_path / "yolov8n-coco.csv").write_text(HEAD + ROW, encoding="utf-8")
-    message = refused("fleet=[nano]", "fleet.0.truth=table:yolov8n-coco.csv")
-
-    assert message.startswith("fleet[0].truth: got a table of yolov8n-coco; a table of resnet18-imagenet, or --set ")
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from contracts.epoch_looks import MODES, NAME, PLANS, TOP, look
 from typer.testing import CliRunner
 
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
 from fedge.characterisation import sweep_prediction
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule, WorkloadPlan
-from fedge.characterisation.sweep_prediction import EpochPrediction, EpochPredictionOptions, predict_result_epochs
+from fedge.characterisation.sweep_prediction import (
+    EpochPrediction,
+    EpochPredictionOptions,
+    fit_loader,
+    predict_result_epochs,
+)
 from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.client.emulated import load_client
 from fedge.errors import BadInput, UnknownName
+from fedge.experiment import Experiment
 
 NONE = SensorTrace(*(np.zeros(0) for _ in range(7)))
 PLAN = CharacterisationPlan(
@@ -134,3 +144,49 @@ def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) ->
     assert shown.exit_code == 0, shown.output
     assert "8/2265.6/1377/2133" in shown.output
     assert json.loads(data.output)[0]["workload"] == NAME
+
+
+@pytest.fixture
+def loader_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from experiments.cli.main import app
+
+    monkeypatch.setattr(sweep_prediction, "read_result", lambda _: RESULT)
+    file = tmp_path / "loader.json"
+    shown = CliRunner().invoke(app, ["characterise-predict", "swept", "--mode", "maxn", "--loader-out", str(file)])
+    assert shown.exit_code == 0, shown.output
+    return file
+
+
+def _load(folder: Path, device: str = "agx-xavier", **loader: object) -> Experiment:
+    path = folder / "exp.yaml"
+    content = {"fleet": [{"device": device, "loader": {"model": "loader.json", **loader}}], "backend": "local"}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return load_experiment(path)
+
+
+def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_comes_from(loader_file: Path) -> None:
+    experiment = _load(loader_file.parent, workers=1)
+    client = load_client(experiment, 0)
+
+    fitted = fit_loader(EpochPredictionOptions(Path("swept"))).pipeline.top
+    assert client.loader is not None
+    assert client.loader.expected.pipeline.samples == fitted.samples
+    assert client.loader.expected.pipeline.host.crowding == fitted.host.crowding
+    label = experiment_checks.build_labels(experiment, set())["agx-xavier"]["loader"]
+    assert label["label"] == "estimated"
+    assert label["source"].endswith(f"fitted to {NAME}, {len(RESULT.points)} observations of agx-xavier-1 in swept")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"device": "nano"}, r"fleet\[0\]\.loader\.model: got .*loader\.json of agx-xavier; .* fitted on nano"),
+        ({"model": "nowhere.json"}, r"fleet\[0\]\.loader\.model: .*nowhere\.json .*--loader-out"),
+        ({"storage": "floppy", "cached": 0.0}, r"fleet\[0\]\.loader\.storage: .*floppy.*ssd"),
+    ],
+)
+def test_a_fitted_loader_that_does_not_belong_to_the_entry_is_refused(
+    changed: dict[str, object], said: str, loader_file: Path
+) -> None:
+    with pytest.raises((BadInput, UnknownName), match=said):
+        experiment_checks.check_experiment(_load(loader_file.parent, **{"workers": 1, **changed}))

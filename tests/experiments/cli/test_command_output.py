@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from experiments.cli.command_output import check_output
+from experiments.cli.main import app
 from fedge.errors import BadInput
 
 
@@ -17,18 +19,56 @@ def test_a_new_file_and_earlier_output_may_be_written(tmp_path):
     check_output("--html", None, "<!doctype html")
 
 
-@pytest.mark.parametrize("content", ["cores,cpu_khz\n1,2\n", "", "{}"])
-def test_a_file_that_holds_something_else_is_kept(tmp_path, content):
+@pytest.mark.parametrize("content", ["", "{}"])
+def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
     table = tmp_path / "table.csv"
     table.write_text(content)
 
-    with pytest.raises(BadInput, match="holds something else"):
-        check_output("--json", table, "[")
-
-
-def test_neither_a_folder_nor_a_file_in_no_folder_nor_a_device_is_written(tmp_path):
-    for path in (tmp_path, tmp_path / "none" / "x.json"):
-        with pytest.raises(BadInput, match="in a folder that exists"):
+    for path in (table, type(tmp_path)("/dev/null")):
+        with pytest.raises(BadInput, match="holds something else"):
             check_output("--json", path, "[")
-    with pytest.raises(BadInput, match="holds something else"):
-        check_output("--json", type(tmp_path)("/dev/null"), "[")
+
+
+COMMANDS = """
+concurrent run --json
+concurrent eval --train gone.csv --json
+fleet proxy --out
+fleet firewall --account nobody --out
+fleet status --json
+layers digits-cnn --json
+memory eval --data . --json
+memory fit --data . --board b --out
+place resnet50 --device agx-orin --html
+place resnet50 --device agx-orin --json
+place-run digits-cnn --out
+predict eval --target gone.csv --json
+predict eval --target gone.csv --html
+predict pareto gone --csv
+predict pareto gone --html
+roofline resnet50-imagenet --device agx-orin --html
+roofline resnet50-imagenet --device agx-orin --json
+roofline bench --device agx-orin --out
+select-board --workload resnet18-imagenet --json
+study fleet gone.yaml --json
+study fleet gone.yaml --html
+study mode-choice --table gone.csv --json
+study mode-choice --table gone.csv --html
+topology digits-cnn --device tx2 --html
+topology digits-cnn --device tx2 --json
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_no_command_replaces_a_table_or_computes_what_it_cannot_write(words, tmp_path):
+    table, option = tmp_path / "mine.csv", words.split()[-1]
+    table.write_text("cores,cpu_khz\n1,2\n")
+    for path, why in (
+        (table, "holds something else"),
+        (tmp_path, "a file in a folder that exists"),
+        (tmp_path / "none" / "x", "a file in a folder that exists"),
+    ):
+        refused = CliRunner().invoke(app, [*words.split(), str(path)]).exception
+
+        assert isinstance(refused, BadInput)
+        assert (refused.where, why in str(refused)) == (option, True), refused
+    assert table.read_text() == "cores,cpu_khz\n1,2\n"

@@ -54,17 +54,6 @@ def test_a_mistake_is_one_line(fedge, options, said):
     assert done.message.startswith(f"fedge: {said}")
 
 
-def test_another_programs_file_is_not_overwritten(fedge, tmp_path):
-    other = tmp_path / "table.json"
-    other.write_text('{"mine": 1}')
-
-    done = run(fedge, "--json", other)
-
-    assert done.code == 2
-    assert "which holds something else" in done.message
-    assert other.read_text() == '{"mine": 1}'
-
-
 # Really executed ------------------------------------------------------------------------------------------------------
 
 

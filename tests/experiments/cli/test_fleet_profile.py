@@ -124,6 +124,7 @@ def options(tmp_path: Path) -> FleetOptions:
     return FleetOptions(path, PLAYBOOKS)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow
 def test_boards_are_profiled_within_a_budget_and_go_on_the_next_time(options: FleetOptions, tmp_path: Path) -> None:
     asked = {"workload": "resnet18-imagenet", "modes": 6, "explorer": "random"}

@@ -96,6 +96,23 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
 
 
+def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
+    fedge: Launcher, table: Path, tmp_path: Path
+) -> None:
+    what = ("--device", "nano", "--workload", WORK)
+    assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
+    for file in (str(table), "nano.safetensors"):
+        assert fedge("knowledge", "import", file, "--folder", "k").code == 0
+
+    experiment = load_experiment(Path("exp.yaml"), ["knowledge=k"])
+    recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert {board: len(rows) for board, rows in known.own.items()} == {"nano-1": 24}
+    assert known.peers == ()
+    assert [note.partition(" holds ")[0][:6] for note in known.notes] == ["model-"]
+
+
 def test_years_later_a_boards_own_profile_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
     experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
     recall_for_run(experiment, tmp_path / "run", name="late", now=datetime(2100, 6, 1, tzinfo=UTC))

@@ -16,7 +16,6 @@ from experiments.report.analysis.layers_terminal import format_si, print_layer_s
 from fedge.costs.layers.layer_summary import cost_by_kind, list_costliest_layers, summarize_layers
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
-from fedge.errors import BadInput
 
 
 def resnet() -> NetworkCost:
@@ -55,13 +54,6 @@ def test_the_kinds_and_the_layers_add_up_to_the_network(kind: str, batch_size: i
         assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
 
 
-def test_as_many_layers_are_shown_as_were_asked_for() -> None:
-    network = resnet()
-    assert len(list_costliest_layers(network, 1, "infer", 3)) == 3
-    assert "that move most" in shown(network, top=1)
-    assert "that move most" not in shown(network, top=0)
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(8.2063e9, "8.2063 GFLOP"), (1.5e12, "1.5000 TFLOP"), (174_210.0, "174.21 kFLOP")]
 )
@@ -83,14 +75,6 @@ def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture
     layers(
         "digits-cnn", batch=4, input_shape=None, kind="infer", json_file=path, top=0
     )  # its own earlier output may be replaced
-
-
-def test_another_file_is_not_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "precious.json"
-    path.write_text('{"mine": 1}', encoding="utf-8")
-    with pytest.raises(BadInput, match="which holds something else"):
-        layers("digits-cnn", batch=1, input_shape=None, kind="infer", json_file=path, top=0)
-    assert path.read_text(encoding="utf-8") == '{"mine": 1}'
 
 
 def test_what_is_not_counted_is_said_on_the_error_stream(

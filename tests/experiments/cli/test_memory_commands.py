@@ -92,11 +92,6 @@ def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
         evaluate(data=tmp_path, method="fedge", leave_network_out=True, json_file=None)
 
 
-def test_a_measured_table_is_not_written_over(data: Path) -> None:
-    with pytest.raises(BadInput, match="holds something else"):
-        evaluate(data=data, method="fedge", leave_network_out=False, json_file=data / "deep.csv")
-
-
 def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (data / "deep.csv").open("a") as file:
         file.write("deep,33,4,10,1700\n")
@@ -110,5 +105,3 @@ def test_fitted_coefficients_are_a_calibration(data: Path, tmp_path: Path) -> No
     found = memory_calibration_from_dict(yaml.safe_load(out.read_text()), "board.yaml")
     assert (found.board, found.source) == ("made-up", "a law of our own")
     fit(data=data, out=out, board="made-up", source="again")  # its own earlier output may be replaced
-    with pytest.raises(BadInput, match="holds something else"):
-        fit(data=data, out=data / "deep.csv", board="made-up", source="")

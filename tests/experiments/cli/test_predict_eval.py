@@ -68,12 +68,6 @@ def asked(tmp_path: Path, plug_ins: str, one_core: None) -> PredictionStudyOptio
     )
 
 
-def judged(asked: PredictionStudyOptions, tmp_path: Path) -> list[dict[str, Any]]:
-    evaluate_predictors(asked, tmp_path / "rows.json", None)
-    rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    return rows
-
-
 def test_rows_a_page_and_tables_come_out(
     asked: PredictionStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,17 +156,6 @@ def test_a_table_of_one_mode_cannot_be_judged(asked: PredictionStudyOptions, tmp
 
     with pytest.raises(BadInput, match="one power mode"):
         build_prediction_study(replace(asked, targets=(single,), modes="1"))
-
-
-@pytest.mark.parametrize("option", ["--json", "--html"])
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_computed(
-    asked: PredictionStudyOptions, tmp_path: Path, option: str
-) -> None:
-    nowhere = tmp_path / "no folder" / "file"
-    files = {"--json": (nowhere, None), "--html": (None, nowhere)}[option]
-
-    with pytest.raises(BadInput, match=option):
-        evaluate_predictors(asked, *files)
 
 
 def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictionStudyOptions) -> None:

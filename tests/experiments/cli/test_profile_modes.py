@@ -219,16 +219,21 @@ def run_until(out: Path, point: str, number: int) -> subprocess.CompletedProcess
     )
 
 
-POINTS = [("before", 1), ("torn", 1), ("after", 1), ("after", 2), ("during", 3), ("torn", 3), ("before", 5),
-          ("after", 5), ("during", 50), ("torn", 8), ("after", 8)]  # fmt: skip
+POINTS = [("before", 1), ("torn", 3), ("during", 50), ("after", 8)]
+MORE = [("torn", 1), ("after", 1), ("after", 2), ("during", 3), ("before", 5), ("after", 5), ("torn", 8)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The table of a run that nothing stopped."""
+    path = tmp_path_factory.mktemp("whole") / "orin-nano" / "train" / f"{WORKLOAD}.csv"
+    profile(path, explorer="random")
+    return path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("point", "number"), POINTS)
-def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, out, tmp_path, point, number):
-    whole = tmp_path / "whole.csv"
-    assert fedge(*options(whole)).code == 0
-
+@pytest.mark.parametrize(("point", "number"), [*POINTS, *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)])
+def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, out, whole, point, number):
     killed = run_until(out, point, number)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not out.exists()
@@ -246,10 +251,8 @@ def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, o
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_still_gets_there(fedge, out, tmp_path):
-    whole = tmp_path / "whole.csv"
-    fedge(*options(whole))
-
+@pytest.mark.long
+def test_killed_again_and_again_it_still_gets_there(out, whole):
     kills = 0
     while run_until(out, "after", 1 if kills == 0 else 2).returncode == -signal.SIGKILL:
         kills += 1

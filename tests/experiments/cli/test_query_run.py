@@ -84,7 +84,7 @@ def test_a_file_is_written_and_an_earlier_one_kept(fedge, run: Path, tmp_path: P
     ("arguments", "said"),
     [
         (("{run}", "select * from roundz"), "roundz does not exist"),
-        (("{run}", "delete from rounds"), "got DELETE; one SELECT over the tables rounds, clients, events, samples"),
+        (("{run}", "delete from rounds"), "got DELETE; one SELECT over the tables rounds, clients, evaluations, "),
         (("{run}-none", "select 1"), "got no such folder; the folder of a run"),
         (("{run}/store/rounds", "select 1"), "a folder without a run's rows"),
         (("{run}", "select 1", "--format", "xml"), "known: table, csv, json"),

@@ -164,14 +164,6 @@ def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None
         analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=folder))
 
 
-def test_a_file_of_somebody_elses_is_not_replaced(tmp_path: Path) -> None:
-    mine = tmp_path / "notes.html"
-    mine.write_text("my notes")
-    with pytest.raises(BadInput, match="--html"):
-        print_roofline(RooflineOptions(RESNET, "agx-orin"), mine, None)
-    assert mine.read_text() == "my notes"
-
-
 def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
     bench(device="agx-orin", seconds=1.0, mode="12/2201.6/726.75/3199", seed=0, out=out)

@@ -64,14 +64,6 @@ def test_what_cannot_be_meant_is_one_line(args: tuple[str, ...], where: str) -> 
     assert error.value.where == where
 
 
-def test_a_file_that_holds_something_else_is_not_replaced(tmp_path: Path) -> None:
-    precious = tmp_path / "precious.csv"
-    precious.write_text("a,b\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="holds something else"):
-        _run("--workload", "resnet18-imagenet", "--json", str(precious))
-    assert precious.read_text(encoding="utf-8") == "a,b\n"
-
-
 def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) -> None:
     out = tmp_path / "ranking.json"
     epochs = []

@@ -55,7 +55,7 @@ def list_points(out: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2], ids=["here", "ray"])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long, id="here"), pytest.param(2, id="ray")])
 def test_a_killed_sweep_repeats_nothing_that_had_ended(config: Path, tmp_path: Path, workers: int) -> None:
     out, mark = tmp_path / "out", uuid.uuid4().hex
     first = start(config, out, workers, **{RUN_MARK: mark})

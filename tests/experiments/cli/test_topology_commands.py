@@ -154,13 +154,11 @@ def test_where_nothing_fits_a_batch_size_that_would_is_named() -> None:
         _answer(replace(ASKED, batch_size=128, max_memory_mb=75.0))
 
 
-def test_folders_and_files_of_others_are_not_written_over(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("measured", encoding="utf-8")
-    for out, json_file, html in ((tmp_path, None, None), (None, other, None), (None, None, other)):
-        with pytest.raises(BadInput, match="holds something"):
-            print_variants(ASKED, out=out, json_file=json_file, html=html, check_training=False)
-    assert other.read_text(encoding="utf-8") == "measured"
+def test_variants_go_into_no_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    with pytest.raises(BadInput, match="holds something"):
+        print_variants(ASKED, out=tmp_path, json_file=None, html=None, check_training=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,13 +76,6 @@ def test_a_configuration_is_printed_or_written_and_written_again(tmp_path: Path,
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "nginx.conf").write_text("events {}", encoding="utf-8")
-
-    assert isinstance(fedge("proxy", "--out", tmp_path / "nginx.conf").exception, BadInput)
-    assert (tmp_path / "nginx.conf").read_text(encoding="utf-8") == "events {}"
-
-
 COMMANDS = ("keys", "provision", "up", "status", "board", "run", "logs", "upgrade", "down", "proxy", "firewall")
 BOARDS = """
 - name: The boards

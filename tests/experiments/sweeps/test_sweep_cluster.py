@@ -58,7 +58,7 @@ FOLDER = Path(__file__).parent / "marks"
 
 def run(job):
     (FOLDER / f"{job}.started.{time.time_ns()}").touch()
-    time.sleep(1.5)
+    time.sleep(0.5)
     (FOLDER / f"{job}.ended.{platform.node()}").touch()
     return job * job
 '''
@@ -175,17 +175,18 @@ def test_a_machine_without_the_drivers_folders_runs_points(
     machines: Machines, add_machine: Callable[..., subprocess.Popen[bytes]], write_sweep, tmp_path: Path
 ) -> None:
     add_machine(apart=True)
-    config = write_sweep(grid={"policy": ["balanced", "maxn"]}, seeds=2)
+    config = write_sweep(grid={"policy": ["balanced", "maxn"]})
 
     done = run_sweep(machines, config, tmp_path / "out")
 
     assert done.returncode == 0, done.stderr
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("points/*/point.json")]
-    assert [record["machine"] for record in records] == [OTHER] * 4
-    assert "4 of 4 points" in done.stdout
+    assert [record["machine"] for record in records] == [OTHER] * 2
+    assert "2 of 2 points" in done.stdout
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(
     machines: Machines, add_machine: Callable[..., subprocess.Popen[bytes]], write_sweep, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ from fedge.devices.catalogue import load_catalogue
 from fedge.devices.node_settings import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, WorkerFailed
+from fedge.knowledge.evidence_files import describe_file
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
@@ -63,6 +64,7 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     assert len(table.modes) == 3
     assert (table.device, table.workload, table.batch_size) == ("xavier-nx", "digits-cnn", 16)
     assert (table.power_w > 0).all()
+    assert (table.label, describe_file(out).label) == ("estimated", "estimated")
     record = json.loads((tmp_path / "xavier-nx" / "train" / "digits-cnn.csv.json").read_text(encoding="utf-8"))
     assert (record["label"], record["emulated"]) == ("estimated", True)  # a recorded folder is no board
     assert record["method"]["limit_s"] == LIMIT_S < record["method"]["least_s"]

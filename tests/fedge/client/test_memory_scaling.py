@@ -9,7 +9,7 @@ from fedge.client import memory_scaling
 from fedge.client.corrections import predict_corrected
 from fedge.client.memory_scaling import ScaleCorrection, ScalingContext, build_scaling_context, can_narrow_clients
 from fedge.devices import catalogue
-from fedge.experiment import Experiment, FleetEntry, MemorySpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetEntry, MemorySpec, ModSpec, StrategySpec, WorkloadSpec
 from fedge.modes import stack_modes
 from fedge.types import Measurement, MemoryObservation, Predictions, TrainingScale
 from fedge.wire import ClientState, RequestMessage
@@ -187,7 +187,11 @@ def test_by_default_a_share_of_the_boards_memory_is_the_systems() -> None:
 def test_narrow_clients_need_a_strategy_that_averages(
     strategy: str, widths: tuple[float, ...] | None, allowed: bool
 ) -> None:
-    assert can_narrow_clients(WorkloadSpec(memory=MemorySpec(widths=widths)), strategy) == allowed
+    workload = WorkloadSpec(memory=MemorySpec(widths=widths))
+    run = Experiment(fleet=(FleetEntry(device="nano"),), workload=workload, strategy=StrategySpec(name=strategy))
+
+    assert can_narrow_clients(run) == allowed
+    assert not can_narrow_clients(run.model_copy(update={"mods": (ModSpec(name="message_size_mod"),)}))
 
 
 def test_what_was_seen_is_what_the_state_keeps() -> None:

@@ -16,25 +16,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from contracts.processes import wait_for
 
 pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk, note_idle
+from contracts.variants import write_variant
 
+from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BadInput, SensorLost
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import EvaluationSpec, Experiment, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
 from fedge.types import RoundGoal, TrainOptions
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
-from fedge.workloads import load_task
-from fedge.workloads.partitions import split_samples
+from fedge.workloads import load_experiment_task, load_task
+from fedge.workloads.partitions import split_samples, split_test
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
 
@@ -108,18 +111,46 @@ def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_boa
     assert limits(board) == before
 
 
-def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk) -> None:
-    start = TASK.initial_arrays(3)
+def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(board: Desk) -> None:
+    before, arrays = limits(board), TASK.initial_arrays(3)
+    evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(by="clients")})
+    ask = RequestMessage("evaluate", round=1, start_s=5.0, policy="balanced", model_bytes=24_000)
+    answer, trained = real.answer_request(evaluating, board.settings, ask, arrays)
+
+    shares = split_samples(EXPERIMENT.data, TASK.labels, 2, make_generator(EXPERIMENT.seed, "partition"))
+    own = split_test(shares, TASK.labels, TASK.test_labels)[0]
+    assert answer.error is None
+    assert answer.evaluation is not None
+    assert trained is None
+    assert answer.evaluation.samples == len(own)
+    assert (answer.evaluation.loss, answer.evaluation.accuracy) == pytest.approx(TASK.evaluate(arrays, own), rel=1e-5)
+    assert answer.evaluation.measured.work_s > 0
+    assert answer.evaluation.measured.power_w > 0
+    assert answer.state is not None
+    assert answer.state.rested_at_s == 5.0 + answer.evaluation.busy_s
+    assert limits(board) == before
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk, pruned: bool, tmp_path: Path) -> None:
+    experiment = EXPERIMENT
+    if pruned:
+        work = {**EXPERIMENT.workload.model_dump(mode="json"), "network": str(write_variant(tmp_path / "variant"))}
+        content = {**EXPERIMENT.model_dump(mode="json"), "workload": {**work, "cost": "variant"}}
+        (tmp_path / "exp.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        experiment = load_experiment(tmp_path / "exp.yaml")
+    task = load_experiment_task(experiment)
+    start = task.initial_arrays(3)
     ask = RequestMessage("train", round=2, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0))
-    _, trained = real.answer_request(EXPERIMENT, board.settings, ask, start)
+    answer, trained = real.answer_request(experiment, board.settings, ask, start)
 
     share = _share()
     steps = -(-len(share) // 16)
     seed = derive_seed(EXPERIMENT.seed, "board-1", 2, "train")
-    training = TASK.start(start, share, seed, TrainOptions(steps, 16, 0.05, 0.9))
+    training = task.start(start, share, seed, TrainOptions(steps, 16, 0.05, 0.9))
     training.advance(steps)
 
-    assert trained is not None
+    assert trained is not None, answer.error
     for name, array in training.result().arrays.items():
         np.testing.assert_array_equal(trained.arrays[name], array)
 

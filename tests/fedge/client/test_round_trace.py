@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fedge.client.round_trace import build_emulated_trace
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
+from fedge.telemetry.client_rows import compute_completed_work
 from fedge.telemetry.trace_operations import check_trace, clip_trace
 from fedge.types import Measurement, RoundReport, Trace
-from server.accounting.client_rows import compute_completed_work
 
 SAME = 1e-9
 WORK = ([Measurement(LOW, 4, 1.0, 4.0)], None, Measurement(MAXN, 5, 1.0, 9.0, warm_up_s=0.3, switch_s=0.05))

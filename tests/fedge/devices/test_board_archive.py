@@ -25,29 +25,16 @@ def unpacked(machine: Machine, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("name", jetsons.BOARDS)
-def test_the_daemon_describes_a_recorded_board_as_it_does_the_board(name: str, tmp_path: Path) -> None:
+def test_daemon_and_sensors_find_in_a_recorded_board_what_they_find_in_the_board(name: str, tmp_path: Path) -> None:
     machine = Machine(str(jetsons.build(name, tmp_path)))
-    board, again = (
-        BoardControl(machine, Config()),
-        BoardControl(unpacked(machine, tmp_path), Config()),
-    )
+    recorded = unpacked(machine, tmp_path)
+    board, again = (BoardControl(one, Config()) for one in (machine, recorded))
+    first, second = (open_sensor("sysfs", one, RealClock()).read() for one in (machine, recorded))
 
-    assert again.identity() == board.identity()
-    assert again.tables() == board.tables()
-    assert again.presets() == board.presets()
-    assert again.preset() == board.preset()
-    assert again.mode() == board.mode()
-    assert again.limits() == board.limits()
-
-
-@pytest.mark.parametrize("name", jetsons.BOARDS)
-def test_the_sensors_read_a_recorded_board_as_they_do_the_board(name: str, tmp_path: Path) -> None:
-    machine = Machine(str(jetsons.build(name, tmp_path)))
-    first, second = (open_sensor("sysfs", one, RealClock()).read() for one in (machine, unpacked(machine, tmp_path)))
-
-    assert second.rails_w == first.rails_w
-    assert second.temperatures_c == first.temperatures_c
-    assert (second.gpu_mhz, second.gpu_load) == (first.gpu_mhz, first.gpu_load)
+    for told in ("identity", "tables", "presets", "preset", "mode", "limits"):
+        assert getattr(again, told)() == getattr(board, told)(), told
+    for read in ("rails_w", "temperatures_c", "gpu_mhz", "gpu_load"):
+        assert getattr(second, read) == getattr(first, read), read
 
 
 def test_what_names_the_board_is_left_out(tmp_path: Path) -> None:

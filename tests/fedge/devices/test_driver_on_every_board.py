@@ -59,6 +59,8 @@ with open_local_board(BoardLocation(power_socket=sys.argv[1], root=sys.argv[2], 
 """A program that holds the board in a mode until it is killed, with a lease that is soon over."""
 
 pytestmark = pytest.mark.slow
+LONG = pytest.mark.long
+"""Of boards that are like another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,10 @@ class Bench:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"desk-{name}")) for name in jetsons.BOARDS],
+    params=[
+        pytest.param(name, marks=[pytest.mark.xdist_group(f"desk-{name}"), *([] if name in jetsons.PLAYED else [LONG])])
+        for name in jetsons.BOARDS
+    ],
 )
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with (

@@ -326,10 +326,8 @@ def test_work_during_which_the_mode_was_changed_does_not_count() -> None:
 
 def test_the_energy_of_long_work_is_taken_as_it_goes_on_in_parts_without_a_hole() -> None:
     bench = Ticking()
-    hours = 2
-
     with bench.board.use_mode(FAST):
-        seen = bench.board.measure(WORK, round(hours * 3600 / STEP_S), bench.work)
+        seen = bench.board.measure(WORK, round(8.5 * ENERGY_WINDOW_S / STEP_S), bench.work)
 
     windows = bench.meter.windows
     assert windows[0][0] == 0.0

@@ -21,12 +21,12 @@ from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
 from fedge.flower import PowerAware, power_mode
+from fedge.flower.messages import ensure_identity
 from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import RoundGoal
 from fedge.wire import ReplyMessage, from_json, to_json
-from server.transport.flower_messages import ensure_identity
 
 NODES = {11: "emulated:nano", 12: "emulated:nano", 13: "emulated:agx-orin-64gb"}
 STEPS = 40

@@ -48,6 +48,17 @@ def test_a_training_that_ends_early_says_so_and_keeps_its_result() -> None:
     assert set(gate.finish()) == {"weight", "bias"}
 
 
+def test_trying_the_end_runs_one_more_step_at_most() -> None:
+    ended, longer = StepGate(lambda: train_network(3)), StepGate(lambda: train_network(5))
+    for gate in (ended, longer):
+        gate.advance(3)
+
+    assert ended.try_end()
+    assert not longer.try_end()
+    assert (ended.done, longer.done) == (3, 4)
+    assert longer.run_to_end() == 5
+
+
 def test_a_call_without_an_optimiser_is_one_step() -> None:
     gate = StepGate(lambda: "trained by something else")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec, list_boards
-from fedge.knowledge.client_identity import identify_client
+from fedge.knowledge.client_identity import find_kinds, identify_client
 from fedge.knowledge.recall import ClientIdentity
 
 SERVICE = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
@@ -54,3 +54,21 @@ def test_an_alias_is_the_same_kind_of_board() -> None:
 )
 def test_boards_that_do_something_else_are_of_another_kind(entry: FleetEntry) -> None:
     assert identify(entry).kind != identify().kind
+
+
+def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
+    fleet = (
+        FleetEntry(device="agx-orin", count=2),
+        FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),
+        FleetEntry(device="agx-orin", name="replayed", truth="table:/a.csv"),
+        FleetEntry(device="nano"),
+        FleetEntry(device="nano", name="heavy", cost="resnet50-tinyimagenet224"),
+        FleetEntry(device="nano", name="named", cost=WorkloadSpec().cost),
+        FleetEntry(device="nano", name="tables", count=2, truth="table:/{board}.csv"),
+    )
+    kinds = find_kinds(Experiment(fleet=fleet))
+
+    assert kinds["agx-orin-1"] == kinds["agx-orin-2"] == kinds["shelf-1"]
+    assert kinds["nano-1"] == kinds["named-1"]
+    assert kinds["tables-1"] == kinds["tables-2"] != kinds["nano-1"]
+    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"], kinds["heavy-1"]}) == 4

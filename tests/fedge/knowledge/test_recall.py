@@ -168,3 +168,18 @@ def test_a_run_keeps_what_it_recalled(tmp_path: Path) -> None:
     (tmp_path / "knowledge.json").write_text("{")
     with pytest.raises(BadInput, match="cannot be read"):
         read_run_knowledge(tmp_path)
+
+
+def test_a_measurement_that_two_entries_hold_counts_once_with_the_entry_that_names_the_board() -> None:
+    rows, more = [seen(1), seen(2)], [seen(2), seen(3)]
+    table = entry("table", form="table", boards=("nano-1",))
+    model = entry("model", "2026-05-02T00:00:00Z", form="model")
+    later = entry("later", "2026-05-03T00:00:00Z", form="model")
+
+    found = recall((table, {"nano-1": rows}), (model, {"model": rows}), (later, {"later": more}))
+
+    assert found.own == {"nano-1": tuple(rows)}
+    assert [(peer.name, peer.measurements) for peer in found.peers] == [
+        ("later (recalled for nano-1)", (seen(3),)),
+    ]
+    assert found.notes == ("model holds the measurements of table, which count once",)

@@ -4,8 +4,7 @@ import errno
 
 import pytest
 from contracts import jetsons
-from contracts.jetsons.kernel import LOG, KernelMachine, ranges
-from contracts.jetsons.nvpmodel import parse
+from contracts.jetsons.kernel import KernelMachine
 
 CPU = "/sys/devices/system/cpu"
 POLICY = CPU + "/cpufreq/policy{}/{}"
@@ -46,26 +45,6 @@ def test_no_link_leaves_a_root_and_every_link_leads_somewhere(machine):
             assert not content.startswith(b"-> /")
             assert machine.exists(path), path
             machine.resolve(path)
-
-
-def test_a_board_starts_in_its_default_preset(truth, machine):
-    on = [cpu for cpu in truth.cpus if machine.online(cpu)]
-    expected = next(caps for caps in truth.presets if caps.default)
-
-    assert tuple(on) == truth.found.cpus
-    assert machine.read(CPU + "/online") == ranges(on)
-    assert int(machine.read(POLICY.format(0, "scaling_max_freq"))) == (expected.cpu_khz or truth.cpu_khz[-1])
-    assert int(machine.read(gpu(machine) + "/max_freq")) == (expected.gpu_hz or truth.gpu_hz[-1])
-    assert machine.writes() == []
-
-
-def test_nvpmodel_reports_its_mode_and_its_file_has_the_slip_of_the_original(truth, machine):
-    code, output = machine.run(["nvpmodel", "-q", "--verbose"])
-    assert (code, "ARG MAX_FREQ" in output) == (0, True)
-    assert f"NV Power Mode: {truth.found.name}\n{truth.default}\n" in output
-    text = machine.read("/etc/nvpmodel.conf")
-    assert ("\n<PARAM" in text) == (truth.compatible[-1] == "nvidia,tegra234")
-    assert parse(text).default == truth.default
 
 
 def test_a_minimum_above_the_maximum_is_refused_and_so_is_the_reverse(machine):
@@ -156,13 +135,3 @@ def test_core_0_stays_on_and_files_that_only_tell_cannot_be_written(xavier, nano
     assert refusal(nano, CPU + "/cpu0/online", "0") == "ENOENT"
     assert refusal(xavier, POLICY.format(0, "cpuinfo_max_freq"), "1") == "EACCES"
     assert refusal(xavier, "/sys/class/thermal/thermal_zone0/temp", "1") == "EACCES"
-
-
-def test_every_write_is_counted_and_logged_the_refused_ones_too(xavier):
-    refusal(xavier, CPU + "/cpu0/online", "0")
-    xavier.write(gpu(xavier) + "/max_freq", "1377000000")
-
-    limit = xavier.resolve(gpu(xavier) + "/max_freq")
-    assert xavier.count == 2
-    assert xavier.writes() == [(CPU + "/cpu0/online", "0"), (limit, "1377000000")]
-    assert LOG not in jetsons.contents(xavier.root)

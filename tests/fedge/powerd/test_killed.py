@@ -138,19 +138,6 @@ def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_b
     made_up_for_by_a_process(root, before)
 
 
-def test_after_a_kill_and_a_reboot_only_the_nvpmodel_mode_is_set(scratch) -> None:
-    root = board_root("nano", scratch, extras=["lock-min"])
-    assert killed_at(root, lowest(root), die_at_write=5)
-    (root / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
-    left = state_of(root)
-    with Running(root) as one:
-        client = one.wait_until_up()
-        assert state_of(root) == left  # the preset is the one found, so nothing is written
-        client.close()
-        assert one.end() == 0
-    assert saved_state.read(root / "var/lib/fedge-powerd") is None
-
-
 def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below_the_floor(scratch) -> None:
     root = board_root("xavier-nx", scratch, floor={"cores": 6, "cpu_khz": 400000})
     folder = root / "var/lib/fedge-powerd"
@@ -178,15 +165,3 @@ def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below
         client.close()
         assert one.end() == 0, one.log()
     assert saved_state.read(folder) is None
-
-
-def test_a_corrupt_saved_state_is_set_aside_and_the_daemon_starts(scratch) -> None:
-    root = board_root("nano", scratch)
-    folder = root / "var/lib/fedge-powerd"
-    folder.mkdir(mode=0o700, parents=True)
-    (folder / saved_state.FILE).write_text('{"format": 1, "boot"')
-    with Running(root) as one:
-        one.wait_until_up().close()
-        assert "found.json.corrupt" in one.log()
-        assert one.end() == 0
-    assert (folder / "found.json.corrupt").exists()

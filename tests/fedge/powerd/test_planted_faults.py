@@ -118,24 +118,6 @@ def test_a_mode_that_sticks_by_half_is_caught_and_undone(knob, truth, machine):
     assert refusal.got == found
 
 
-@pytest.mark.parametrize("knob", CLOCKS)
-def test_a_file_that_vanishes_is_told_and_all_else_is_put_back(knob, truth, machine, board):
-    path = machine.resolve(files(truth, knob))
-    before = jetsons.contents(machine.root)
-    machine.plant(Fault("vanish", path))
-    refusal = refused(board, lambda board: board.set_mode(middle(board), lock_min=True))
-
-    assert refusal.kind == "did-not-stick"
-    # A memory rate without its file is whatever the kernel makes of it once the lock is off, as it was before.
-    assert "NOT put back" in refusal.text or knob == "emc"
-    now = jetsons.contents(machine.root)
-    folder = path.rsplit("/", 1)[0]  # what hangs on the lost limit may be left over
-    assert path not in now
-    assert {p: c for p, c in now.items() if not p.startswith(folder)} == {
-        p: c for p, c in before.items() if not p.startswith(folder)
-    }
-
-
 def a_core_to_switch(truth):
     """The last core that ``opposite`` switches: a core that fails late."""
     off = [cpu for cpu in truth.cpus if cpu not in truth.found.cpus]
@@ -390,7 +372,7 @@ def others(contents, path, truth):
 @pytest.mark.parametrize(
     ("emc", "what"),
     [("cap", what) for what in ("cap", "gpu", "last-cpu", "cpu-min", "gpu-min", "core")]
-    + [("lock", what) for what in ("lock", "cpu-min", "gpu-min", "core")],
+    + [("lock", what) for what in ("lock", "cpu", "last-cpu", "gpu", "cpu-min", "gpu-min", "core")],
 )
 def test_a_file_that_vanishes_is_told_by_name_and_all_else_is_put_back(emc, what, name, roots):
     one = Capped(name, roots, emc)

@@ -23,14 +23,17 @@ from fedge.modes import find_mode_index
 from fedge.physics.misfit_process import FEW_MODES, QuantityRows
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_power_w, compute_step_s, knob_shares
-from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
-from fedge.predictors.blended_predictor import (
+from fedge.predictors import DEFAULT_PREDICTOR, kind_fit, load_predictor
+from fedge.predictors.blended_predictor import BlendedPredictor
+from fedge.predictors.candidate_blend import (
     MAX_ROWS_FOR_ALL_SPREADS,
     MIN_RELATIVE_WEIGHT,
-    BlendedPredictor,
+    BoardFit,
     CandidateBlend,
+    PooledFit,
 )
 from fedge.predictors.explorers.active_explorer import ActiveExplorer
+from fedge.predictors.kind_fit import UpdatedFit
 from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ProfileTable
 
@@ -159,7 +162,8 @@ def test_weights_sum_to_one_the_most_probable_first_whatever_was_measured(
 
     predictor = BlendedPredictor(known).fit(measurements)
 
-    for blend in (predictor.time_, predictor.power_):
+    assert isinstance(predictor.fit_, PooledFit)
+    for blend in (predictor.fit_.time, predictor.fit_.power):
         weights = np.concatenate([group.weights for group in blend.groups])
         assert weights.sum() == pytest.approx(1.0)
         assert weights.min() >= MIN_RELATIVE_WEIGHT * weights.max()
@@ -540,7 +544,25 @@ SEVERAL = [
         for with_peers in (False, True)
     )
 ]
-"""What boards know and measured: with and without a reference table, with and without peers."""
+SEVERAL += [
+    (known, [*seen_by(700 + count, count), *seen_by(710, 40, with_peers=True)[40:]])
+    for known in (KNOWN, with_reference(REFERENCE))
+    for count in (0, 1, 7)
+]
+"""What boards know and measured: with and without a reference table, with no, few and many measurements of peers."""
+
+
+def assert_same_fit(one: BoardFit, other: BoardFit) -> None:
+    if isinstance(one, PooledFit) and isinstance(other, PooledFit):
+        assert_same_blend(one.time, other.time)
+        assert_same_blend(one.power, other.power)
+    else:
+        assert isinstance(one, UpdatedFit)
+        assert isinstance(other, UpdatedFit)
+        assert one.kind is other.kind
+        for first, second in ((one.time, other.time), (one.power, other.power)):
+            assert first.members == second.members
+            assert np.array_equal(first.weights, second.weights)
 
 
 def assert_same_blend(one: CandidateBlend, other: CandidateBlend) -> None:
@@ -566,8 +588,7 @@ def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_belie
 
     for predictor, (known, seen) in zip(together, boards, strict=True):
         alone = BlendedPredictor(known).fit(seen)
-        assert_same_blend(predictor.time_, alone.time_)
-        assert_same_blend(predictor.power_, alone.power_)
+        assert_same_fit(predictor.fit_, alone.fit_)
         for first, second in zip(columns(predictor.predict(MODES)), columns(alone.predict(MODES)), strict=True):
             assert np.array_equal(first, second)
 
@@ -579,8 +600,7 @@ def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone(
 
     for predictor, (known, seen) in zip(together, SEVERAL, strict=True):
         alone = BlendedPredictor(known).fit(seen)
-        assert_same_blend(predictor.time_, alone.time_)
-        assert_same_blend(predictor.power_, alone.power_)
+        assert_same_fit(predictor.fit_, alone.fit_)
 
 
 def test_a_predictor_that_was_fitted_together_can_be_fitted_again() -> None:
@@ -589,7 +609,31 @@ def test_a_predictor_that_was_fitted_together_can_be_fitted_again() -> None:
     BlendedPredictor.fit_together(predictors, [seen_by(3, 9), seen_by(4, 2)])
 
     for predictor, seen in zip(predictors, (seen_by(3, 9), seen_by(4, 2)), strict=True):
-        assert_same_blend(predictor.time_, BlendedPredictor(KNOWN).fit(seen).time_)
+        assert_same_fit(predictor.fit_, BlendedPredictor(KNOWN).fit(seen).fit_)
+
+
+@pytest.mark.parametrize("own", [0, 2, 8])
+def test_own_measurements_added_to_a_fit_of_many_others_predict_as_well_as_a_fit_of_all(
+    own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: dict[int, list[tuple[float, float]]] = {0: [], 10_000: []}
+    for seed, truth in enumerate(BOARDS):
+        rows = some(seed, 44)
+        seen = truth.seen(rows[:own])
+        for place in range(12):
+            level = float(np.exp(0.04 * np.random.default_rng((seed, place)).standard_normal()))
+            seen += by(f"board {place}", truth, rows[8 + 3 * place : 11 + 3 * place], level, level)
+        for least, found in errors.items():
+            monkeypatch.setattr(kind_fit, "MIN_PEER_ROWS", least)
+            fitted = BlendedPredictor(KNOWN).fit(seen)
+            assert isinstance(fitted.fit_, UpdatedFit if least == 0 else PooledFit)
+            said = fitted.predict(MODES)
+            logs = np.log(said.step_s / truth.step_s), np.log(said.power_w / truth.power_w)
+            found.append((float(np.abs(logs[0]).mean()), float(np.abs(logs[1]).mean())))
+    added, pooled = (np.mean(found, axis=0) for found in errors.values())
+
+    print(own, added, pooled)
+    assert (added < 1.1 * pooled + 0.001).all()
 
 
 def test_one_board_without_prior_and_reference_is_bad_input_for_all() -> None:

@@ -103,7 +103,7 @@ def test_the_expected_gain_is_the_mean_of_many_draws(
 ) -> None:
     mean, sd = np.array([[a, b]]), np.array([[sd_a, sd_b]])
     before = area(points, REFERENCE)
-    draws = np.random.default_rng(seed).normal(mean, sd, (1500, 2))
+    draws = np.random.default_rng(seed).normal(mean, sd, (400, 2))
     gains = np.array([compute_hypervolume(np.concatenate([points, draw[None]]), REFERENCE) - before for draw in draws])
 
     error = 5 * float(gains.std()) / np.sqrt(len(gains)) + 2e-3

@@ -105,9 +105,8 @@ def of_workload_or_network(workload: str) -> tuple[Callable[[CostProfile], bool]
     return bad, lambda one: one.network == network(workload)
 
 
-@pytest.mark.parametrize("batch_size", [8, 16, 37])
 @pytest.mark.parametrize("workload", NAMES)
-@pytest.mark.parametrize("device", BOARDS)
+@pytest.mark.parametrize(("device", "batch_size"), [*zip(BOARDS, (8, 37, 16, 16), strict=True), ("agx-orin-64gb", 16)])
 def test_poison_in_the_same_workload_or_network_moves_no_prior(
     world: World, table: ProfileTable, device: str, workload: str, batch_size: int
 ) -> None:

@@ -88,7 +88,7 @@ def test_what_is_no_select_over_the_tables_is_one_line_that_names_them(run: Path
     with open_run(run) as opened, pytest.raises(BadInput, match=said) as raised:
         opened.query(sql.format(secret=secret, run=run))
 
-    assert "rounds, clients, events, samples" in str(raised.value)
+    assert "rounds, clients, evaluations, events, samples" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert sorted(run.parent.rglob("*")) == before
 
@@ -97,6 +97,7 @@ def test_a_plan_and_the_columns_may_be_asked_for(run: Path) -> None:
     with open_run(run) as opened:
         assert [row["name"] for row in opened.query("show tables").to_pylist()] == [
             "clients",
+            "evaluations",
             "events",
             "rounds",
             "samples",
@@ -116,7 +117,7 @@ def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run: Path)
         open_run(run / "none")
     with pytest.raises(BadInput, match="a folder without a run's rows"):
         open_run(run.parent)
-    with open_run(run) as opened, pytest.raises(UnknownName, match="known: rounds, clients, events, samples"):
+    with open_run(run) as opened, pytest.raises(UnknownName, match="known: rounds, clients, evaluations, "):
         opened.arrow("rows")
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices.node_settings import TelemetrySettings
+from fedge.telemetry import uplink
 from fedge.telemetry.board_messages import decode_batch
 from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
 from fedge.telemetry.outbox import Outbox
@@ -115,14 +116,14 @@ def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
 ) -> None:
     opened: list[BrokenConnection] = []
 
-    def open_broken() -> BrokenConnection:
+    def open_broken(_: TelemetrySettings) -> BrokenConnection:
         opened.append(BrokenConnection())
         return opened[-1]
 
     url, file = "https://localhost/telemetry", tmp_path / "none"
     link = HttpsUplink(TelemetrySettings(url=url, ca=file, certificate=file, key=file))
     assert link.send(b"{}") == "again", "without certificates there is no connection"
-    monkeypatch.setattr(link, "_open_connection", open_broken)
+    monkeypatch.setattr(uplink, "open_connection", open_broken)
     assert [link.send(b"{}") for _ in range(2)] == ["again", "again"]
     assert [connection.closed for connection in opened] == [True, True]
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.experiment import DataSpec
-from fedge.workloads.partitions import MIN_CLIENT_SAMPLES, NATURAL, PARTITIONS, split_data, split_samples
+from fedge.workloads.partitions import (
+    MIN_CLIENT_SAMPLES,
+    NATURAL,
+    PARTITIONS,
+    split_data,
+    split_samples,
+    split_test,
+)
 
 BY_CLASS = sorted({*PARTITIONS} - {NATURAL})
 """Partitions that cut classes; test_free_tasks.py has that of natural groups."""
@@ -49,6 +56,21 @@ def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case)
     assert len(parts) == n_clients
     assert all(part.dtype == np.int64 and len(part) for part in parts)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+
+
+@given(cases(), st.integers(1, 300), st.integers(0, 9))
+@settings(max_examples=100)
+def test_test_samples_follow_the_classes_of_the_training_samples_and_each_has_one_client(case, n_test, seed) -> None:
+    chosen, labels, n_clients, seed = case
+    shares = split_samples(chosen, labels, n_clients, np.random.default_rng(seed))
+    test_labels = labels_of(n_test, 14, seed % 10)
+    parts = split_test(shares, labels, test_labels)
+
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(n_test))
+    for label in np.unique(labels):
+        held = np.array([np.count_nonzero(labels[share] == label) for share in shares])
+        tested = np.array([np.count_nonzero(test_labels[part] == label) for part in parts])
+        assert np.all(np.abs(tested - held / held.sum() * tested.sum()) <= 1.0)
 
 
 @given(cases())

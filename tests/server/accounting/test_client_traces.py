@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.telemetry.store_records import EventRow
 from fedge.telemetry.trace_operations import join_traces, make_constant_trace
 from fedge.types import EMPTY_TRACE, Trace
 from fedge.wire import ReplyMessage
 from server.accounting.async_rows import TaskStart, book_cancelled_task, book_finished_task, compute_task_end_s
-from server.accounting.client_rows import RoundStart
 from server.accounting.client_traces import TRACE_EVENT, BookedTraces, book_trace, book_traces, strip_trace
-from server.accounting.settlement import RoundSettlement, settle_round
 
 BOARDS = ("a", "b", "c")
 ACTIONS = ("accept", "drop", "discount", "partial")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from contracts.reports import IDLE_W, front
 
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.errors import RunFailed
 from fedge.experiment import BatterySpec, Experiment, FleetEntry
-from server.accounting.idle_energy import advance_to_available, available_energy_j, charge_idle_clients
+from server.accounting.idle_energy import advance_to_available, charge_idle_clients
 from server.state.checkpoint import ClientHistory, FleetState
 from server.state.fleet_availability import build_availability
 

@@ -10,10 +10,10 @@ from contracts.reports import answer
 
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, StrategySpec
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.types import TrainResult
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import RoundStart
-from server.accounting.settlement import RoundSettlement, settle_round
 from server.aggregation.aggregator import Aggregator, build_strategy
 from server.aggregation.result_merger import MAX_NAMED_BOARDS, MergedModel, describe_failures, merge_replies
 from server.rounds.client_requests import RoundTask

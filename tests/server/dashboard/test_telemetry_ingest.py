@@ -187,7 +187,7 @@ def test_a_server_that_is_opened_again_knows_what_it_has_also_if_its_books_are_b
     assert len(read_rows(tmp_path / "fleet", SampleRow)) == 2
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/else", 404), ("GET", "/telemetry", 405)])
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/else", 404), ("PUT", "/telemetry", 405)])
 def test_nothing_else_is_answered(method: str, path: str, status: int, client: TestClient) -> None:
     assert client.request(method, path, headers={"X-Fedge-Board": "a"}).status_code == status
 

@@ -9,9 +9,9 @@ from contracts.reports import LOW, report
 from contracts.store_rows import client_row as stored
 
 from fedge.telemetry import store_schema
+from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row
 from fedge.types import Measurement, ServiceUse
 from fedge.worker.latency_histogram import bin_index
-from server.accounting.client_rows import ClientPart, RoundStart, client_row
 from server.dashboard.views import board_round
 
 OPENING = RoundStart(1, 0.0, None, {})

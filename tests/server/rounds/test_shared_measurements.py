@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.experiment import Experiment, FleetEntry, list_boards
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode
 from fedge.wire import ClientState
-from server.rounds.shared_measurements import find_kinds, share_measurements
+from server.rounds.shared_measurements import GROUPS, count_groups, share_measurements
 
 COST = "resnet18-imagenet"
 NANO = ("nano", "model", COST)
@@ -33,23 +32,7 @@ def state(*modes: int) -> ClientState:
 
 
 def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODES) -> tuple[Measurement, ...]:
-    return share_measurements(dict.fromkeys(states, NANO), states, [board], limit)[board]
-
-
-def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
-    fleet = (
-        FleetEntry(device="agx-orin", count=2),
-        FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),
-        FleetEntry(device="agx-orin", name="replayed", truth="table:/a.csv"),
-        FleetEntry(device="nano"),
-        FleetEntry(device="nano", name="heavy", cost="resnet50-tinyimagenet224"),
-        FleetEntry(device="nano", name="named", cost=COST),
-    )
-    kinds = find_kinds(list_boards(Experiment(fleet=fleet)), COST)
-
-    assert kinds["agx-orin-1"] == kinds["agx-orin-2"] == kinds["shelf-1"]
-    assert kinds["nano-1"] == kinds["named-1"]
-    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"], kinds["heavy-1"]}) == 4
+    return share_measurements(dict.fromkeys(states, NANO), states, [board], limit=limit)[board]
 
 
 def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
@@ -70,10 +53,6 @@ def test_a_board_without_a_state_gets_what_there_is_and_before_the_first_round_t
 
     assert [m.mode for m in share_measurements(kinds, {"b": state(7)}, ["a"])["a"]] == [mode(7)]
     assert share_measurements(kinds, {}, ["a", "b"]) == {"a": (), "b": ()}
-
-
-def test_modes_that_the_board_has_not_measured_itself_come_first() -> None:
-    assert [m.mode for m in told({"a": state(1, 2), "b": state(1, 2, 3)}, limit=1)] == [mode(3)]
 
 
 def test_a_mode_that_another_board_told_of_is_not_told_again_while_there_are_others() -> None:
@@ -127,13 +106,37 @@ def test_boards_that_differ_as_boards_of_a_kind_do_share() -> None:
     assert len(told({"a": state(1), "b": slower})) == 2
 
 
-def test_in_a_large_fleet_a_board_hears_of_some_and_not_all_of_the_same_ones() -> None:
+def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards_of_others() -> None:
     states = {f"n{i:02d}": state(i, 100 + i) for i in range(40)}
     found = share_measurements(dict.fromkeys(states, NANO), states, states)
 
-    donors = {board: {m.board for m in told} for board, told in found.items()}
-    assert {len(names) for names in donors.values()} == {MAX_DONORS}
-    assert set.union(*donors.values()) == set(states)
+    members = [sorted(states)[group :: count_groups(40)] for group in range(count_groups(40))]
+    groups = [{found[board] for board in boards} for boards in members]
+    assert {len(told) for told in groups} == {1}
+    donors = [{m.board for told in group for m in told} for group in groups]
+    assert {len(names) for names in donors} == {MAX_DONORS}
+    assert not any(names & set(boards) for names, boards in zip(donors, members, strict=True))
+
+
+@pytest.mark.parametrize("boards", [1, 5])
+def test_boards_that_take_no_part_tell_every_group(boards: int) -> None:
+    peers = {f"peer-{i}": state(i) for i in range(6)}
+    states = {f"n{i}": state() for i in range(boards)}
+    found = share_measurements(dict.fromkeys(states | peers, NANO), states | peers, states, peers)
+
+    assert all({one.board for one in told} == set(peers) for told in found.values())
+
+
+def test_a_board_that_contradicts_a_donor_hears_of_another_instead() -> None:
+    states = {f"n{i:02d}": state(1, 100 + i) for i in range(40)}
+    before = share_measurements(dict.fromkeys(states, NANO), states, ["n00"])["n00"]
+    liar = str(before[0].board)
+    lies = ClientState(tuple(dataclasses.replace(one, step_s=2.0) for one in states[liar].measurements))
+
+    after = share_measurements(dict.fromkeys(states, NANO), states | {liar: lies}, ["n00"])["n00"]
+
+    assert liar not in {one.board for one in after}
+    assert len({one.board for one in after}) == MAX_DONORS
 
 
 fleets = st.dictionaries(
@@ -146,13 +149,14 @@ def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_orde
     names = list(states)
     others.shuffle(names)
     kinds = dict.fromkeys(states, NANO)
-    found = share_measurements(kinds, states, states, limit)
-    again = share_measurements(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit)
+    found = share_measurements(kinds, states, states, limit=limit)
+    again = share_measurements(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit=limit)
 
     assert found == again
-    assert all(share_measurements(kinds, states, [name], limit) == {name: found[name]} for name in names)
+    assert all(share_measurements(kinds, states, [name], limit=limit) == {name: found[name]} for name in names)
     for board, told in found.items():
-        there = {other: len({m.mode for m in states[other].measurements}) for other in states if other != board}
+        group = sorted(states)[sorted(states).index(board) % GROUPS :: GROUPS]
+        there = {other: len({m.mode for m in states[other].measurements}) for other in states if other not in group}
         counts = Counter(m.board for m in told)
         assert len(told) == min(limit, sum(there.values()))
         assert len({(m.board, m.mode) for m in told}) == len(told)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from contracts.reports import answer, front
 
-from experiments.backends.strategy_check import UNSUPPORTED_STRATEGIES, check_strategy
+from experiments.backends.strategy_check import CLIPPING_MODS, UNSUPPORTED_STRATEGIES, check_strategy
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, PolicySpec, StrategySpec
+from fedge.experiment import Experiment, FleetEntry, ModSpec, PolicySpec, StrategySpec
+from fedge.flower.client_mods import apply_mods
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import NamedArrays, TrainResult
@@ -39,6 +40,8 @@ OPTIONS: dict[str, dict[str, float]] = {
     "QFedAvg": {"client_learning_rate": 0.1, "q": 0.2},
     "DifferentialPrivacyServerSideFixedClipping": {**PRIVATE, "clipping_norm": 10.0},
     "DifferentialPrivacyServerSideAdaptiveClipping": {**PRIVATE, "initial_clipping_norm": 10.0},
+    "DifferentialPrivacyClientSideFixedClipping": {**PRIVATE, "clipping_norm": 1.0},
+    "DifferentialPrivacyClientSideAdaptiveClipping": {**PRIVATE, "initial_clipping_norm": 1.0},
 }
 SYNCHRONOUS = sorted(set(STRATEGIES) - set(UNSUPPORTED_STRATEGIES) - {"FedAsync", "FedBuff"})
 
@@ -65,7 +68,8 @@ class Task:
 class Halfway:
     """Boards that go half the way towards one, each a little differently; keeps how hard they were told to pull."""
 
-    def __init__(self) -> None:
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
         self.pulls: set[float] = set()
 
     def ask(
@@ -80,20 +84,22 @@ class Halfway:
         self.pulls.add(question.ask.proximal_mu)
         share = 0.5 + 0.01 * int(board.rpartition("-")[2])
         arrays = {name: (value + share * (1.0 - value)).astype(np.float32) for name, value in question.arrays.items()}
-        return IncomingReply(answer(board, 5.0), TrainResult(arrays, 0.5, 0.5))
+        trained = answer(board, 5.0), TrainResult(arrays, 0.5, 0.5)
+        return IncomingReply(*apply_mods(self._experiment, question.ask, question.arrays, trained))
 
 
 def experiment(name: str, options: Mapping[str, float]) -> Experiment:
     wraps = StrategySpec() if name.startswith("DifferentialPrivacy") else None
     strategy = StrategySpec(name=name, options=dict(options), wraps=wraps)
     fleet = (FleetEntry(device="nano", count=BOARDS),)
-    return Experiment(fleet=fleet, rounds=3, strategy=strategy, policy=PolicySpec(name="maxn"))
+    mods = (ModSpec(name=CLIPPING_MODS[name]),) if name in CLIPPING_MODS else ()
+    return Experiment(fleet=fleet, rounds=3, strategy=strategy, policy=PolicySpec(name="maxn"), mods=mods)
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name: str) -> None:
-    tables, port = MemoryTables(), Halfway()
     run = experiment(name, OPTIONS[name])
+    tables, port = MemoryTables(), Halfway(run)
     check_strategy(run)
     progress = Coordinator(run, port, Task(), tables).run()
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import LateReplySpec
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.settlement import settle_round
 from fedge.types import Measurement, TrainResult
 from fedge.wire import ClientState, ReplyMessage
-from server.accounting.client_rows import RoundStart
-from server.accounting.settlement import settle_round
 from server.state.board_history import apply_late_reports, update_histories
 from server.state.checkpoint import FleetState, PendingResult
 

@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
+from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 from server.transport.client_port import OutgoingRequest
-from server.transport.flower_messages import ensure_identity
 from server.transport.grid_port import GridPort
 
 LOST_CLIENT = "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from server.transport.flower_messages import build_message, ensure_identity
+from fedge.flower.messages import build_message, ensure_identity
 from server.transport.message_codec import decode_reply
 
 ensure_identity()

@@ -203,9 +203,3 @@ def test_a_run_at_maxn_has_no_share_of_the_oracles_saving():
     text = shown(summary_table({**known, "saving_vs_maxn": None, "saving_vs_maxn_parked": -0.158}))
     assert "saving vs MAXN – (the run itself is at MAXN)" in " ".join(text.split())
     assert "low idle −15.8 % (the run itself is at MAXN)" in " ".join(text.split())
-
-
-def test_the_summary_of_a_run_without_truth_has_dashes():
-    text = shown(summary_table({"mean_round_s": 20.0, "saving_vs_maxn": None}))
-    assert "–" in text
-    assert "MAXN's" not in text

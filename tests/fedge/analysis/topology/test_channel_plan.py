@@ -10,13 +10,13 @@ from fedge.analysis.topology.channel_plan import (
     ChannelCoupling,
     ChannelGroup,
     GroupMember,
-    LayerCut,
     LayerWidth,
     count_kept_units,
     is_evenly_grouped,
     plan_channels,
     rank_units,
 )
+from fedge.worker.channel_cuts import LayerCut
 
 
 def _ints(*numbers: int) -> np.ndarray:

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedge.analysis.topology.channel_plan import LayerCut
-from fedge.analysis.topology.channel_removal import cut_module, is_cut_equivalent, randomize_weights, zero_channels
-from fedge.errors import BadInput
+from fedge.analysis.topology.channel_removal import is_cut_equivalent, randomize_weights, zero_channels
+from fedge.worker.channel_cuts import BadPlan, LayerCut, cut_module
 
 
 def _chain() -> nn.Sequential:
@@ -85,11 +84,11 @@ def test_depthwise_convolutions_lose_groups_and_grouped_ones_places():
     ],
 )
 def test_a_plan_of_another_network_is_refused(plan, told):
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadPlan) as caught:
         cut_module(_chain(), plan)
     assert told in str(caught.value)
 
 
 def test_different_places_in_the_groups_of_a_convolution_are_refused():
-    with pytest.raises(BadInput, match="groups"):
+    with pytest.raises(BadPlan, match="groups"):
         cut_module(nn.Sequential(nn.Conv2d(8, 8, 3, groups=2)), {"0": LayerCut((0, 1, 2, 4), None)})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedge.analysis.topology.channel_removal import cut_module, is_cut_equivalent, randomize_weights
+from fedge.analysis.topology.channel_removal import is_cut_equivalent, randomize_weights
 from fedge.analysis.topology.pruning import (
     MIN_CHANNEL_SHARE,
     UNVERIFIED_REASON,
@@ -22,6 +22,7 @@ from fedge.analysis.topology.pruning import (
 from fedge.analysis.topology.variant_files import train_on_noise
 from fedge.costs.layers.network_source import build_module
 from fedge.errors import BadInput
+from fedge.worker.channel_cuts import cut_module
 from fedge.worker.torchvision_shim import models
 
 pytest.importorskip("torch_pruning", reason="torch-pruning is not installed")

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
-from fedge.analysis.topology.channel_removal import cut_module
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.variant_files import (
     RECORD,
     WEIGHTS,
@@ -26,6 +25,7 @@ from fedge.analysis.topology.variant_files import (
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost, Shape
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.errors import BadInput, RunFailed
+from fedge.worker.channel_cuts import LayerCut, cut_module
 
 SHAPE = (3, 8, 8)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.variant_search import (
     StepLimits,
     VariantFit,
@@ -19,6 +19,7 @@ from fedge.analysis.topology.variant_search import (
 )
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.errors import BadInput
+from fedge.worker.channel_cuts import LayerCut
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
 from fedge.studies.fleet.column_settlement import SimulatedWork, settle_columns
-from server.accounting.client_rows import RoundStart
-from server.accounting.settlement import settle_round
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.settlement import settle_round
 
 CLIENTS = st.lists(
     st.tuples(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.types import Measurement, RoundReport
+from fedge.telemetry.client_rows import RoundStart, compute_completed_work
+from fedge.telemetry.settlement import round_row, settle_round
+from fedge.types import LinkUse, Measurement, RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import RoundStart, compute_completed_work
-from server.accounting.settlement import round_row, settle_round
 
 OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
 BUSY = LINK.down_s + LINK.up_s
@@ -195,6 +195,12 @@ def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(unti
     assert sum(part.work_s for part in spent.parts) == pytest.approx(worked_s)
     assert spent.work_j == pytest.approx(joules)
     assert [part.steps for part in spent.parts] == steps
+
+
+def test_a_report_without_transfers_is_settled() -> None:
+    silent = dataclasses.replace(report("a", 30.0), link=LinkUse(0.0, 0.0, 0.0))
+
+    assert compute_completed_work(silent, 15.0).radio_j == 0.0
 
 
 def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import LateReplySpec
-from server.accounting.lateness import (
+from fedge.telemetry.lateness import (
     NO_CUTOFF,
     Completion,
     RealCutoff,

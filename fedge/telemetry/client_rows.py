@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.store_records import ClientRow, Status
 from fedge.types import Measurement, RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.idle_energy import available_energy_j
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,8 @@ def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork
     down_s = min(link.down_s, until_s)
     work_s = min(report.work_s, max(0.0, until_s - link.down_s))
     up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
-    radio_j = link.radio_j * (down_s + up_s) / (link.down_s + link.up_s)
+    link_s = link.down_s + link.up_s  # 0 under a Flower app, whose transfers no board sees
+    radio_j = link.radio_j * (down_s + up_s) / link_s if link_s else link.radio_j
     left_s, parts = work_s if work_s < report.work_s else math.inf, []
     for part in report.parts:
         parts.append(_truncate_part(part, left_s))

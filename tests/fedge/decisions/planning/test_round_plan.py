@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from contracts.reports import front
 
+from fedge.decisions.planning.round_plan import plan_round
 from fedge.experiment import PolicySpec
-from server.rounds.round_plan import plan_round
 
 FRONTS = {"a": front(), "b": front(2.0)}
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
+from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
+from fedge.telemetry.lateness import Completion, classify_clients, compute_cutoff_s
 from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
 from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import ClientPart, RoundStart, client_row, failed_row
-from server.accounting.lateness import Completion, classify_clients, compute_cutoff_s
 
 LEFT_OUT_MESSAGE = (
     "not asked again, and no deadline waits for it, until its memory, the batch size, the network or what "
@@ -54,6 +54,19 @@ class RoundSettlement:
     def energy_j(self) -> float:
         """Energy of all clients asked, in joules."""
         return sum(row.energy_j for row in self.clients)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFigures:
+    """Figures of an evaluation by clients: the columns of ``RoundRow`` with these names."""
+
+    client_loss: float | None = None
+    client_accuracy: float | None = None
+    evaluation_s: float | None = None
+    evaluation_energy_j: float | None = None
+
+
+NOT_EVALUATED = EvaluationFigures()
 
 
 def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late: LateReplySpec) -> RoundSettlement:
@@ -166,6 +179,7 @@ def round_row(
     available: int | None = None,
     stale: int = 0,
     resting_j: float | None = None,
+    evaluated: EvaluationFigures = NOT_EVALUATED,
 ) -> RoundRow:
     """Build the fleet's row of a round; see ``fleet_row``.
 
@@ -175,6 +189,7 @@ def round_row(
         available: Number of clients that could have been selected; None if unknown.
         stale: Number of late results that were merged.
         resting_j: Energy of all idle clients, in joules; None if unknown.
+        evaluated: Figures of the evaluation by clients.
     """
     rows = settled.clients
     row = fleet_row(rows, start_s=settled.start_s, end_s=settled.end_s, tested=tested, stale=stale, resting_j=resting_j)
@@ -185,6 +200,7 @@ def round_row(
         maxn_round_s=settled.maxn_round_s,
         maxn_energy_j=_sum_comparison(rows, "maxn_energy_j"),
         maxn_parked_energy_j=_sum_comparison(rows, "maxn_parked_energy_j"),
+        **dataclasses.asdict(evaluated),
     )
 
 

@@ -1,0 +1,322 @@
+"""Fits of the default predictor: every candidate is fitted to the measurements and weighted by its evidence.
+
+Symbols: k a candidate (``fedge.physics.prior_candidates``), L_k its evidence, c_k its credibility, w_k = L_k c_k / sum
+L_j c_j, m_k and s_k mean and spread of its log prediction.
+Blend: m = sum w_k m_k, spread^2 = sum w_k (s_k^2 + (m_k - m)^2); time and power have separate weights. After many
+measurements s_k is that of the most probable candidate alone: spreads dominate the run time, and by then they hardly
+differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.errors import BadInput
+from fedge.physics.knob_table import KnobTable, as_knob_table
+from fedge.physics.log_derivatives import LinearizedCurve
+from fedge.physics.matern import Float32Array
+from fedge.physics.misfit_process import (
+    CurveBinding,
+    KnobCurve,
+    QuantityPosterior,
+    QuantityProblem,
+    QuantityRows,
+    fit_quantities,
+    predict_mean_log,
+    predict_sd_log,
+)
+from fedge.physics.model_fit import (
+    MISFIT_POWER_SD,
+    MISFIT_TIME_SD,
+    NOISE_POWER_SD,
+    NOISE_TIME_SD,
+    PooledMeasurements,
+    correlate_with_rows,
+)
+from fedge.physics.prior_candidates import (
+    PriorGroup,
+    bind_power_curves,
+    bind_time_curves,
+    group_candidates,
+    list_power_candidates,
+    list_prior_sources,
+    list_time_candidates,
+    make_power_curve_with,
+    make_time_curve,
+)
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.reference_fit import ReferenceFit
+from fedge.physics.time_power_model import TIME_NAMES
+from fedge.types import Floats
+
+MAX_ROWS_FOR_ALL_SPREADS = 20
+"""Number of rows up to which every candidate's own spread is computed. Default; a larger value is more exact and
+slower."""
+MIN_RELATIVE_WEIGHT = 0.05
+"""Candidates with less than this weight relative to the best are dropped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateGroup:
+    """The remaining candidates of one curve.
+
+    Attributes:
+        curve: Their curve.
+        posterior: Their g posteriors, with a leading axis.
+        weights: Their probabilities among all candidates, shape (g,).
+    """
+
+    curve: KnobCurve
+    posterior: QuantityPosterior
+    weights: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateMeans:
+    """Curves and means of the remaining candidates of one quantity for n modes, log units.
+
+    Attributes:
+        curves: The curves, one per group of candidates.
+        each: The mean of each candidate, shape (candidates, n).
+        mean: The blended mean, shape (n,).
+    """
+
+    curves: Sequence[LinearizedCurve]
+    each: Floats
+    mean: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateBlend:
+    """The remaining candidates of one quantity.
+
+    Attributes:
+        groups: The candidates by their curve; the most probable candidate is the first of the first group.
+    """
+
+    groups: tuple[CandidateGroup, ...]
+
+    @property
+    def best(self) -> Floats:
+        """Return the parameters of the most probable candidate."""
+        best: Floats = self.groups[0].posterior.best[0]
+        return best
+
+    @property
+    def rows(self) -> QuantityRows:
+        """Return the rows that were fitted."""
+        return self.groups[0].posterior.rows
+
+    def predict_means(self, x: KnobTable, alike: Float32Array) -> CandidateMeans:
+        """Return the candidates' curves and means.
+
+        Args:
+            x: The n modes.
+            alike: Correlation of the misfits of modes and rows, shape (n, m).
+        """
+        at = [group.curve(group.posterior.best, x) for group in self.groups]
+        each = [predict_mean_log(group.posterior, here, alike) for group, here in zip(self.groups, at, strict=True)]
+        means, weights = np.concatenate(each), np.concatenate([group.weights for group in self.groups])
+        return CandidateMeans(at, means, weights @ means)
+
+    def predict_sd(self, found: CandidateMeans, alike: Float32Array) -> Floats:
+        """Return the spread of the log values, shape (n,).
+
+        Args:
+            found: Curves and means of the n modes.
+            alike: As in ``predict_means``.
+        """
+        weights = np.concatenate([group.weights for group in self.groups])
+        if len(self.rows.log) <= MAX_ROWS_FOR_ALL_SPREADS:
+            pairs = zip(self.groups, found.curves, strict=True)
+            own = weights @ np.square(np.concatenate([predict_sd_log(one.posterior, at, alike) for one, at in pairs]))
+        else:
+            best, at = np.array([0]), found.curves[0]
+            own = np.square(predict_sd_log(self.groups[0].posterior.select(best), at.select(best), alike)[0])
+        sd: Floats = np.sqrt(own + weights @ np.square(found.each - found.mean))
+        return sd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriorGroups:
+    """The candidates of a board for log time and log power."""
+
+    time: tuple[PriorGroup, ...]
+    power: tuple[PriorGroup, ...]
+
+
+def group_priors(knowledge: PriorKnowledge) -> PriorGroups:
+    """Return the candidates for log time and log power.
+
+    Raises:
+        BadInput: There is no prior or reference.
+    """
+    sources = list_prior_sources(knowledge)
+    times, powers = list_time_candidates(sources), list_power_candidates(sources)
+    return PriorGroups(group_candidates(times), group_candidates(powers))
+
+
+class QuantityPrediction(Protocol):
+    """Prediction of one quantity for n modes, log units.
+
+    Attributes:
+        mean: The mean, shape (n,).
+    """
+
+    @property
+    def mean(self) -> Floats: ...
+
+    def predict_sd(self, rows: NDArray[np.intp] | None) -> Floats:
+        """Return the spread in some rows, or in all of them."""
+        ...
+
+
+class BoardFit(Protocol):
+    """The fit of a board to its measurements and those of others."""
+
+    def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
+        """Predict log time and log power of n modes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlendPrediction:
+    """Prediction of a ``CandidateBlend``; see ``QuantityPrediction``."""
+
+    blend: CandidateBlend
+    x: KnobTable
+    alike: Float32Array
+    found: CandidateMeans
+
+    @property
+    def mean(self) -> Floats:
+        return self.found.mean
+
+    def predict_sd(self, rows: NDArray[np.intp] | None) -> Floats:
+        if rows is None:
+            return self.blend.predict_sd(self.found, self.alike)
+        few, near = as_knob_table(self.x.x[rows]), self.alike[rows]
+        return self.blend.predict_sd(self.blend.predict_means(few, near), near)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledFit:
+    """A ``BoardFit`` to all measurements at once.
+
+    Attributes:
+        time: Blend of log time.
+        power: Blend of log power.
+    """
+
+    time: CandidateBlend
+    power: CandidateBlend
+
+    def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
+        alike = correlate_with_rows(self.time.rows, x)
+        blends = (self.time, self.power)
+        time, power = (BlendPrediction(blend, x, alike, blend.predict_means(x, alike)) for blend in blends)
+        return time, power
+
+
+def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasurements]) -> list[PooledFit]:
+    """Fit several boards at once: the same results as one after the other, in less time.
+
+    Args:
+        priors: The candidates of each board.
+        seen: The measurements of each board.
+    """
+    if not priors:
+        return []
+    times = _blend_boards(
+        [groups.time for groups in priors],
+        rows=[own.time for own in seen],
+        alike=[own.correlation for own in seen],
+        bind=lambda reference, _: bind_time_curves(reference),
+        curve=lambda reference, _: make_time_curve(reference),
+        misfit_sd=MISFIT_TIME_SD,
+        noise_sd=NOISE_TIME_SD,
+    )
+    busy = np.stack([blend.best[: len(TIME_NAMES)] for blend in times])
+    powers = _blend_boards(
+        [groups.power for groups in priors],
+        rows=[own.power for own in seen],
+        alike=[own.correlation for own in seen],
+        bind=lambda reference, boards: bind_power_curves(reference, busy[boards]),
+        curve=lambda reference, board: make_power_curve_with(reference, busy[board]),
+        misfit_sd=MISFIT_POWER_SD,
+        noise_sd=NOISE_POWER_SD,
+    )
+    return [PooledFit(time, power) for time, power in zip(times, powers, strict=True)]
+
+
+def _blend_boards(
+    priors: Sequence[tuple[PriorGroup, ...]],
+    *,
+    rows: Sequence[QuantityRows],
+    alike: Sequence[Float32Array],
+    bind: Callable[[ReferenceFit | None, list[int]], CurveBinding],
+    curve: Callable[[ReferenceFit | None, int], KnobCurve],
+    misfit_sd: float,
+    noise_sd: float,
+) -> list[CandidateBlend]:
+    """Fit all boards' candidates of one quantity; those of one form and about as many rows advance together.
+
+    Args:
+        priors: Candidates by board.
+        rows: Measurements by board.
+        alike: Correlation of the rows' misfits, by board.
+        bind: Returns the curves of candidates with a reference, of the boards with the given indices.
+        curve: Returns the curve of candidates with a reference, of the board with the given index.
+        misfit_sd: Usual standard deviation of the misfit, log units.
+        noise_sd: Noise of the next measurement, log units.
+    """
+    batches: dict[tuple[ReferenceFit | None, int, int], list[tuple[int, int, QuantityProblem]]] = {}
+    for board, groups in enumerate(priors):
+        for place, group in enumerate(groups):
+            problem = QuantityProblem(
+                rows[board],
+                alike=alike[board],
+                prior=group.prior,
+                prior_cov=group.prior_cov,
+                misfit_sd=misfit_sd * group.misfit,
+            )
+            form = (group.reference, len(group.misfit), problem.padded_rows)
+            batches.setdefault(form, []).append((board, place, problem))
+    fitted: dict[tuple[int, int], QuantityPosterior] = {}
+    for (reference, _, _), batch in batches.items():
+        binding = bind(reference, [board for board, _, _ in batch])
+        posteriors = fit_quantities(binding, [problem for _, _, problem in batch], noise_sd)
+        for (board, place, _), posterior in zip(batch, posteriors, strict=True):
+            fitted[board, place] = posterior
+    return [
+        _weigh_candidates(
+            groups,
+            [fitted[board, place] for place in range(len(groups))],
+            [curve(group.reference, board) for group in groups],
+        )
+        for board, groups in enumerate(priors)
+    ]
+
+
+def _weigh_candidates(
+    groups: Sequence[PriorGroup], posteriors: Sequence[QuantityPosterior], curves: Sequence[KnobCurve]
+) -> CandidateBlend:
+    logs = [posterior.log_evidence + group.log_credibility for group, posterior in zip(groups, posteriors, strict=True)]
+    finite = np.concatenate(logs)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
+        raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
+    weights = [np.where(np.isfinite(one), np.exp(one - finite.max()), 0.0) for one in logs]
+    total = sum(one[one >= MIN_RELATIVE_WEIGHT].sum() for one in weights)
+    kept = list[CandidateGroup]()
+    for curve, posterior, own in zip(curves, posteriors, weights, strict=True):
+        order = np.argsort(-own, kind="stable")
+        members = order[own[order] >= MIN_RELATIVE_WEIGHT]
+        if len(members):
+            kept.append(CandidateGroup(curve, posterior.select(members), own[members] / total))
+    return CandidateBlend(tuple(sorted(kept, key=lambda group: -group.weights[0])))
