@@ -20,6 +20,7 @@ from fedge.costs.layers.network_source import VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
 
@@ -39,7 +40,7 @@ NETWORK_FIELD = re.compile(
 )
 """Overriding one of these invalidates the stored layers of a network, or what a plan gave."""
 MODEL_FILES = (".onnx", ".json")
-OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
@@ -216,17 +217,22 @@ def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
 def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a section, workload or serving, with its network spelled out and its cost named after it.
 
-    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    A task file, or a task of fedge's that stands for no other workload, is priced by its own network without a cost or
+    network; its samples are in memory.
     """
     network, task = section.get("network"), section.get("task")
     if isinstance(network, str):
         network = {"model": network}
-    if network is None and "cost" not in section and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
-        network = {"model": task, "loading": "cached"}
+    if network is None and "cost" not in section and isinstance(task, str) and _is_priced_by_own_layers(task):
+        network = {"model": task, "loading": "cached", "mixed": section.get("mixed_precision", False)}
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
     return {"cost": Path(network["model"]).stem, **section, "network": network}
+
+
+def _is_priced_by_own_layers(task: str) -> bool:
+    return task.endswith(TASK_FILE_SUFFIX) or (task in TASKS and TASKS[task].own_cost)
 
 
 def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -370,7 +376,7 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     if work.network is None:
         return experiment
     _check_cost_name(work.cost, work.network.model, where)
-    if work.network.layers is None and work.network.model == work.task:
+    if work.network.layers is None and work.network.model == work.task and work.task.endswith(TASK_FILE_SUFFIX):
         return _add_task_layers(experiment, where)
     counted = _count_layers(work.network, f"{where}: workload.network")
     if work.network.layers is None:
