@@ -124,6 +124,9 @@ class ServingSpec(_SpecModel):
     placed: PlacedBatchSpec | None = None
 
 
+DEFAULT_LOADED_MPIXEL = 0.25
+
+
 class LoaderSpec(_SpecModel):
     """The data loader of an emulated board; training waits whenever loading is slower. Samples are JPEG images.
 
@@ -131,19 +134,21 @@ class LoaderSpec(_SpecModel):
         workers: Loader processes; 0 loads between two steps.
         model: Path of a fitted loader of such a board (``fedge characterise-predict --loader-out``); None for the
             emulation's constants.
+        sha256: Hash of that file, by which a resumed run knows it again; filled in by the launcher.
         prefetch: Batches that each worker prepares ahead.
         storage: Name of an emulated storage; None for the default of the board kind.
         cached: Share of the reads that the page cache serves.
-        image_mpixel: Megapixels of an image; without ``model``.
+        image_mpixel: Megapixels of an image, ``DEFAULT_LOADED_MPIXEL`` if None; not with ``model``.
         file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``, or takes that of ``model``.
     """
 
     workers: Annotated[int, Field(ge=0, le=64)]
     model: str | None = None
+    sha256: str | None = None
     prefetch: Annotated[int, Field(ge=1, le=64)] = 2
     storage: str | None = None
     cached: Annotated[float, Field(ge=0, le=1)] = 1.0
-    image_mpixel: Positive = 0.25
+    image_mpixel: Positive | None = None
     file_mb: Positive | None = None
 
 

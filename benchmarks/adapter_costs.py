@@ -1,4 +1,4 @@
-"""What a step of Qwen2.5-0.5B costs by its layers, as a whole and with adapters: bytes moved, time and memory.
+"""Costs of a step of Qwen2.5-0.5B by its layers, as a whole and with adapters: bytes moved, time and memory.
 
 Weights are random and nothing is trained. Needs the extra llm and 5 GB of memory; about a minute.
 """
