@@ -79,6 +79,25 @@ class NetworkSpec(_SpecModel):
     channels: str | None = None
 
 
+class PlacedBatchSpec(_SpecModel):
+    """A batch of a service at the top clocks as ``fedge place`` planned it; filled in by the launcher.
+
+    Attributes:
+        device: Board of the plan.
+        accelerator: Part of the GPU on which it runs.
+        batch_s: Seconds of a batch.
+        power_w: Power of the board meanwhile.
+        label: Origin of both figures.
+    """
+
+    device: str
+    accelerator: str
+    precision: str
+    batch_s: Positive
+    power_w: Positive
+    label: Literal["measured", "calibrated", "estimated"]
+
+
 class ServingSpec(_SpecModel):
     """A standing inference service on a board, which continues while the board trains and while it waits.
 
@@ -90,6 +109,8 @@ class ServingSpec(_SpecModel):
         arrivals: Arrival process.
         batch_sizes: Allowed batch sizes; the board uses the one that suits its mode.
         model: Real boards only: built-in task that the worker infers; None for the network that it trains.
+        placement: Path of a plan of ``fedge place --json``, which gives network, batch size, and time and power of a
+            batch at the top clocks.
     """
 
     cost: str
@@ -99,6 +120,8 @@ class ServingSpec(_SpecModel):
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
     network: NetworkSpec | None = None
+    placement: str | None = None
+    placed: PlacedBatchSpec | None = None
 
 
 class LoaderSpec(_SpecModel):

@@ -44,6 +44,11 @@ class PowerMode:
     gpu_mhz: float
     mem_mhz: float
 
+    @property
+    def knobs(self) -> tuple[float, float, float, float]:
+        """The fields in their order."""
+        return (self.cores, self.cpu_mhz, self.gpu_mhz, self.mem_mhz)
+
     def __str__(self) -> str:
         return f"{self.cores}c/{self.cpu_mhz:g}/{self.gpu_mhz:g}/{self.mem_mhz:g} MHz"
 

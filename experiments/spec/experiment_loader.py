@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
@@ -33,8 +34,10 @@ NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
 NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name", "mods": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
-NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
-"""Overriding one of these invalidates the stored layers of the experiment's network."""
+NETWORK_FIELD = re.compile(
+    r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?|fleet\.(?P<planned>\d+)\.serving\.placement"
+)
+"""Overriding one of these invalidates the stored layers of a network, or what a plan gave."""
 MODEL_FILES = (".onnx", ".json")
 OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
@@ -88,7 +91,7 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     found = NETWORK_FIELD.fullmatch(field)
     if found is None:
         return
-    fleet, place = raw.get("fleet"), found["place"]
+    fleet, place = raw.get("fleet"), found["place"] or found["planned"]
     if place is None:
         section = workload
     else:
@@ -100,6 +103,9 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     _forget_layers(network)
     if section.get("cost") == Path(str(network.get("model"))).stem:
         del section["cost"]
+    if field.endswith(".placement"):
+        for name in ("placed", "network", "batch_sizes"):
+            section.pop(name, None)
 
 
 def _forget_layers(network: dict[str, Any]) -> None:
@@ -178,7 +184,8 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
     if isinstance(filled.get("workload"), Mapping):
         filled["workload"] = _fill_network(filled["workload"])
     if isinstance(filled.get("fleet"), list):
-        filled["fleet"] = [_fill_serving(entry) for entry in filled["fleet"]]
+        folder = path.resolve().parent
+        filled["fleet"] = [_fill_serving(entry, folder, f"fleet[{i}]") for i, entry in enumerate(filled["fleet"])]
     return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
 
 
@@ -196,10 +203,14 @@ def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) ->
     return found
 
 
-def _fill_serving(entry: Any) -> Any:
+def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("serving"), Mapping):
         return entry
-    return {**entry, "serving": _fill_network(entry["serving"])}
+    serving = entry["serving"]
+    if isinstance(serving.get("placement"), str) and serving.get("placed") is None:
+        plan = folder / Path(serving["placement"]).expanduser()
+        serving = {**read_planned_service(plan, f"{where}.serving.placement"), **serving}
+    return {**entry, "serving": _fill_network(serving)}
 
 
 def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -333,7 +344,9 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
         changes["availability"] = availability.model_copy(update={"trace": absolute(availability.trace)})
     if entry.serving is not None:
         network = _make_model_absolute(entry.serving.network, absolute)
-        changes["serving"] = entry.serving.model_copy(update={"network": network})
+        place = entry.serving.placement
+        serving = {"network": network, "placement": place if place is None else absolute(place)}
+        changes["serving"] = entry.serving.model_copy(update=serving)
     if entry.loader is not None and entry.loader.model is not None:
         changes["loader"] = entry.loader.model_copy(update={"model": absolute(entry.loader.model)})
     if entry.device.endswith((".yaml", ".yml")):

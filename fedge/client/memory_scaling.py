@@ -73,7 +73,7 @@ class ScalingContext:
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
     @property
-    def asked(self) -> TrainingScale:
+    def asked_scale(self) -> TrainingScale:
         """Return the scale that the board trains if it has the memory."""
         return dataclasses.replace(self.requested, width=self.width)
 
@@ -129,9 +129,9 @@ class ScalingContext:
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
         if not self.spec.guard:
-            return (self.asked,)
+            return (self.asked_scale,)
         every = list_scales(
-            self.asked, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
+            self.asked_scale, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
         )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
@@ -290,7 +290,7 @@ def summarize_memory_use(
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
     predicted_mb = _asked_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
-        scaling.asked,
+        scaling.asked_scale,
         used=attempt.scale,
         predicted_mb=predicted_mb,
         limit_mb=scaling.limit_mb,
@@ -300,7 +300,7 @@ def summarize_memory_use(
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=scaling.asked,
+        asked=scaling.asked_scale,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=scaling.limit_mb,
@@ -316,7 +316,7 @@ def summarize_memory_use(
 def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
     """Return the predicted memory at the scale that is asked for, corrected by the history, in MB."""
     chosen = choose_scale(
-        (scaling.asked,),
+        (scaling.asked_scale,),
         need=scaling.estimate_need,
         belief=build_memory_belief(observations),
         limit_mb=scaling.limit_mb,
@@ -329,7 +329,7 @@ def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObserv
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
     """Return the scale of the client's last measurement, or the one that is asked for before the first."""
     last = state.measurements[-1].scale if state.measurements else None
-    return scaling.asked if last is None else last
+    return scaling.asked_scale if last is None else last
 
 
 def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:

@@ -50,7 +50,10 @@ class HeldArray(Array):
 
 def hold_arrays(arrays: NamedArrays) -> ArrayRecord:
     """Return a record for this process alone; the arrays must not be changed in place afterwards."""
-    return ArrayRecord({name: HeldArray(values) for name, values in arrays.items()})
+    record = ArrayRecord()
+    for name, values in arrays.items():  # from a mapping it would copy their bytes
+        record[name] = HeldArray(values)
+    return record
 
 
 def to_array_record(arrays: NamedArrays) -> ArrayRecord:

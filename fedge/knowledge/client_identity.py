@@ -13,7 +13,7 @@ from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
 from fedge.knowledge.evidence_files import MODEL, describe_file, emulated_board
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import MIN_REFERENCE_MODES, SETTINGS, ClientIdentity
@@ -29,8 +29,8 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     """
     entry, work = board.entry, build_workload(board.entry, experiment.workload)
     conditions = {
-        "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
-        "loader": "" if entry.loader is None else entry.loader.model_dump_json(),
+        "serving": _describe_setting(entry.serving, "placement", "placed"),
+        "loader": _describe_setting(entry.loader, "model"),
     }
     task, network = experiment.workload.task, experiment.workload.network
     if experiment.backend == REAL:
@@ -51,6 +51,13 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         batch_size=batch_size,
         conditions={name: value for name, value in conditions.items() if value},
     )
+
+
+def _describe_setting(setting: ServingSpec | LoaderSpec | None, *newer: str) -> str:
+    """Return what a board does beside training; of the ``newer`` fields only what is set, so that older entries fit."""
+    if setting is None:
+        return ""
+    return setting.model_dump_json(exclude={name for name in newer if getattr(setting, name) is None})
 
 
 @cache_last_call

@@ -189,31 +189,49 @@ def fit_boards(
     Raises:
         BadInput: A measurement is not a finite number above 0, or a board's candidates predict nothing finite.
     """
-    fits: dict[int, BoardFit] = {}
-    pooled: dict[int, PooledMeasurements] = {}
-    for place, (known, every) in enumerate(zip(knowledge, measurements, strict=True)):
-        own, peers = split_by_board(every)
-        if has_enough_peers(own, peers):
-            kind = _fit_kind(known.maxn, known.priors, known.references, peers)
-            fits[place] = kind.update(pool_measurements(own, known.maxn))
-        else:
-            pooled[place] = pool_measurements(every, known.maxn)
-    fits |= zip(
-        pooled, fit_pooled_boards([list_priors[place]() for place in pooled], list(pooled.values())), strict=True
-    )
-    return [fits[place] for place in range(len(knowledge))]
+    split = [split_by_board(every) for every in measurements]
+    told = {
+        place: _KindQuestion(known.maxn, known.priors, known.references, peers)
+        for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
+        if has_enough_peers(own, peers)
+    }
+    kinds = _fit_kinds(list(told.values()))
+    fits: dict[int, BoardFit] = {
+        place: kinds[question].update(pool_measurements(split[place][0], question.maxn))
+        for place, question in told.items()
+    }
+    left = [place for place in range(len(measurements)) if place not in told]
+    pooled = [pool_measurements(measurements[place], knowledge[place].maxn) for place in left]
+    fits |= zip(left, fit_pooled_boards([list_priors[place]() for place in left], pooled), strict=True)
+    return [fits[place] for place in range(len(measurements))]
 
 
-@lru_cache(maxsize=64)
-def _fit_kind(
-    maxn: PowerMode,
-    priors: tuple[Coefficients, ...],
-    references: tuple[ProfileTable, ...],
-    measurements: tuple[Measurement, ...],
-) -> KindFit:
-    """Fit what boards are told of others, whose idle power they do not know."""
-    seen = pool_measurements(measurements, maxn)
-    return KindFit(seen, fit_pooled_boards([_group_kind_priors(maxn, priors, references)], [seen])[0])
+@dataclass(frozen=True, slots=True)
+class _KindQuestion:
+    """All that a ``KindFit`` depends on; the idle power of others is not known."""
+
+    maxn: PowerMode
+    priors: tuple[Coefficients, ...]
+    references: tuple[ProfileTable, ...]
+    measurements: tuple[Measurement, ...]
+
+
+_KIND_FITS: dict[_KindQuestion, KindFit] = {}
+"""The last fits, the oldest first."""
+_MAX_KIND_FITS = 64
+
+
+def _fit_kinds(questions: Sequence[_KindQuestion]) -> dict[_KindQuestion, KindFit]:
+    """Return the fit for each question; those that are new are fitted together."""
+    known = {question: _KIND_FITS[question] for question in questions if question in _KIND_FITS}
+    new = [question for question in dict.fromkeys(questions) if question not in known]
+    seen = [pool_measurements(question.measurements, question.maxn) for question in new]
+    priors = [_group_kind_priors(question.maxn, question.priors, question.references) for question in new]
+    for question, pooled, fit in zip(new, seen, fit_pooled_boards(priors, seen), strict=True):
+        known[question] = _KIND_FITS[question] = KindFit(pooled, fit)
+    for question in list(_KIND_FITS)[:-_MAX_KIND_FITS]:
+        del _KIND_FITS[question]
+    return known
 
 
 @lru_cache(maxsize=16)

@@ -130,7 +130,9 @@ class AsyncCoordinator:
             return False
         with report_strategy_errors(self.experiment, state.version + 1):
             arrays, numbers = aggregator.configure(state.version + 1, state.arrays, len(chosen))
-        task = RoundTask(state.tasks_begun + 1, state.clock_s, arrays, numbers, aggregator.order_trainable(arrays))
+        task = RoundTask(
+            state.tasks_begun + 1, state.clock_s, arrays, numbers, trainable=aggregator.order_trainable(arrays)
+        )
         replies = self._requests.request_training(task, self._build_goals(state, chosen), state.states)
         moment = state.dispatches + 1
         for name in chosen:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.costs.layers.layer_summary import LayerCostRow, LayerSummary
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
 
@@ -56,7 +56,7 @@ def format_si(value: float, unit: str) -> str:
 
 def kinds_table(rows: Sequence[LayerCostRow]) -> Table:
     """Build a table of the cost of each kind of operator."""
-    lines = tuple((text_cell(row.name), number_cell(str(row.layers), row.layers), *_cost_cells(row)) for row in rows)
+    lines = tuple((text_cell(row.name), value_cell(row.layers), *_cost_cells(row)) for row in rows)
     return Table("kinds", ("kind", "layers", "MFLOP", "MB", "FLOP/B"), lines, "By kind")
 
 

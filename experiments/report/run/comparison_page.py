@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from experiments.report.page import Section, render_badge, render_head, render_page, render_paragraph
+from experiments.report.page import Section, render_badge, render_page, render_paragraph
 from experiments.report.quantities import UNKNOWN, duration, energy, percent
 from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
-from experiments.report.run.prediction_errors import percent_cell
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup, group_by_experiment, has_several_seeds
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
 
 
 def format_count(value: float | None) -> str:
@@ -178,10 +177,17 @@ ERRORS_LEAD = (
 def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) -> str:
     """Render the page, with the sections ``first`` before the others."""
     groups = group_by_experiment(runs)
-    title = f"{len(runs)} runs side by side"
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
     sections = [*first, *_build_sections(runs, groups)]
-    return render_page(title, _render_comparison_head(title, runs, groups), sections, foot)
+    texts = dict.fromkeys(describe_emulation(run) for run in runs)
+    same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
+    return render_page(
+        f"{len(runs)} runs side by side",
+        sections,
+        foot,
+        facts=dict.fromkeys(run.experiment.name for run in runs),
+        notes=[*(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)), same],
+    )
 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
@@ -220,14 +226,6 @@ def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> l
         Section("Labels", "Provenance of each run's figures.", (), labels_table(runs).html),
         Section("Differences", "Fields in which the experiments differ.", (), differences),
     ]
-
-
-def _render_comparison_head(title: str, runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Markup:
-    texts = dict.fromkeys(describe_emulation(run) for run in runs)
-    same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
-    sentence = Markup('<i class="swatch" style="background:{}"></i>{}')
-    sentences = [render_paragraph(sentence.format(group.colour, text)) for group, text in describe_groups(groups)]
-    return render_head(title, dict.fromkeys(run.experiment.name for run in runs), *sentences, render_paragraph(same))
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
