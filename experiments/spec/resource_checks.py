@@ -26,7 +26,15 @@ from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
+from fedge.experiment import (
+    DEFAULT_LOADED_MPIXEL,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    LoaderSpec,
+    ServingSpec,
+    list_boards,
+)
 from fedge.pareto import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
@@ -162,7 +170,7 @@ def loader_label(board: FleetBoard) -> dict[str, Any]:
         return {}
     if spec.model is None:
         return {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
-    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model")
+    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model", spec.sha256)
     source = f"{_describe_loader(spec)}; fitted to {fitted.workload}, {fitted.source}"
     return {"loader": {"label": fitted.label, "source": source}}
 
@@ -171,7 +179,7 @@ def _describe_loader(spec: LoaderSpec) -> str:
     workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
-    images = "" if spec.model else f" images of {spec.image_mpixel:g} megapixel,"
+    images = "" if spec.model else f" images of {spec.image_mpixel or DEFAULT_LOADED_MPIXEL:g} megapixel,"
     return f"pipeline model: {workers}, {stored},{images} {cached}"
 
 

@@ -88,7 +88,8 @@ class ScalingContext:
         """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
         if scale is None or scale.width == 1.0:
             return 1.0
-        return narrow_network(self.network, scale.width).parameters / max(1, self.network.parameters)
+        narrow = narrow_network(self.network, scale.width)
+        return narrow.trained_parameters / max(1, self.network.trained_parameters)
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -178,7 +179,7 @@ def build_scaling_context(
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
-    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width)))
+    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width), training=True))
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
@@ -353,13 +354,13 @@ def count_steps_at(steps: int, requested: TrainingScale, scale: TrainingScale) -
     return math.ceil(steps * requested.batch_size / scale.batch_size)
 
 
-def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, proximal_mu: float) -> TrainOptions:
-    """Build the training options at a scale; the learning rate is proportional to the batch size.
+def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, request: RequestMessage) -> TrainOptions:
+    """Build the training options of a request at a scale; the learning rate is proportional to the batch size.
 
     References:
         Goyal et al. (2017), arXiv 1706.02677, section 2.1: linear scaling rule.
     """
-    rate = work.learning_rate
+    rate = work.learning_rate if request.learning_rate is None else request.learning_rate
     if scale.batch_size != work.batch_size:
         rate *= scale.batch_size / work.batch_size
     return TrainOptions(
@@ -367,8 +368,9 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
         batch_size=scale.batch_size,
         learning_rate=rate,
         momentum=work.momentum,
-        proximal_mu=proximal_mu,
+        proximal_mu=request.proximal_mu,
         width=scale.width,
+        mixed=work.mixed_precision,
     )
 
 

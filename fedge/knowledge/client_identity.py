@@ -13,7 +13,15 @@ from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
+from fedge.experiment import (
+    DEFAULT_LOADED_MPIXEL,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    LoaderSpec,
+    ServingSpec,
+    list_boards,
+)
 from fedge.knowledge.evidence_files import MODEL, describe_file, emulated_board
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import MIN_REFERENCE_MODES, SETTINGS, ClientIdentity
@@ -29,8 +37,8 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     """
     entry, work = board.entry, build_workload(board.entry, experiment.workload)
     conditions = {
-        "serving": _describe_setting(entry.serving, "placement", "placed"),
-        "loader": _describe_setting(entry.loader, "model"),
+        "serving": "" if entry.serving is None else _describe_service(entry.serving),
+        "loader": "" if entry.loader is None else _describe_loader(entry.loader),
     }
     task, network = experiment.workload.task, experiment.workload.network
     if experiment.backend == REAL:
@@ -53,11 +61,17 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     )
 
 
-def _describe_setting(setting: ServingSpec | LoaderSpec | None, *newer: str) -> str:
-    """Return what a board does beside training; of the ``newer`` fields only what is set, so that older entries fit."""
-    if setting is None:
-        return ""
-    return setting.model_dump_json(exclude={name for name in newer if getattr(setting, name) is None})
+def _describe_service(spec: ServingSpec) -> str:
+    """Return a service as text, without fields that are not set and that older entries did not have."""
+    newer = ("placement", "placed")
+    return spec.model_dump_json(exclude={name for name in newer if getattr(spec, name) is None})
+
+
+def _describe_loader(spec: LoaderSpec) -> str:
+    """Return a loader as text, as in older entries, or with a fitted one by its content, wherever its file is."""
+    model = spec.model if spec.sha256 is None else spec.sha256
+    given = spec.model_copy(update={"model": model, "image_mpixel": spec.image_mpixel or DEFAULT_LOADED_MPIXEL})
+    return given.model_dump_json(exclude={"sha256"} if given.model else {"sha256", "model"})
 
 
 @cache_last_call

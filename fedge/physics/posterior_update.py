@@ -34,7 +34,7 @@ from fedge.types import Floats
 
 
 class TabulatedModes:
-    """What other boards tell of n modes, by each of g candidates.
+    """Values of n modes as other boards tell them, by each of g candidates.
 
     Attributes:
         mean: Mean log value, shape (g, n).

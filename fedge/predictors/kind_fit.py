@@ -1,4 +1,4 @@
-"""What other boards of a kind measured, fitted once for all boards that are told the same of them.
+"""Fit of what other boards of a kind measured, made once for all boards that are told the same of them.
 
 A board that is told of many measurements of its kind adds its own by one Gaussian update, at the curves that fit those
 of the others best (``fedge.physics.posterior_update``): its own few measurements hardly move the parameters of curves

@@ -32,14 +32,15 @@ def _describe_totals(summary: LayerSummary) -> Iterator[str]:
     """Yield a line per total: what, how much, and what it is made of."""
     network, batch_size, kind = summary.network, summary.batch_size, summary.kind
     work = network.batch_work(batch_size, kind)
-    times = f"{TRAINING_PASSES:g} x " if kind == "train" else ""
+    frozen = network.parameters - network.trained_parameters
+    times = f"{TRAINING_PASSES:g} x " if kind == "train" and not frozen else ""
     batch = f"{batch_size} x " if batch_size > 1 else ""
     weights, moved = format_si(network.weight_bytes, "B"), format_si(network.activation_bytes, "B")
     totals = (
         ("Computes", format_si(work.flop, "FLOP"), f"{times}{batch}{format_si(network.flop, 'FLOP')}"),
         ("Moves", format_si(work.bytes, "B"), f"{times}({weights} of weights + {batch}{moved} of activations)"),
         ("Intensity", number(work.intensity, 3, "FLOP/B") if work.bytes else number(None), ""),
-        ("Parameters", f"{network.parameters:,}", ""),
+        ("Parameters", f"{network.parameters:,}", f"{network.trained_parameters:,} of them trained" if frozen else ""),
         ("Activations", f"{network.activations:,}", "elements written per sample in a forward pass"),
         ("Convolutions", f"{len(network.convolutions):,}", ""),
     )

@@ -165,6 +165,21 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
         "link_mbps": _median_known([row.link_mbps for row in clients]),
+        **_client_means(clients),
+    }
+
+
+def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
+    """Return what a client moves, draws and needs in a round on average, over the rounds that it finished."""
+    rows = [row for row in clients if row.status == "done"]
+    return {
+        "client_moved_mb": _mean_known([row.moved_mb for row in rows if row.moved_mb is not None]),
+        "client_energy_j": _mean_known([row.energy_j for row in rows]),
+        "client_step_j": _mean_known([row.work_j / row.steps for row in rows if row.steps]),
+        "client_memory_mb": _mean_known([row.memory_mb for row in rows if row.memory_mb is not None]),
+        "client_predicted_memory_mb": _mean_known(
+            [row.predicted_memory_mb for row in rows if row.predicted_memory_mb is not None]
+        ),
     }
 
 

@@ -43,7 +43,7 @@ def test_several_runs_tables_are_files_with_their_groups(seeded, tmp_path, capsy
     write_run_report([seeded(1), seeded(2), seeded(1, "maxn"), seeded(2, "maxn")], tmp_path / "c.html", tmp_path / "t")
     assert (tmp_path / "t" / "over-seeds.csv").read_text(encoding="utf-8").splitlines()[1].startswith("balanced,2,")
     assert (tmp_path / "t" / "paired-differences.tex").is_file()
-    assert f"{tmp_path / 't'}: 16 files" in capsys.readouterr().out
+    assert f"{tmp_path / 't'}: 18 files" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(make_run, tmp_path):
