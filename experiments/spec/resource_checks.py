@@ -7,7 +7,6 @@ twice; an inference service's rate and latency must be sustainable. What is pred
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,15 @@ from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
+from fedge.experiment import (
+    DEFAULT_LOADED_MPIXEL,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    LoaderSpec,
+    ServingSpec,
+    list_boards,
+)
 from fedge.pareto import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
@@ -94,29 +101,33 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    _check_possible(experiment, f"{MEMORY_FIELD}.widths", experiment.workload.memory.widths or (1.0,))
+    if experiment.workload.memory.widths is not None:
+        _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
     for i, entry in enumerate(experiment.fleet):
-        _check_possible(experiment, f"fleet[{i}].width", (entry.width,))
+        _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
             cost = entry.cost or experiment.workload.cost
             right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
             raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_possible(experiment: Experiment, where: str, widths: Sequence[float]) -> None:
+def _check_possible(experiment: Experiment, where: str, value: float | list[float], full: float | list[float]) -> None:
+    """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name
+    widths = value if isinstance(value, list) else [value]
     if min(widths) == 1.0:
         return
     if not can_narrow_clients(experiment):
         who, other = strategy, f"a strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
         if experiment.mods:
             who, other = f"the mod {experiment.mods[0].name}", "no mods"
-        right = f"1, because {who} compares or clips whole updates, which a narrow network's is not; or {other}"
-        raise BadInput(where, format_value(list(widths)), right)
+        why = f"because {who} compares or clips whole updates, which a narrow network's is not"
+        right = f"{format_value(full)}, {why}; or {other}"
+        raise BadInput(where, format_value(value), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        right = f"1, because the network of {work.task} cannot be narrowed ({why})"
-        raise BadInput(where, format_value(list(widths)), right)
+        right = f"{format_value(full)}, because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(where, format_value(value), right)
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
@@ -169,7 +180,7 @@ def loader_label(board: FleetBoard) -> dict[str, Any]:
         return {}
     if spec.model is None:
         return {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
-    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model")
+    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model", spec.sha256)
     source = f"{_describe_loader(spec)}; fitted to {fitted.workload}, {fitted.source}"
     return {"loader": {"label": fitted.label, "source": source}}
 
@@ -178,7 +189,7 @@ def _describe_loader(spec: LoaderSpec) -> str:
     workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
-    images = "" if spec.model else f" images of {spec.image_mpixel:g} megapixel,"
+    images = "" if spec.model else f" images of {spec.image_mpixel or DEFAULT_LOADED_MPIXEL:g} megapixel,"
     return f"pipeline model: {workers}, {stored},{images} {cached}"
 
 
@@ -207,6 +218,7 @@ def _count_trained_bytes(experiment: Experiment) -> int:
     return sum(array.nbytes for array in load_experiment_task(experiment).initial_arrays(experiment.seed).values())
 
 
+WORKER_ACCELERATOR = "cuda-cores"
 MAX_LATENCY_S = 1000.0
 """Upper end of the latency histograms, in seconds; a board also warms up for as long as its latency budget."""
 
@@ -220,6 +232,7 @@ def check_serving(experiment: Experiment) -> None:
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
             _check_model(entry.serving, f"fleet[{i}].serving")
+            _check_placed(experiment, entry, f"fleet[{i}].serving.placement")
             if entry.serving.latency_s > MAX_LATENCY_S:
                 got = f"{entry.serving.latency_s:g} s"
                 raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
@@ -233,6 +246,18 @@ def check_serving(experiment: Experiment) -> None:
 def _check_model(spec: ServingSpec, where: str) -> None:
     if spec.model is not None and spec.model not in TASKS:
         raise UnknownName(f"{where}.model", spec.model, tuple(TASKS))
+
+
+def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None:
+    placed = None if entry.serving is None else entry.serving.placed
+    if placed is None:
+        return
+    device = find(entry.device).name
+    if placed.device != device:
+        raise BadInput(where, f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+    if experiment.backend == "fleet" and placed.accelerator != WORKER_ACCELERATOR:
+        right = f"a plan for {WORKER_ACCELERATOR}, on which a real board's worker infers: --on {WORKER_ACCELERATOR}"
+        raise BadInput(where, f"a plan for {placed.accelerator}", right)
 
 
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
@@ -340,4 +365,9 @@ def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, 
         return {}
     costs = price_inference(device, describe_service(spec))
     label = weakest_label(cost.label for cost in costs)
-    return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}
+    if spec.placed is None:
+        return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}
+    placed = spec.placed
+    plan = f"{placed.batch_s:.3g} s and {placed.power_w:.3g} W a batch on {placed.accelerator} ({placed.precision})"
+    source = f"{spec.cost}: planned {plan} at MAXN ({placed.label}), other modes by {costs[0].source}"
+    return {"serving": {"label": weakest_label([label, placed.label]), "source": source}}

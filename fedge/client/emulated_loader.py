@@ -17,7 +17,7 @@ from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, LoaderSpec
+from fedge.experiment import DEFAULT_LOADED_MPIXEL, Experiment, FleetBoard, LoaderSpec
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec
 
@@ -100,7 +100,7 @@ def build_loader_pipeline(
 
     Raises:
         UnknownName: If the storage is unknown.
-        BadInput: If the fitted loader cannot be read or is another board's.
+        BadInput: If the fitted loader cannot be read, has changed or is another board's, or is beside ``image_mpixel``.
     """
     build = _emulate_pipeline if spec.model is None else _read_pipeline
     whole = build(spec, device, batch_size, where)
@@ -111,7 +111,10 @@ def build_loader_pipeline(
 
 def _read_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, where: str) -> InputPipeline:
     assert spec.model is not None
-    fitted = read_fitted_loader(Path(spec.model), f"{where}.model")
+    if spec.image_mpixel is not None:
+        right = "no image_mpixel beside model: the images are those of the fit; file_mb may set another size of a file"
+        raise BadInput(f"{where}.image_mpixel", f"{spec.image_mpixel:g}", right)
+    fitted = read_fitted_loader(Path(spec.model), f"{where}.model", spec.sha256)
     if fitted.device != device.name:
         raise BadInput(
             f"{where}.model", f"{spec.model} of {fitted.device}", f"a loader that was fitted on {device.name}"
@@ -130,7 +133,8 @@ def _read_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, where:
 
 
 def _emulate_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, where: str) -> InputPipeline:
-    fed = SampleFormat(spec.image_mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
+    mpixel = spec.image_mpixel or DEFAULT_LOADED_MPIXEL
+    fed = SampleFormat(mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
     loader, cores = Loader(spec.workers, spec.prefetch), max(device.cores)
     stored = find_storage(spec.storage or boards_of(device.name).storage, f"{where}.storage")
     return emulated_pipeline.build_pipeline(

@@ -18,7 +18,7 @@ from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
-from fedge.experiment import NetworkSpec, ServingSpec
+from fedge.experiment import NetworkSpec, PlacedBatchSpec, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.pareto import find_nearest_row
 from fedge.physics import time_power_model
@@ -38,16 +38,21 @@ from fedge.types import DeviceSpec, Floats, LayerWork, Measurement, Modes, Power
 
 @dataclass(frozen=True, slots=True)
 class InferenceWork:
-    """What is inferred: a network, or one that the name of a cost stands for, in batches of ascending sizes."""
+    """What is inferred: a network, or one that the name of a cost stands for, in batches of ascending sizes.
+
+    Attributes:
+        placed: A planned batch at the top clocks, to which the costs are scaled; None without a plan.
+    """
 
     cost: str
     network: NetworkSpec | None
     batch_sizes: tuple[int, ...]
+    placed: PlacedBatchSpec | None = None
 
 
 def describe_service(spec: ServingSpec) -> InferenceWork:
     """Return what a fleet entry's ``serving`` section infers."""
-    return InferenceWork(spec.cost, spec.network, build_demand(spec).batch_sizes)
+    return InferenceWork(spec.cost, spec.network, build_demand(spec).batch_sizes, spec.placed)
 
 
 def price_inference(device: DeviceSpec, work: InferenceWork) -> list[CostProfile]:
@@ -96,7 +101,18 @@ def inference_costs_and_spreads(
     infer_s = [time_power_model.compute_step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
     power_w = [time_power_model.compute_power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
     table = InferenceCosts(modes, work.batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
+    if work.placed is not None:
+        table = _scale_to_plan(table, work.placed, find_nearest_row(modes, device.maxn))
     return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
+
+
+def _scale_to_plan(costs: InferenceCosts, placed: PlacedBatchSpec, top: int) -> InferenceCosts:
+    """Scale the costs of all modes so that those of row ``top``, the top clocks, are the planned ones."""
+    return dataclasses.replace(
+        costs,
+        infer_s=costs.infer_s * (placed.batch_s / costs.infer_s[top]),
+        power_w=costs.power_w * (placed.power_w / costs.power_w[top]),
+    )
 
 
 DEFAULT_WARM_UP_STEPS = 1.5

@@ -16,7 +16,7 @@ from fedge.client.memory_scaling import (
     will_change_scale,
 )
 from fedge.client.prediction_requests import Asking
-from fedge.errors import NarrowingRefused, OutOfMemory
+from fedge.errors import BoardError, NarrowingRefused, OutOfMemory
 from fedge.types import TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 
@@ -46,13 +46,16 @@ def run_attempts(
 
     Returns:
         The reply, with ``error`` if every attempt ran out of memory.
+
+    Raises:
+        BoardError: The worker cannot narrow the network, and the client's fleet entry asks for that.
     """
     attempt = first_attempt(setup, request.state)
     while True:
         try:
             answer, trained = yield from run_attempt(setup, attempt)
-        except NarrowingRefused:
-            setup, attempt = _rule_out_narrowing(setup, attempt)
+        except NarrowingRefused as error:
+            setup, attempt = _rule_out_narrowing(setup, attempt, error)
         except OutOfMemory as error:
             assert setup.scaling is not None
             assert attempt is not None
@@ -66,10 +69,19 @@ def run_attempts(
             return updated, trained
 
 
-def _rule_out_narrowing(setup: ClientSetup, attempt: ScaleAttempt | None) -> tuple[ClientSetup, ScaleAttempt]:
-    """Repeat the choice of the attempt for a client whose network cannot be narrowed."""
+def _rule_out_narrowing(
+    setup: ClientSetup, attempt: ScaleAttempt | None, refusal: NarrowingRefused
+) -> tuple[ClientSetup, ScaleAttempt]:
+    """Repeat the choice of the attempt for a client whose network cannot be narrowed.
+
+    Raises:
+        BoardError: The client's fleet entry asks for a narrow network.
+    """
     assert setup.scaling is not None
     assert attempt is not None
+    if setup.scaling.width < 1.0:
+        got = f"fleet.width {setup.scaling.width:g}: got a worker that cannot narrow this network ({refusal})"
+        raise BoardError(f"{got}; right: width 1 for this board") from refusal
     scaling = dataclasses.replace(setup.scaling, can_narrow=lambda: False)
     return dataclasses.replace(setup, scaling=scaling), rechoose_attempt(scaling, attempt)
 

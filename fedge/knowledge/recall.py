@@ -14,6 +14,7 @@ functions, apart from reading and writing that file.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -238,22 +239,35 @@ def _read_evidence(
 def _drop_repeated(evidence: Sequence[BoardEvidence], notes: list[str]) -> list[BoardEvidence]:
     """Leave out measurements that another entry holds too, such as a table and the model that was fitted to it.
 
-    The very same figures to the last digit are one measurement. It stays with the entry that names its board, and of
-    several with the newest, which comes first.
+    The very same figures to the last digit are one measurement of a kind if at least half of either entry's are the
+    other's too; fewer may coincide by chance. It stays with the entry that names its board, and of several with the
+    newest, which comes first.
     """
     holders: dict[tuple[object, ...], str] = {}
     for one in sorted(evidence, key=lambda one: not one.entry.boards):
         for row in one.measurements:
-            holders.setdefault((row.mode, row.step_s, row.power_w), one.entry.id)
-    kept = list[BoardEvidence]()
+            holders.setdefault(_identify_row(one, row), one.entry.id)
+    rows, shared = Counter[str](), dict[str, Counter[str]]()
     for one in evidence:
-        own = tuple(r for r in one.measurements if holders[r.mode, r.step_s, r.power_w] == one.entry.id)
-        if own:
-            kept.append(replace(one, measurements=own))
-        else:
-            holder = holders[one.measurements[0].mode, one.measurements[0].step_s, one.measurements[0].power_w]
-            notes.append(f"{one.entry.id} holds the measurements of {holder}, which count once")
-    return kept
+        found = (holders[_identify_row(one, row)] for row in one.measurements)
+        rows[one.entry.id] += len(one.measurements)
+        shared.setdefault(one.entry.id, Counter()).update(holder for holder in found if holder != one.entry.id)
+    copied = dict[str, set[str]]()
+    for name, of in shared.items():
+        copied[name] = {each for each in of if of.total() >= rows[name] / 2 or of[each] >= rows[each] / 2}
+        if copied[name]:
+            count, whose = sum(of[each] for each in copied[name]), ", ".join(sorted(copied[name]))
+            notes.append(f"{name}: {count} of {rows[name]} measurements are those of {whose}, which count once")
+
+    def select_own(one: BoardEvidence) -> tuple[Measurement, ...]:
+        return tuple(row for row in one.measurements if holders[_identify_row(one, row)] not in copied[one.entry.id])
+
+    kept = (replace(one, measurements=select_own(one)) for one in evidence)
+    return [one for one in kept if one.measurements]
+
+
+def _identify_row(one: BoardEvidence, row: Measurement) -> tuple[object, ...]:
+    return (measurement_kind(one.entry), row.mode, row.step_s, row.power_w)
 
 
 def find_other_workloads(client: ClientIdentity, entries: Iterable[KnowledgeEntry]) -> tuple[KnowledgeEntry, ...]:

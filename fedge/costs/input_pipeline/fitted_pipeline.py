@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,15 +73,25 @@ class FittedLoader:
     pipeline: FittedPipeline
 
 
-def read_fitted_loader(path: Path, where: str) -> FittedLoader:
-    """Read the file of a fitted loader; ``where`` is the field that names it.
+def read_fitted_loader(path: Path, where: str, sha256: str | None = None) -> FittedLoader:
+    """Read the file of a fitted loader.
+
+    Args:
+        path: The file.
+        where: The field that names it.
+        sha256: Hash of the file as it must be; None accepts any.
 
     Raises:
-        BadInput: It cannot be read or is something else.
+        BadInput: It cannot be read, is something else or has changed.
     """
     try:
-        return from_json(FittedLoader, path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        fitted = from_json(FittedLoader, content.decode("utf-8"))
     except (OSError, UnicodeDecodeError, InvalidMessage) as error:
         reason = str(error).partition("\n")[0]
         right = "a file that `fedge characterise-predict --loader-out` wrote"
         raise BadInput(where, f"{path} ({reason})", right) from error
+    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        right = "the file with which the run began; restore it, or start another run"
+        raise BadInput(where, f"{path}, which has changed since", right)
+    return fitted

@@ -182,6 +182,7 @@ def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_
     [
         ({"device": "nano"}, r"fleet\[0\]\.loader\.model: got .*loader\.json of agx-xavier; .* fitted on nano"),
         ({"model": "nowhere.json"}, r"fleet\[0\]\.loader\.model: .*nowhere\.json .*--loader-out"),
+        ({"image_mpixel": 0.25}, r"fleet\[0\]\.loader\.image_mpixel: got 0\.25; .*beside model"),
         ({"storage": "floppy", "cached": 0.0}, r"fleet\[0\]\.loader\.storage: .*floppy.*ssd"),
     ],
 )
@@ -190,3 +191,15 @@ def test_a_fitted_loader_that_does_not_belong_to_the_entry_is_refused(
 ) -> None:
     with pytest.raises((BadInput, UnknownName), match=said):
         experiment_checks.check_experiment(_load(loader_file.parent, **{"workers": 1, **changed}))
+
+
+def test_a_resumed_run_refuses_a_loader_that_has_changed_since_and_an_override_names_another(loader_file: Path) -> None:
+    started = _load(loader_file.parent, workers=1)
+    saved = loader_file.parent / "run.yaml"
+    saved.write_text(yaml.safe_dump(started.model_dump(mode="json")), encoding="utf-8")
+    experiment_checks.check_experiment(load_experiment(saved))
+    loader_file.write_text(loader_file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+
+    with pytest.raises(BadInput, match=r"fleet\[0\]\.loader\.model: got .*loader\.json, which has changed since; "):
+        experiment_checks.check_experiment(load_experiment(saved))
+    experiment_checks.check_experiment(load_experiment(saved, [f"fleet.0.loader.model={loader_file}"]))

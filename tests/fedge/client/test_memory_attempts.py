@@ -22,7 +22,7 @@ from fedge.client.memory_scaling import ScaleAttempt
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.local_board import name_meter, open_local_board
-from fedge.errors import NarrowingRefused, OutOfMemory
+from fedge.errors import BoardError, NarrowingRefused, OutOfMemory
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
 from fedge.types import RoundGoal, TrainingScale, TrainResult
@@ -236,6 +236,21 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
     assert tried[0] == TrainingScale(16)
     assert sum(scale.width < 1.0 for scale in tried) == 1
     assert tried[-1] == TrainingScale(4)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard: bool) -> None:
+    tried = list[TrainingScale]()
+
+    def refuse(attempt: ScaleAttempt) -> Answer:
+        tried.append(attempt.scale)
+        raise NarrowingRefused("a layer it does not know")
+
+    what = built_in(guard=guard)
+    what = what.model_copy(update={"fleet": (what.fleet[0].model_copy(update={"width": 0.5}),)})
+    with pytest.raises(BoardError, match=r"fleet\.width 0\.5: got .*\(a layer it does not know\); right: width 1"):
+        attempts_of(what, refuse)
+    assert tried == [TrainingScale(16, 0.5)]
 
 
 def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:

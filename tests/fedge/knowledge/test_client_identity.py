@@ -56,6 +56,14 @@ def test_boards_that_do_something_else_are_of_another_kind(entry: FleetEntry) ->
     assert identify(entry).kind != identify().kind
 
 
+def test_a_fitted_loader_is_known_by_its_content_not_by_its_place() -> None:
+    here, moved, other = (
+        identify(FleetEntry(device="nano", loader=LoaderSpec(workers=2, model=model, sha256=sha256))).kind
+        for model, sha256 in (("/a.json", "1f"), ("/moved/b.json", "1f"), ("/a.json", "2e"))
+    )
+    assert here == moved != other
+
+
 def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
     fleet = (
         FleetEntry(device="agx-orin", count=2),

@@ -182,4 +182,30 @@ def test_a_measurement_that_two_entries_hold_counts_once_with_the_entry_that_nam
     assert [(peer.name, peer.measurements) for peer in found.peers] == [
         ("later (recalled for nano-1)", (seen(3),)),
     ]
-    assert found.notes == ("model holds the measurements of table, which count once",)
+    assert found.notes == (
+        "later: 1 of 2 measurements are those of table, which count once",
+        "model: 2 of 2 measurements are those of table, which count once",
+    )
+
+
+def test_a_few_measurements_of_a_large_table_count_once_though_neither_names_a_board() -> None:
+    table = entry("table", form="table"), {"table": [seen(i) for i in range(9)]}
+    model = entry("model", "2026-05-02T00:00:00Z", form="model"), {"model": [seen(1), seen(2)]}
+
+    assert sum(len(peer.measurements) for peer in recall(table, model).peers) == 9
+
+
+def test_figures_that_coincide_by_chance_or_under_another_kind_are_measurements_of_their_own() -> None:
+    serving = ClientIdentity("nano-3", "nano-3", "nano", "net", 16, {"serving": "a service"})
+    first = entry("first", boards=("nano-1",))
+    second = entry("second", "2026-05-02T00:00:00Z", boards=("nano-2",))
+    beside = entry("beside", "2026-05-03T00:00:00Z", boards=("nano-3",), conditions={"serving": "a service"})
+    rows = {"first": [seen(1), seen(2), seen(5)], "second": [seen(2), seen(3), seen(4)], "beside": [seen(1), seen(2)]}
+
+    def read(one: KnowledgeEntry) -> list[BoardEvidence]:
+        return [BoardEvidence(one, one.boards[0], tuple(rows[one.id]))]
+
+    found = recall_measurements([*NANOS, serving], [first, second, beside], read, NOW)
+
+    assert found.own == {board: tuple(rows[one.id]) for one in (first, second, beside) for board in one.boards}
+    assert found.notes == ()

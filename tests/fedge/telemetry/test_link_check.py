@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +13,7 @@ from contracts.live_server import LiveServer, Proxy, heard, live_server, make_ke
 from fedge.devices.board_check import FAILED, PASSED, SKIPPED
 from fedge.devices.node_settings import TelemetrySettings
 from fedge.telemetry.link_check import LINK_MESSAGE_BYTES, check_link, measure_link
+from fedge.telemetry.uplink import open_connection
 
 BOARD = "nano-1"
 pytestmark = pytest.mark.slow
@@ -42,16 +45,12 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkSetup]:
         proxy.cut()
 
 
-def test_both_directions_are_measured_with_whole_messages_and_nothing_is_stored(
-    setup: LinkSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = iter([0.0, 0.5, 1.0, 10.0, 12.0])
-    monkeypatch.setattr("fedge.telemetry.link_check.time.perf_counter", lambda: next(seconds))
+def test_both_directions_are_measured_with_whole_messages_and_nothing_is_stored(setup: LinkSetup) -> None:
+    now_s = itertools.count(0.0, 0.25).__next__
+    with closing(open_connection(setup.settings)) as connection:
+        down_mbps, up_mbps = measure_link(connection, "/telemetry", now_s)
 
-    down_mbps, up_mbps = measure_link(setup.settings)
-
-    assert down_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0)
-    assert up_mbps == pytest.approx(8e-6 * LINK_MESSAGE_BYTES / 2.0)
+    assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"
     assert heard(setup.server.socket) == {}
 
 
@@ -78,3 +77,49 @@ def test_a_server_of_another_version_is_no_failure_of_the_board(
     finding = check_link(setup.settings)
     assert finding.result == SKIPPED
     assert "another version" in finding.seen
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweringConnection:
+    """Answers every message with one status, for the part of ``http.client.HTTPSConnection`` that a check uses."""
+
+    status: int
+
+    def request(self, *_: object, **__: object) -> None: ...
+
+    def getresponse(self) -> AnsweringConnection:
+        return self
+
+    def read(self, _: int) -> bytes:
+        return b""
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "result", "said"),
+    [
+        (200, SKIPPED, "another version"),
+        (400, SKIPPED, "another version"),
+        (404, SKIPPED, "another version"),
+        (405, SKIPPED, "another version"),
+        (403, FAILED, "certificate"),
+        (408, FAILED, "too slow, under "),
+        (502, FAILED, "fedge board --serve"),
+        (504, FAILED, "fedge board --serve"),
+        (301, FAILED, "telemetry.url"),
+    ],
+)
+def test_a_status_says_whether_the_board_the_server_or_its_version_is_at_fault(
+    status: int, result: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedge.telemetry.link_check.open_connection", lambda _: AnsweringConnection(status))
+    finding = check_link(TelemetrySettings(url="https://server/telemetry", ca="a", certificate="b", key="c"))
+    assert finding.result == result
+    assert said in finding.seen
+
+
+def test_a_key_that_is_missing_is_named_and_not_taken_for_a_server_that_is_down(setup: LinkSetup) -> None:
+    finding = check_link(setup.settings.model_copy(update={"key": "/nowhere/board.key"}))
+    assert finding.result == FAILED
+    assert "/nowhere/board.key cannot be used" in finding.seen

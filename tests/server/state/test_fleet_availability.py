@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from contracts.reports import IDLE_W, front
 
-from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry
+from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, ModSpec
 from server.state.checkpoint import ClientHistory, FleetState
 from server.state.fleet_availability import FleetAvailability, build_availability
 
@@ -73,3 +74,17 @@ def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_coun
     assert traced.available(fleet(0.0)) == ()
     low = {"nano_1": ClientHistory(charge_j=1.0), "nano_2": ClientHistory(charge_j=21_700.0)}
     assert next_s(traced, fleet(5_001.0, **low)) is None
+
+
+@pytest.mark.parametrize("changed", [{"width": 0.5}, {"memory_mb": 4000.0}, {"cost": "vit-b16-cifar10"}, "mods"])
+def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed(
+    changed: dict[str, object] | Literal["mods"],
+) -> None:
+    entry = FleetEntry(device="nano", name="nano", count=2)
+    before = Experiment(fleet=(entry,), mods=(ModSpec(name="fixedclipping_mod"),))
+    left_out = ClientHistory(unfit_terms=build_availability(before).memory_terms["nano-1"])
+    update = {"mods": ()} if changed == "mods" else {"fleet": (entry.model_copy(update=changed),)}
+
+    assert build_availability(before).available(fleet(5.0, nano_1=left_out)) == ("nano-2",)
+    asked = build_availability(before.model_copy(update=update)).available(fleet(5.0, nano_1=left_out))
+    assert asked == ("nano-1", "nano-2")
