@@ -388,7 +388,7 @@ def powerd(path: str, protocol: int) -> Fields:
 def worker(path: str, protocol: int) -> Fields:
     """Return the worker's versions and state."""
     about = ask_in_own_protocol(functools.partial(ask_worker, path), "status", protocol)
-    wanted = ("protocol", "version", "python", "torch", "device", "state", "restarts", "error", "text")
+    wanted = ("protocol", "version", "python", "torch", "device", "state", "restarts", "refused", "error", "text")
     return {name: about[name] for name in wanted if name in about}
 
 

@@ -272,12 +272,12 @@ def _median_ratio(ratios: np.ndarray) -> tuple[float, float, float]:
     return float(np.median(ratios)) - 1, float(low) - 1, float(high) - 1
 
 
-def _measure_stamp_cost_s(batch_size: int = 16, turns: int = 5000) -> float:
+def _measure_stamp_cost_s() -> float:
     """Return the seconds per step of all recording: reading the clock, adding up, writing down."""
     from fedge.worker import epoch_profiler
     from fedge.worker import timed_loader as loading
 
-    now_s = loading.now_s
+    now_s, batch_size, turns = loading.now_s, 16, 5000
     notes = epoch_profiler.StepTimeTable(turns)
     did = argparse.Namespace(done_s=now_s(), copy_s=0.0, compute_s=0.0)
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from figures import build_parser, build_table, find_profiles, report_progress
 from rich.console import Console
 
+from fedge.child_processes import limit_to_one_thread
 from fedge.serving.serving_problems import FAMILIES
 from fedge.serving.strategies import DEFAULT_STRATEGY
-from fedge.studies.ray_session import limit_to_one_thread
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_scores import StrategyRow
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job

@@ -23,6 +23,8 @@ from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.types import Floats, ProfileTable
 
 HERE = Path(__file__).resolve()
+FOUR_KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
+"""Boards of the mixed fleets, from slow to fast."""
 PAPER_MODES = {
     "a": (4, 1200, 670, 1333),
     "b": (8, 1200, 670, 1333),

@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from figures import build_parser, build_table
+from figures import FOUR_KINDS, build_parser, build_table
 from rich.console import Console
 
 from experiments.backends.local_backend import run_local
 from fedge.client import emulated
 from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 
-KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 PARTS = {
     "fits": ("fit_predictors",),
     "predictions": ("_predict_modes",),
@@ -40,7 +39,7 @@ def main() -> None:
     """Profile both ways and print the table."""
     options = build_parser(__doc__, clients=100, rounds=5).parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    fleet = tuple(FleetEntry(device=kind, count=max(1, options.clients // len(KINDS))) for kind in KINDS)
+    fleet = tuple(FleetEntry(device=kind, count=max(1, options.clients // len(FOUR_KINDS))) for kind in FOUR_KINDS)
     experiment = Experiment(
         backend="local",
         rounds=options.rounds,

@@ -6,11 +6,12 @@ One run on Flower's simulation with four nodes that do the same work in every ro
 recorded Jetson with the real power daemon, two on emulated boards. A step waits for STEP_S and then calls an optimiser,
 so that the machine's other work changes no step; a round has 10 s of steps. This file is the app, too.
 
-Printed: for every node the time from the message's arrival to the reply in the first round and the median of the
-others, how much longer the latter is than without the mod, and how much of that its own process computes (where the
-machine has other work, the rest is waiting for it and for the daemon); then the emulated boards' energy of work
-against MAXN, estimated or calibrated as their costs are; last what importing the mod takes in a fresh process, where
-flwr and torch are loaded: a simulation does it once, a SuperNode for every message. The goal is 2 % of a round.
+Printed: for every node the time from the message's arrival to the reply in the first round, the median and the least
+of the others, how much longer both are than without the mod, and how much its own process computes more (where the
+machine has other work, the rest is waiting for it and for the daemon; the least is nearest to a quiet machine); then
+the emulated boards' energy of work against MAXN, estimated or calibrated as their costs are; last what importing the
+mod takes in a fresh process, where flwr and torch are loaded: a simulation does it once, a SuperNode for every
+message. The goal is 2 % of a round.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedge.flower import PowerAware, power_mode
+from fedge.flower.power_mod import ANSWER, RECORD
+from fedge.wire import ReplyMessage, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_OVERHEAD = 0.02
@@ -113,6 +116,17 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
+def read_work(reply: Message) -> list[float] | None:
+    """Return seconds and joules of the work on an emulated board, and what both would be at MAXN."""
+    if RECORD not in reply.content.config_records:
+        return None
+    report = from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])).report
+    if report is None or report.true_front is None:
+        return None
+    maxn = report.true_front.maxn
+    return [report.work_s, report.work_j, maxn.work_s, maxn.work_j]
+
+
 class Noting(PowerAware):
     """``PowerAware`` that writes every reply's metrics to a file."""
 
@@ -124,7 +138,7 @@ class Noting(PowerAware):
                     raise RuntimeError(reply.error.reason)
                 metrics = next(iter(reply.content.metric_records.values()))
                 figures = [metrics.pop(name) for name in ("place", "message-s", "cpu-s")]
-                file.write(json.dumps([server_round, *figures]) + "\n")
+                file.write(json.dumps([server_round, *figures, read_work(reply)]) + "\n")
         return super().aggregate_train(server_round, received)
 
 
@@ -172,37 +186,34 @@ def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float
 def print_overhead(rows: Path) -> None:
     """Print the times of the messages by node."""
     found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    first = {place: seconds for number, place, seconds, _ in found if number == 1}
-    wall_s, cpu_s = ([_median(found, place, column) for place in range(len(NODES))] for column in (2, 3))
-    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'processor':>11}")
+    later = {place: [row[2:4] for row in found if row[1] == place and row[0] > 1] for place in range(len(NODES))}
+    median_s, cpu_s = ([statistics.median(row[i] for row in rows) for rows in later.values()] for i in (0, 1))
+    least_s = [min(wall_s for wall_s, _ in rows) for rows in later.values()]
+    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'least':>10}{'longer':>10}{'processor':>11}")
     for place, name in enumerate(NODES):
-        longer, more_cpu = wall_s[place] - wall_s[0], cpu_s[place] - cpu_s[0]
-        shares = "".join(f"{100 * each / wall_s[0]:+{width}.2f} %" for each, width in ((longer, 8), (more_cpu, 9)))
-        print(f"{name:24}{first[place]:8.3f} s{wall_s[place]:8.3f} s{shares}")
-    worst = max(wall_s) / wall_s[0] - 1
+        first_s = next(row[2] for row in found if row[1] == place)
+        shares = [each[place] / each[0] - 1 for each in (median_s, least_s)]
+        more_cpu = (cpu_s[place] - cpu_s[0]) / least_s[0]
+        print(
+            f"{name:24}{first_s:8.3f} s{median_s[place]:8.3f} s{100 * shares[0]:+8.2f} %"
+            f"{least_s[place]:8.3f} s{100 * shares[1]:+8.2f} %{100 * more_cpu:+9.2f} %"
+        )
+    worst = max(least_s) / least_s[0] - 1
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"overhead at most {100 * worst:.2f} % (goal: {100 * MAX_OVERHEAD:.0f} %); {cores} cores, load {load:.1f}")
 
 
-def _median(found: list[list[float]], place: int, column: int) -> float:
-    """Return the median of a figure of a node's messages after the first round."""
-    return statistics.median(row[column] for row in found if row[1] == place and row[0] > 1)
-
-
 def print_saving(rows: Path) -> None:
     """Print the emulated boards' energy of work against that at MAXN."""
-    from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow
-
-    known = [row for row in read_rows(rows, ClientRow) if row.maxn_work_j is not None]
-    for device in sorted({row.device for row in known}):
-        own = [row for row in known if row.device == device]
-        work_j, maxn_j = sum(row.work_j for row in own), sum(row.maxn_work_j for row in own)
-        work_s, maxn_s = sum(row.work_s for row in own), sum(row.maxn_work_s for row in own)
-        print(
-            f"{device}: {work_j:.0f} J of work, at MAXN {maxn_j:.0f} J: {100 * (1 - work_j / maxn_j):.1f} % less "
-            f"in {work_s / maxn_s:.2f} x the time"
-        )
+    found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
+    for place, name in enumerate(NODES):
+        works = [work for _, of, _, _, work in found if of == place and work is not None]
+        if works:
+            work_s, work_j, maxn_s, maxn_j = (sum(column) for column in zip(*works, strict=True))
+            saving, longer = 100 * (1 - work_j / maxn_j), work_s / maxn_s
+            print(
+                f"{name}: {work_j:.0f} J of work, at MAXN {maxn_j:.0f} J: {saving:.1f} % less, {longer:.2f} x the time"
+            )
 
 
 def print_import() -> None:
@@ -229,7 +240,7 @@ if __name__ == "__main__":
             f"state_dir: {settings.state_dir}\nsample_hz: {settings.sample_hz}\n",
             encoding="utf-8",
         )
-        rows = run_app(Path(name) / "run", board_yaml, asked.rounds, asked.steps, asked.step_s)
+        rows = run_app(Path(name) / "run", board_yaml, rounds=asked.rounds, steps=asked.steps, step_s=asked.step_s)
         print_overhead(rows)
         print_saving(rows)
     print_import()

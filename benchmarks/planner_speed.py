@@ -32,13 +32,13 @@ SOLVER_TOLERANCE = 1e-3
 """Relative difference allowed between the planner's energy and the others'; scipy stops within 0.01 % of the best."""
 
 
-def draw_columns(boards: int, points: int, seed: int = 1) -> FrontColumns:
+def draw_columns(boards: int, points: int) -> FrontColumns:
     """Draw fronts like those of four kinds of boards: work of 20 to 80 s at MAXN, up to four times that in slow modes.
 
     Power falls with speed as p = idle + a speed^2, with noise, so that a margin changes the order of ends, and standard
     deviations are 1 to 8 %. Each board's points include one for MAXN.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     fastest_s = np.repeat(rng.choice([20.0, 30.0, 45.0, 80.0], boards), points).reshape(boards, points)
     fastest_s *= rng.lognormal(0.0, 0.05, (boards, 1))
     slowdown = np.concatenate([np.ones((boards, 1)), np.sort(rng.uniform(1.0, 4.0, (boards, points - 1)))], axis=1)

@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import yaml
-from figures import build_parser, report_progress
+from figures import FOUR_KINDS, build_parser, report_progress
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +32,6 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
-FLEET = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 CHANGES = {
     "maxn": "policy=maxn",
     "least-energy": "policy={name: least-energy, max_slowdown: 1.3}",
@@ -63,7 +62,7 @@ def main() -> None:
 
 def _run(folder: Path, seed: int, rounds: int, *changes: str) -> Path:
     folder.mkdir()
-    content = {"name": "replayed", "seed": seed, "rounds": rounds, "backend": "local", "fleet": [*FLEET]}
+    content = {"name": "replayed", "seed": seed, "rounds": rounds, "backend": "local", "fleet": [*FOUR_KINDS]}
     (folder / "run.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     run_local(load_experiment(folder / "run.yaml", changes), folder, lambda: None)
     return folder

@@ -17,6 +17,8 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
+from figures import FOUR_KINDS
+
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge import workloads
@@ -28,7 +30,6 @@ from server.rounds.coordinator import Coordinator
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "quickstart.yaml"
-KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def measure_run(boards: int, rounds: int, seed: int, settings: list[str]) -> tup
         Saving against MAXN with waiting low, the oracle's, mean length of the rounds and length of the first round as
         multiples of MAXN's, and probes per board.
     """
-    fleet = json.dumps([{"device": kind, "count": boards // len(KINDS)} for kind in KINDS])
+    fleet = json.dumps([{"device": kind, "count": boards // len(FOUR_KINDS)} for kind in FOUR_KINDS])
     sets = ["backend=local", f"seed={seed}", f"rounds={rounds}", f"fleet={fleet}", *settings]
     experiment = load_experiment(CONFIG, sets)
     tables = MemoryTables()

@@ -20,14 +20,13 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from figures import build_parser, build_table
+from figures import FOUR_KINDS, build_parser, build_table
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "FEDGE_MEMORY_BENCHMARK"
 """Variable of the environment that all processes of a run inherit, also those that no longer have a parent in it."""
 LIMIT_GB = 8.0
-KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 EXPERIMENT = """
 name: memory
 rounds: {rounds}
@@ -67,7 +66,7 @@ def main() -> None:
 
 def measure_run(folder: Path, backend: str, clients: int, rounds: int) -> MemoryPeak:
     """Run ``fedge run`` once; exits with the end of its output if it fails."""
-    fleet = ", ".join(f"{{device: {kind}, count: {clients // len(KINDS)}}}" for kind in KINDS)
+    fleet = ", ".join(f"{{device: {kind}, count: {clients // len(FOUR_KINDS)}}}" for kind in FOUR_KINDS)
     (folder / "experiment.yaml").write_text(EXPERIMENT.format(rounds=rounds, fleet=fleet), encoding="utf-8")
     command = [sys.executable, "-m", "experiments.cli.main", "run", "experiment.yaml", "--backend", backend]
     mark = uuid.uuid4().hex

@@ -24,12 +24,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from figures import build_parser
+from figures import FOUR_KINDS, build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT_ROUNDS = 2
 BATCH, RATE, MODEL = 16, 0.05, "digits-cnn"
-KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 EXPERIMENT = """
 name: speed
 seed: 1
@@ -103,8 +102,9 @@ def time_plain(folder: Path, clients: int, steps: int, rounds: int) -> float:
 
 def time_fedge(folder: Path, clients: int, rounds: int, *, backend: str, policy: str) -> float:
     """Run ``fedge run`` once."""
-    counts = [len(share) for share in np.array_split(np.arange(clients), len(KINDS))]
-    fleet = ", ".join(f"{{device: {kind}, count: {count}}}" for kind, count in zip(KINDS, counts, strict=True) if count)
+    counts = [len(share) for share in np.array_split(np.arange(clients), len(FOUR_KINDS))]
+    pairs = zip(FOUR_KINDS, counts, strict=True)
+    fleet = ", ".join(f"{{device: {kind}, count: {count}}}" for kind, count in pairs if count)
     experiment = folder / "experiment.yaml"
     experiment.write_text(
         EXPERIMENT.format(rounds=rounds, backend=backend, policy=policy, fleet=fleet, batch=BATCH, rate=RATE), "utf-8"

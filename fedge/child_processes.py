@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
@@ -14,6 +15,30 @@ from fedge.errors import FedgeError, RunFailed
 
 A = TypeVar("A")
 R = TypeVar("R")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""Read by numeric libraries when they are loaded. Tasks fill the cores and use one thread each, with which results are
+the same bits on every machine.
+"""
+
+
+def limit_to_one_thread() -> AbstractContextManager[None]:
+    """Let numeric libraries loaded inside, also by new processes, use one thread; then restore the environment."""
+    return set_environment(dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
+@contextmanager
+def set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process's environment inside the block, then restore them."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def end_process(process: subprocess.Popen[bytes], limit_s: float) -> None:

@@ -79,6 +79,25 @@ class NetworkSpec(_SpecModel):
     channels: str | None = None
 
 
+class PlacedBatchSpec(_SpecModel):
+    """A batch of a service at the top clocks as ``fedge place`` planned it; filled in by the launcher.
+
+    Attributes:
+        device: Board of the plan.
+        accelerator: Part of the GPU on which it runs.
+        batch_s: Seconds of a batch.
+        power_w: Power of the board meanwhile.
+        label: Origin of both figures.
+    """
+
+    device: str
+    accelerator: str
+    precision: str
+    batch_s: Positive
+    power_w: Positive
+    label: Literal["measured", "calibrated", "estimated"]
+
+
 class ServingSpec(_SpecModel):
     """A standing inference service on a board, which continues while the board trains and while it waits.
 
@@ -90,6 +109,8 @@ class ServingSpec(_SpecModel):
         arrivals: Arrival process.
         batch_sizes: Allowed batch sizes; the board uses the one that suits its mode.
         model: Real boards only: built-in task that the worker infers; None for the network that it trains.
+        placement: Path of a plan of ``fedge place --json``, which gives network, batch size, and time and power of a
+            batch at the top clocks.
     """
 
     cost: str
@@ -99,6 +120,8 @@ class ServingSpec(_SpecModel):
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
     network: NetworkSpec | None = None
+    placement: str | None = None
+    placed: PlacedBatchSpec | None = None
 
 
 DEFAULT_LOADED_MPIXEL = 0.25
@@ -155,7 +178,9 @@ class FleetEntry(_SpecModel):
     loader: LoaderSpec | None = None
     """Data loader, emulated boards only; None: a step takes what its cost profile says."""
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of every layer's channels that these boards train at most; their updates are merged as narrow ones."""
+    """Share of every layer's channels, or of adapters' ranks, that these boards train at most; their updates are merged
+    as narrow ones.
+    """
     memory_mb: Positive | None = None
     """Memory available for training; None: the catalogue's figure minus the system's share."""
 
@@ -184,6 +209,13 @@ DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 # Default in steps of a quarter: finer steps would use a board's memory more fully, but the search takes longer.
 
 
+class ScheduleSpec(_SpecModel):
+    """A class of ``torch.optim.lr_scheduler`` that sets the learning rate of each round, and its keyword arguments."""
+
+    name: str
+    options: dict[str, float | int | bool | str | tuple[int, ...]] = Field(default_factory=dict)
+
+
 class WorkloadSpec(_SpecModel):
     """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
@@ -196,6 +228,10 @@ class WorkloadSpec(_SpecModel):
     local_epochs: Positive = 2.0
     learning_rate: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    schedule: ScheduleSpec | None = None
+    """Learning rate over the rounds, from ``learning_rate``; None: constant."""
+    mixed_precision: bool = False
+    """Whether steps are computed in half precision where torch considers it safe."""
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
     model_mb: Positive | None = None
@@ -205,7 +241,10 @@ class WorkloadSpec(_SpecModel):
 class DataSpec(_SpecModel):
     """How the training samples are split over the clients."""
 
-    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
+    partition: str = "dirichlet"
+    """Name of a partition, or ``module:function``, or ``module:Class`` of a partitioner of flwr-datasets."""
+    options: dict[str, float | int | bool | str] = Field(default_factory=dict)
+    """Options of a partition of the user's own."""
     alpha: Positive = 1.0
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None

@@ -43,8 +43,7 @@ def build_grid(
 
 def stack_modes(modes: Iterable[PowerMode]) -> Modes:
     """Return a table of the given modes in their order."""
-    rows = [(mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz) for mode in modes]
-    return Modes(np.array(rows, dtype=np.float64).reshape(-1, 4))
+    return Modes(np.array([mode.knobs for mode in modes], dtype=np.float64).reshape(-1, 4))
 
 
 def snap_to_spec(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
@@ -63,8 +62,7 @@ def find_mode_index(modes: Modes, mode: PowerMode) -> int | None:
 
 
 def _search_equal_row(modes: Modes, mode: PowerMode) -> int | None:
-    knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
-    hits = np.flatnonzero((np.abs(modes.knobs - knobs) < CLOCK_TOLERANCE_MHZ).all(axis=1))
+    hits = np.flatnonzero((np.abs(modes.knobs - mode.knobs) < CLOCK_TOLERANCE_MHZ).all(axis=1))
     return int(hits[0]) if len(hits) else None
 
 

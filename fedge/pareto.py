@@ -59,9 +59,8 @@ def find_nearest_row(modes: Modes, mode: PowerMode) -> int:
 
 
 def _search_nearest_row(modes: Modes, mode: PowerMode) -> int:
-    knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
     largest = np.maximum(modes.knobs.max(axis=0), 1.0)
-    return int(np.argmin((np.abs(modes.knobs - knobs) / largest).sum(axis=1)))
+    return int(np.argmin((np.abs(modes.knobs - mode.knobs) / largest).sum(axis=1)))
 
 
 def build_front(

@@ -44,6 +44,11 @@ class PowerMode:
     gpu_mhz: float
     mem_mhz: float
 
+    @property
+    def knobs(self) -> tuple[float, float, float, float]:
+        """The fields in their order."""
+        return (self.cores, self.cpu_mhz, self.gpu_mhz, self.mem_mhz)
+
     def __str__(self) -> str:
         return f"{self.cores}c/{self.cpu_mhz:g}/{self.gpu_mhz:g}/{self.mem_mhz:g} MHz"
 
@@ -714,6 +719,7 @@ class TrainOptions:
         momentum: Momentum in [0, 1).
         proximal_mu: Weight of FedProx's proximal term; 0 turns it off.
         width: Share of every layer's channels to train, the leading ones; 1 for the whole network.
+        mixed: Whether to compute in half precision where torch considers it safe.
     """
 
     steps: int
@@ -722,6 +728,7 @@ class TrainOptions:
     momentum: float = 0.9
     proximal_mu: float = 0.0
     width: float = 1.0
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -739,11 +746,12 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Seconds of one download and one upload of the model, and the radio's energy above idle in joules."""
+    """Seconds of one download and one upload of the model, the radio's joules above idle, and the MB of both."""
 
     down_s: float
     up_s: float
     radio_j: float
+    moved_mb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class RequestMessage:
         model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
             known.
         proximal_mu: Weight of FedProx's proximal term.
+        learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
         trainable: Names of the arrays that mods see; the others are statistics and counters.
         shared: Measurements of other boards of the same kind, each with its ``board``.
@@ -76,6 +77,7 @@ class RequestMessage:
     goal: RoundGoal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
+    learning_rate: float | None = None
     shared: tuple[Measurement, ...] = ()
     recalled: tuple[Measurement, ...] = ()
     cancel_s: float | None = None

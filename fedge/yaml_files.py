@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 
 from fedge.errors import BadInput
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+R = TypeVar("R", bound="BaseModel")
 MAX_BYTES = 2_000_000
 """Largest file. A fleet of 1,000 boards, each with an entry of its own, has a tenth of it."""
 MAX_DEPTH = 40
@@ -86,6 +90,75 @@ def format_value(value: object) -> str:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
+
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+EXPECTED = {
+    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "text that is not empty",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list, in brackets or with a dash before each entry",
+    "dict_type": "a mapping (key: value)",
+    "greater_than_equal": "{ge:.10g} or more",
+    "greater_than": "more than {gt:.10g}",
+    "less_than_equal": "{le:.10g} or less",
+    "less_than": "less than {lt:.10g}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "literal_error": "{expected}",
+}
+"""The right value by pydantic's type of error; for other types its own message is used."""
+
+
+def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[str, str] | None = None) -> R:
+    """Validate parsed YAML as a record.
+
+    Args:
+        record: A pydantic model; keys that it takes besides its fields are in its attribute ``shorthands``.
+        given: The parsed YAML.
+        where: The file, and the place in it after ": ", for messages.
+        examples: An example of the line of a field, by the field's name.
+
+    Raises:
+        BadInput: With the first field that is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return record.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    limits = first.get("ctx", {})
+    location = [part for part in first["loc"] if part != "[key]"]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    where = f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
+    example = (examples or {}).get(str(location[-1]) if location else "", "")
+    example = f", for example {example}" if example else ""
+    if first["type"] == "extra_forbidden":
+        raise BadInput(where, "an unknown key", f"known here: {list_keys(record, location[:-1])}")
+    if first["type"] == "missing":
+        raise BadInput(where, "nothing", f"this key is needed{example}")
+    if first["type"] in {"model_type", "model_attributes_type"}:
+        right = f"a mapping with some of {list_keys(record, location)}"
+    elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
+        right = EXPECTED[first["type"]].format(**limits)
+    else:
+        text = first["msg"].removeprefix("Value error, ").splitlines()[0]
+        right = text[:1].lower() + text[1:]
+    raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+
+
+def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> str:
+    """List the keys of the record at a location within ``record``."""
+    for part in location:
+        hint = record.model_fields[part].annotation if part in record.model_fields else None
+        models = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and hasattr(one, "model_fields")]
+        record = models[0] if models else record
+    return ", ".join([*getattr(record, "shorthands", ()), *record.model_fields])
 
 
 class _BoundedLoader(yaml.SafeLoader):

@@ -7,9 +7,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import sys
-import threading
-from collections.abc import Generator
 from pathlib import Path
 
 # Before numpy or torch is imported: their thread pools are made once.
@@ -57,28 +54,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = _missing(mark) if item.get_closest_marker(mark) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-TRACED = "COVERAGE_PROCESS_CONFIG"
-"""A variable of every process that coverage measures, and of those that it starts."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
-    """Keep the tracer of ``make coverage`` out of slow tests and of the programs that they start: they take enough."""
-    settings = os.environ.get(TRACED)
-    if settings is None or item.get_closest_marker("slow") is None:
-        return (yield)
-    here, in_threads = sys.gettrace(), threading.gettrace()
-    del os.environ[TRACED]
-    sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
-    try:
-        return (yield)
-    finally:
-        os.environ[TRACED] = settings
-        threading.settrace(in_threads)  # type: ignore[arg-type]
-        sys.settrace(here)
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,6 +5,7 @@ Experiments are shortened (two rounds, on the backend ``local``); tables and run
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
@@ -37,6 +38,8 @@ NOT_RUN = {
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
     r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }
+if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
+    NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
     "here-quick|modes.yaml --out|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
     "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
@@ -101,7 +104,7 @@ def run(command: str, fedge: Launcher, *, refused: bool = False) -> None:
 
 
 def copy_experiments(folder: Path) -> None:
-    """Copy the shipped experiments, and those that pages show under a name, shortened."""
+    """Copy the shipped experiments, and those that pages show under a name, shortened; and the task files of pages."""
     shutil.copytree(ROOT / "experiments" / "configs", folder / "experiments" / "configs")
     for path in (folder / "experiments" / "configs").glob("*.yaml"):
         path.write_text(shorten(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -110,19 +113,18 @@ def copy_experiments(folder: Path) -> None:
             name = re.match(r"name: ([\w-]+)\n", block)
             if language == "yaml" and name is not None:
                 (folder / f"{name.group(1)}.yaml").write_text(shorten(block), encoding="utf-8")
+            file = re.match(r"# (\w+\.py)\n", block)
+            if language == "python" and file is not None:
+                (folder / file.group(1)).write_text(block, encoding="utf-8")
 
 
 def shorten(experiment: str) -> str:
-    """Two rounds on the backend ``local``, each with an eighth of the usual work."""
-    for pattern, text in (
-        (r"^rounds: \d+", "rounds: 2"),
-        (r"^backend: sim\b", "backend: local"),
-        (r"^ *local_epochs:.*\n|local_epochs: [\d.]+,? ?", ""),
-        (r"^workload:\n", "workload:\n  local_epochs: 0.25\n"),
-        (r"^workload: \{", "workload: {local_epochs: 0.25, "),
-    ):
-        experiment = re.sub(pattern, text, experiment, flags=re.MULTILINE)
-    return experiment
+    return re.sub(
+        r"^backend: sim\b",
+        "backend: local",
+        re.sub(r"^rounds: \d+", "rounds: 2", experiment, flags=re.MULTILINE),
+        flags=re.MULTILINE,
+    )
 
 
 def prepare(command: str, folder: Path, fedge: Launcher, finished_run: Path) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedge.errors import BadInput
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_files import read_store_version
-from fedge.yaml_files import read_yaml
+from fedge.yaml_files import read_yaml, validate_fields
 
 LOOPBACK = "127.0.0.1"
 
@@ -94,12 +94,4 @@ def read_settings(path: Path) -> DashboardSettings:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/board-page.md)")
-    try:
-        return DashboardSettings.model_validate(content)
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(DashboardSettings.model_fields)
-        right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
-        got = "nothing" if first["type"] == "missing" else repr(first["input"])
-        raise BadInput(f"{path}: {field}", got, right) from error
+    return validate_fields(DashboardSettings, content, str(path))

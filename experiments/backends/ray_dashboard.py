@@ -21,6 +21,7 @@ from experiments.backends.run_processes import (
     private_environment,
     spawn,
 )
+from fedge.child_processes import set_environment
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec
 from fedge.studies.ray_session import (
@@ -28,7 +29,6 @@ from fedge.studies.ray_session import (
     check_address,
     choose_port,
     is_free_port,
-    set_environment,
     temporary_ray_folder,
     uses_cluster,
 )

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from experiments.cli.command_output import make_console
+from experiments.cli.command_options import AsJson, TableDevice, TableWorkload
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
 from fedge.user_catalogue import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from experiments.report.tables import Table
     from fedge.analysis.cost_calibration import CalibrationOutcome
 
 
 def calibrate(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables in the normal form (CSV).")],
-    device: Annotated[str | None, typer.Option(help="The board; by default from the table's path.")] = None,
-    workload: Annotated[str | None, typer.Option(help="The workload; by default from the file's name.")] = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
     batch_size: Annotated[int | None, typer.Option(help="The batch size to fit, if a table holds several.")] = None,
     kind: Annotated[
         Literal["train", "infer"] | None,
@@ -38,7 +36,7 @@ def calibrate(
     to_knowledge: Annotated[
         bool, typer.Option("--to-knowledge", help="Write into $FEDGE_KNOWLEDGE, where profiles are found by name.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit the physical model of time and power to tables."""
     from fedge.analysis.cost_calibration import calibrate_tables
@@ -55,9 +53,9 @@ def calibrate(
         for outcome in outcomes:
             import_path(Path(str(outcome.written)), knowledge)
     if as_json:
-        typer.echo(json.dumps([asdict(outcome) for outcome in outcomes]))
+        print_json(outcomes)
     else:
-        make_console().print(build_outcome_table(outcomes))
+        build_outcome_table(outcomes).print(make_console())
 
 
 def _find_knowledge() -> Path:
@@ -69,21 +67,26 @@ def _find_knowledge() -> Path:
 
 
 def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
-    """Build a terminal table of the outcomes."""
-    from rich.table import Table
+    """Build a table of the outcomes."""
+    from experiments.report.tables import Table, number_cell, text_cell, value_cell
 
-    table = Table(title="Calibration error over all rows, percent")
-    words = ("board", "workload", "kind", "label", "written")
+    rows = []
+    for one in outcomes:
+        shares = (one.time_mape, one.time_p95_ape, one.power_mape, one.power_p95_ape)
+        repeated = f" (+{one.duplicates} repeated)" if one.duplicates else ""
+        rows.append(
+            (
+                *map(text_cell, (one.device, one.workload, one.kind)),
+                value_cell(one.batch_size),
+                number_cell(f"{one.rows}{repeated}", one.rows),
+                *(value_cell(100 * share, ".1f", "%") for share in shares),
+                text_cell(one.label),
+                text_cell(one.written),
+            )
+        )
     errors = ("time MAPE", "p95", "power MAPE", "p95")
-    for heading in ("board", "workload", "kind", "batch", "rows", *errors, "label", "written"):
-        table.add_column(heading, justify="left" if heading in words else "right")
-    for outcome in outcomes:
-        shares = (outcome.time_mape, outcome.time_p95_ape, outcome.power_mape, outcome.power_p95_ape)
-        names = (outcome.device, outcome.workload, outcome.kind, str(outcome.batch_size))
-        rows = f"{outcome.rows}" + (f" (+{outcome.duplicates} repeated)" if outcome.duplicates else "")
-        percents = (f"{100 * share:.1f}" for share in shares)
-        table.add_row(*names, rows, *percents, outcome.label, outcome.written or "-")
-    return table
+    heads = ("board", "workload", "kind", "batch", "rows", *errors, "label", "written")
+    return Table("calibration", heads, tuple(rows), "Calibration error over all rows, percent")
 
 
 def register_commands(app: typer.Typer) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, warn, write_output
+from experiments.cli.command_options import AsJson, build_options
+from experiments.cli.command_output import check_output, make_console, print_json, warn, write_output
 
 if TYPE_CHECKING:
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions
@@ -23,7 +22,6 @@ TABLE_WIDTH = 140
 """Width of a table that is not printed on a terminal."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `fedge characterise` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -59,7 +57,7 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
     Raises:
         BadInput: If the input is invalid; raised before any measurement.
     """
-    from fedge.characterisation.sweep_run import SweepOptions, run_sweep, sweep_outcome_to_dict
+    from fedge.characterisation.sweep_run import run_sweep, sweep_outcome_to_dict
     from fedge.characterisation.sweep_store import SweepResult
 
     def write_report(result: SweepResult) -> list[Path]:
@@ -67,11 +65,9 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
 
         return characterisation_page.write_report(result)
 
-    outcome = run_sweep(
-        SweepOptions(plan, out, again), note=warn, show_progress=show_progress, write_report=write_report
-    )
+    outcome = run_sweep(plan, out, again=again, note=warn, show_progress=show_progress, write_report=write_report)
     if as_json:
-        typer.echo(json.dumps(sweep_outcome_to_dict(outcome)))
+        print_json(sweep_outcome_to_dict(outcome))
     else:
         from experiments.report.characterisation.sweep_terminal import describe_outcome
 
@@ -83,11 +79,11 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
 
 def list_points(plan: Path, out: Path | None, as_json: bool) -> None:
     """Print the points in order, with their state and, for emulated boards, their duration."""
-    from fedge.characterisation.sweep_run import SweepOptions, list_sweep
+    from fedge.characterisation.sweep_run import list_sweep
 
-    listing = list_sweep(SweepOptions(plan, out))
+    listing = list_sweep(plan, out)
     if as_json:
-        typer.echo(json.dumps([asdict(point) for point in listing.points]))
+        print_json(listing.points)
         return
     from experiments.report.characterisation.sweep_terminal import describe_listing
 
@@ -115,7 +111,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
         task = progress.add_task("starting", total=total)
 
         def report(words: str, step: str) -> None:
-            tried = total - run.remaining_count
+            tried = total - len(run.remaining_points)
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
@@ -144,9 +140,9 @@ def characterise_report(folder: Folder) -> None:
 def characterise_predict(
     folder: Folder,
     *,
-    mode: Annotated[
+    modes: Annotated[
         list[str] | None,
-        typer.Option(metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
+        typer.Option("--mode", metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
     ] = None,
     board: Annotated[str | None, typer.Option(help="The board, if the sweep has several.")] = None,
     workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
@@ -164,27 +160,15 @@ def characterise_predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
+    parameters = locals()
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    options = EpochPredictionOptions(
-        folder,
-        modes=tuple(mode or ()),
-        board=board,
-        workload=workload,
-        kind=kind,
-        batch_size=batch_size,
-        workers=workers,
-        prefetch=prefetch,
-        storage=storage,
-        cache=cache,
-        method=method,
-        best=best,
-    )
+    options = build_options(EpochPredictionOptions, parameters)
     predictions = predict_epochs(options)
     if loader_out is not None:
         _write_loader(options, loader_out)
     if as_json:
-        typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))
+        print_json(predictions)
         return
     from rich.console import Console
 

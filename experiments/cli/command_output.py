@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,11 @@ def _starts_with(path: Path, starts: str) -> bool:
             return file.read(len(starts)).lower() == starts.lower().encode()
     except OSError:
         return False
+
+
+def print_json(value: object, *, indent: int | None = None) -> None:
+    """Print a record, or anything that holds records, as JSON."""
+    sys.stdout.write(json.dumps(value, indent=indent, default=dataclasses.asdict) + "\n")
 
 
 def write_json(json_file: Path | None, value: object) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_job_progress, write_json
+from experiments.cli.command_options import AsJson, RowsFile, build_options
+from experiments.cli.command_output import check_output, make_console, print_json, show_job_progress, write_json
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -60,24 +59,10 @@ def run(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
 ) -> None:
     """Train one network and serve another on this machine, and measure latencies, violations and throughput."""
+    parameters = locals()
     from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    options = ConcurrentRunOptions(
-        train=train,
-        infer=infer,
-        how=how,
-        minutes=minutes,
-        seconds=seconds,
-        rate_hz=rate_hz,
-        arrivals=arrivals,
-        latency_s=latency_s,
-        infer_batch=infer_batch,
-        train_batch=train_batch,
-        device=device,
-        worker=worker,
-        seed=seed,
-        threads=threads,
-    )
+    options = build_options(ConcurrentRunOptions, parameters)
     run_and_print(options, json_file)
 
 
@@ -88,12 +73,13 @@ def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None
         BadInput: If an option is invalid; raised before anything is started.
         RunFailed: If a worker cannot continue.
     """
+    from experiments.fleet.process_cleanup import handle_signals
     from experiments.report.analysis.side_by_side_terminal import build_outcome_table
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
 
     check_output("--json", json_file, RUN_START)
     console = make_console()
-    with _exit_on_signals():
+    with handle_signals(_exit):
         result = run_concurrent_jobs(options, _RunDisplay(options, console))
     if result.outcomes:
         build_outcome_table(list(result.outcomes), options.latency_s).print(console)
@@ -144,19 +130,9 @@ class _RunDisplay:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit, so that workers are ended and remote services withdrawn."""
-
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _exit(number: int, _frame: object) -> None:
+    """End on a signal by an exit, so that workers are ended and remote services withdrawn."""
+    sys.exit(128 + number)
 
 
 @app.command("eval")
@@ -168,8 +144,11 @@ def evaluate(
     infer: Annotated[
         list[Path] | None, typer.Option(metavar="TABLE", help="An inference job's measured table; may be repeated.")
     ] = None,
-    strategy: Annotated[
-        str, typer.Option(help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own.")
+    strategies: Annotated[
+        str,
+        typer.Option(
+            "--strategy", help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own."
+        ),
     ] = "fedge",
     problems: Annotated[
         str, typer.Option(metavar="default|FILE", help="Fulcrum's grid of problems, or a YAML or JSON list.")
@@ -190,18 +169,15 @@ def evaluate(
     batch_size: Annotated[
         int | None, typer.Option(help="The batch size of training, if a table holds several.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
+    json_file: RowsFile = None,
 ) -> None:
     """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes."""
+    parameters = locals()
     from fedge.studies.serving.job_tables import JobTableOptions
     from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    tables = JobTableOptions(
-        tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
-    )
-    options = StrategyStudyOptions(
-        tables, strategy, problems, reuse=reuse, sample=sample, seed=seed, seeds=seeds, plausible=plausible
-    )
+    tables = build_options(JobTableOptions, parameters)
+    options = build_options(StrategyStudyOptions, parameters, tables=tables)
     evaluate_strategies(options, json_file)
 
 
@@ -213,7 +189,7 @@ def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -
         FedgeError: At the end, if a strategy failed.
     """
     from experiments.report.analysis.strategy_terminal import print_strategies
-    from fedge.studies.serving.strategy_scores import row_to_dict
+    from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
     check_output("--json", json_file, "[")
@@ -229,7 +205,7 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
     """Run all jobs in parallel, by default on all cores available to this process, with a progress line on standard
     error.
     """
-    from fedge.studies.ray_session import limit_to_one_thread
+    from fedge.child_processes import limit_to_one_thread
     from fedge.studies.serving.strategy_study import run_timed_job
     from fedge.studies.task_pool import run_jobs
 
@@ -255,8 +231,8 @@ def plan(
         str | None, typer.Option(help="The board whose calibrated costs are used without tables.")
     ] = None,
     train_workload: Annotated[str | None, typer.Option(help="With --device: the workload to train.")] = None,
-    infer_workload: Annotated[
-        list[str] | None, typer.Option(help="With --device: a workload to serve; up to three.")
+    infer_workloads: Annotated[
+        list[str] | None, typer.Option("--infer-workload", help="With --device: a workload to serve; up to three.")
     ] = None,
     batch_sizes: Annotated[
         str | None, typer.Option(metavar="N,...", help="Batch sizes of inference; by default those of the tables.")
@@ -267,26 +243,15 @@ def plan(
     arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "constant",
     strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; none for nothing.")] = "fedge",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan mode, batch sizes and interleaving of training and inference within limits."""
+    parameters = locals()
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    jobs = ConcurrentJobOptions(
-        train=train,
-        infer=tuple(infer or ()),
-        device=device,
-        train_workload=train_workload,
-        infer_workloads=tuple(infer_workload or ()),
-        latency_s=tuple(latency_s or ()),
-        rate_hz=tuple(rate_hz or ()),
-        batch_sizes=batch_sizes,
-        batch_size=batch_size,
-    )
-    print_plan(
-        ConcurrentPlanOptions(jobs, power_w=power_w, arrivals=arrivals, strategy=strategy, seed=seed), as_json=as_json
-    )
+    jobs = build_options(ConcurrentJobOptions, parameters)
+    print_plan(build_options(ConcurrentPlanOptions, parameters, jobs=jobs), as_json=as_json)
 
 
 def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
@@ -295,7 +260,7 @@ def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
 
     advice = advise_interleaving(options)
     if as_json:
-        typer.echo(json.dumps(interleaving_advice_to_dict(advice), indent=2))
+        print_json(interleaving_advice_to_dict(advice), indent=2)
         return
     from experiments.report.analysis.interleaving_terminal import print_interleaving
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_output import make_console
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json
+from experiments.report.quantities import LABEL_MARKS
 from fedge.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
-LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
-"""Mark in front of a number in a narrow table, by its label."""
 KNOB_TITLES = (
     ("cores", "Cores", ""),
     ("cpu_mhz", "CPU", " MHz"),
@@ -35,7 +34,6 @@ SPEC_FIGURES = (
 )
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 BoardName = Annotated[str, typer.Argument(metavar="NAME")]
 
 app = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
@@ -44,35 +42,14 @@ app = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_ma
 @app.command("list")
 def devices_list(as_json: AsJson = False) -> None:
     """List every board of the catalogue."""
-    list_devices(make_console(), as_json)
-
-
-@app.command("show")
-def devices_show(name: BoardName, as_json: AsJson = False) -> None:
-    """Show one board: knobs, presets, rails, figures and their sources."""
-    show_device(name, make_console(), as_json)
-
-
-@app.command("modes")
-def devices_modes(
-    name: BoardName,
-    preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show a board's power modes."""
-    show_modes(name, preset=preset, every=every, console=make_console(), json=as_json)
-
-
-def list_devices(console: Console, json: bool = False) -> None:
-    """Print one line per board of the catalogue."""
     from rich.text import Text
 
     from fedge.devices import catalogue
 
     specs = catalogue.load_catalogue()
-    if json:
-        _print_json(console, [_summary_data(spec) for spec in specs.values()])
+    console = make_console()
+    if as_json:
+        print_json([_summary_data(spec) for spec in specs.values()], indent=2)
         return
     table = _make_table()
     table.add_column("Board", style="cyan", no_wrap=True)
@@ -88,19 +65,16 @@ def list_devices(console: Console, json: bool = False) -> None:
                        "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
 
 
-def show_device(name: str, console: Console, json: bool = False) -> None:
-    """Print one board: tables, figures and presets with labels and sources.
-
-    Raises:
-        UnknownName: If the board is not in the catalogue.
-    """
+@app.command("show")
+def devices_show(name: BoardName, as_json: AsJson = False) -> None:
+    """Show one board: knobs, presets, rails, figures and their sources."""
     from rich.text import Text
 
     from fedge.devices import catalogue
 
-    spec = catalogue.find(name, where="NAME")
-    if json:
-        _print_json(console, _spec_data(spec))
+    spec, console = catalogue.find(name, where="NAME"), make_console()
+    if as_json:
+        print_json(_spec_data(spec), indent=2)
         return
     console.print(Text.assemble((spec.title, "bold"), f"  ({spec.name})"))
     table = _make_table()
@@ -114,21 +88,23 @@ def show_device(name: str, console: Console, json: bool = False) -> None:
     _print_presets(console, spec)
 
 
-def show_modes(name: str, preset: str | None, every: bool, console: Console, json: bool = False) -> None:
-    """Print a board's power modes: tables and presets, one preset's mode, or every mode as CSV.
-
-    Raises:
-        UnknownName: If the board or preset does not exist.
-    """
+@app.command("modes")
+def devices_modes(
+    name: BoardName,
+    preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a board's power modes."""
     from fedge.devices import catalogue
 
-    spec = catalogue.find(name, where="NAME")
+    spec, console = catalogue.find(name, where="NAME"), make_console()
     if preset is not None:
-        _print_preset(console, spec, preset, json)
+        _print_preset(console, spec, preset, as_json)
     elif every:
-        _print_all(console, spec, json)
-    elif json:
-        _print_json(console, {"device": spec.name, "count": _count_modes(spec)} | _modes_data(spec))
+        _print_all(console, spec, as_json)
+    elif as_json:
+        print_json({"device": spec.name, "count": _count_modes(spec)} | _modes_data(spec), indent=2)
     else:
         _print_knobs(console, spec)
         _print_presets(console, spec)
@@ -168,22 +144,22 @@ def _print_presets(console: Console, spec: DeviceSpec) -> None:
     console.print(Text("Preset clocks outside the table are set to the nearest table entry.", style="dim"))
 
 
-def _print_preset(console: Console, spec: DeviceSpec, preset: str, json: bool) -> None:
+def _print_preset(console: Console, spec: DeviceSpec, preset: str, as_json: bool) -> None:
     if preset not in spec.presets:
         raise UnknownName("--preset", preset, tuple(spec.presets))
     mode = spec.presets[preset]
-    if json:
-        _print_json(console, _mode_data(mode))
+    if as_json:
+        print_json(_mode_data(mode), indent=2)
         return
     console.print(f"{spec.name} {preset}: {mode}", highlight=False)
 
 
-def _print_all(console: Console, spec: DeviceSpec, json: bool) -> None:
+def _print_all(console: Console, spec: DeviceSpec, as_json: bool) -> None:
     from fedge.modes import build_grid
 
     modes = build_grid(spec)
-    if json:
-        _print_json(console, [_mode_data(mode) for mode in modes])
+    if as_json:
+        print_json([_mode_data(mode) for mode in modes], indent=2)
         return
     rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
     console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
@@ -267,7 +243,3 @@ def _make_table() -> Table:
     from rich.table import Table
 
     return Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-
-
-def _print_json(console: Console, value: object) -> None:
-    console.out(jsonlib.dumps(value, indent=2), highlight=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import Overrides, Seed
 from experiments.cli.command_output import check_output, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -136,9 +137,7 @@ def board(
 def run(
     *,
     config: Annotated[Path, typer.Argument(metavar="EXP.yaml", help="YAML file of the experiment.")],
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
-    ] = None,
+    override: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Local run folder; by default runs/<name>-<time>.")] = None,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
@@ -162,7 +161,7 @@ def profile(
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tables, one subfolder per board.")] = Path(
         "profiles"
     ),

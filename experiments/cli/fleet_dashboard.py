@@ -9,7 +9,7 @@ from contextlib import suppress
 from experiments.backends.simulation import find_free_port
 from experiments.fleet import selected_fleet
 from experiments.fleet.dashboard_tunnel import find_dashboard_address, no_page_error, open_tunnel, probe_page
-from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.server_connection import build_connection
 
@@ -31,7 +31,7 @@ def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) 
         _announce(f"http://{page.host}:{page.port}/", opened)
         return
     local_port = port or find_free_port()
-    with suppress(KeyboardInterrupt), signals_as_interrupt(), open_tunnel(server, page, local_port) as wait:
+    with suppress(KeyboardInterrupt), handle_signals(), open_tunnel(server, page, local_port) as wait:
         _announce(f"http://127.0.0.1:{local_port}/ is the page of {server.name}, until Ctrl-C", opened)
         wait()
 

@@ -13,7 +13,7 @@ from experiments.cli.fleet_playbook import DONE, FAILED, follow_playbook
 from experiments.fleet import selected_fleet
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.report.quantities import duration, energy
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, text_cell, value_cell
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_record
@@ -93,8 +93,8 @@ def _row_cells(row: FleetProfileRow) -> tuple[Any, ...]:
         text_cell(record["board"]),
         text_cell(f"{len(record['modes'])} of {record['modes_wanted']}"),
         text_cell(_describe_failure(row) if row.failure else done),
-        number_cell(duration(record["seconds"]), record["seconds"]),
-        number_cell(energy(record["joules"]), record["joules"]),
+        value_cell(record["seconds"], duration),
+        value_cell(record["joules"], energy),
         text_cell(str(row.table)),
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import make_console, print_line, warn
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json, print_line, warn
 
 if TYPE_CHECKING:
     from fedge.knowledge.knowledge_folder import KnowledgeEntry
@@ -28,7 +27,6 @@ Folder = Annotated[
     ),
 ]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Name of an entry, or its beginning.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 COLUMNS = ("entry", "what", "board", "workload", "batch", "rows", "label", "date")
 
 
@@ -49,9 +47,9 @@ def list_knowledge(
     for line in listing.damaged:
         warn(line)
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries]))
+        print_json(entries)
         return
-    from experiments.report.tables import Table, number_cell, text_cell
+    from experiments.report.tables import Table, text_cell, value_cell
 
     rows = tuple(
         (
@@ -59,8 +57,8 @@ def list_knowledge(
             text_cell(one.form),
             text_cell(f"{one.device} ({len(one.boards)})" if one.boards else one.device),
             text_cell(one.workload),
-            number_cell(str(one.batch_size), one.batch_size),
-            number_cell(str(one.rows), one.rows),
+            value_cell(one.batch_size),
+            value_cell(one.rows),
             text_cell(one.label),
             text_cell(one.date[:10]),
         )
@@ -80,7 +78,7 @@ def show(entry: Entry, folder: Folder = None) -> None:
     place = _find_folder(folder)
     found = find_entry(place, entry)
     read_content(place, found)
-    typer.echo(json.dumps(asdict(found), indent=2))
+    print_json(found, indent=2)
 
 
 @app.command("import")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from experiments.cli.command_options import InputShape
 from experiments.cli.command_output import check_output, make_console
 
 
@@ -22,9 +23,7 @@ def layers(
     ],
     *,
     batch: Annotated[int, typer.Option(min=1, help="Samples per minibatch.")] = 1,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
+    input_shape: InputShape = None,
     kind: Annotated[
         Literal["train", "infer"],
         typer.Option(help="infer: a forward pass; train: a training step, which costs three times as much."),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +21,8 @@ from experiments.cli import (
     profile_commands,
     select_board_commands,
 )
-from experiments.cli.command_output import make_console
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -93,14 +92,14 @@ calibrate_costs.register_commands(app)
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check which packages, backends and data can be used on this machine."""
     from experiments.backends.environment_check import check_environment
 
     findings = check_environment()
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+        print_json(findings)
         return
     from rich.table import Table
 

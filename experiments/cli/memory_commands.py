@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
+from experiments.cli.command_options import AsJson, InputShape
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    show_progress,
+    write_json,
+    write_output,
+)
 from fedge.atomic_files import write_text
 
 app = typer.Typer(
@@ -63,10 +70,8 @@ def predict(
     *,
     device: Annotated[str, typer.Option(help="The board.")] = "tx2",
     batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per training step.")] = 32,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    input_shape: InputShape = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict peak memory and time of a training step, and the largest batch that fits."""
     from fedge.analysis.memory_prediction import memory_prediction_to_dict, predict_memory
@@ -74,7 +79,7 @@ def predict(
 
     prediction = predict_memory(model, device, batch, input_shape, usable_mb=estimate_usable_mb)
     if as_json:
-        typer.echo(json.dumps(memory_prediction_to_dict(prediction), indent=2))
+        print_json(memory_prediction_to_dict(prediction), indent=2)
         return
     from experiments.report.analysis.memory_terminal import print_prediction
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import ChartPage, build_options
 from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
-from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def place(
     model: Model,
     *,
     device: Annotated[str, typer.Option(help="The board; `here` for this machine, with --measurements.")],
-    rate: Annotated[
-        float | None, typer.Option(metavar="HZ", help="Images per second to keep up with; full load by default.")
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="HZ", help="Images per second to keep up with; full load by default."),
     ] = None,
     objective: Annotated[
         str | None, typer.Option(help="throughput, latency or energy; by default latency with a rate, else throughput.")
@@ -55,32 +56,22 @@ def place(
         Path | None, typer.Option(metavar="FILE", help="Your measurements (CSV), to which the board is fitted.")
     ] = None,
     input_shape: InputShape = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
+    html: ChartPage = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the plan as JSON.")] = None,
 ) -> None:
     """Plan instances, batch sizes and precisions of a network on a board's accelerators."""
+    parameters = locals()
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-    options = PlacementOptions(
-        model=model,
-        device=device,
-        rate_hz=rate,
-        objective=objective,
-        max_power_w=max_power_w,
-        max_latency_s=max_latency_s,
-        batches=batches,
-        instances=instances,
-        on=on,
-        measurements=measurements,
-        input_shape=input_shape,
-    )
+    options = build_options(PlacementOptions, parameters)
     print_placement(options, html, json_file)
 
 
 def print_placement(options: PlacementOptions, html: Path | None, json_file: Path | None) -> None:
     """Plan, print and write the results."""
     from experiments.report.analysis.placement_terminal import print_placement_advice
-    from fedge.analysis.placement.placement_advice import PLACEMENT_FORMAT, advise_placement, placement_advice_to_dict
+    from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
+    from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
     check_output("--json", json_file, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
     check_output("--html", html, "<!doctype html")
@@ -120,20 +111,13 @@ def place_run(
     ] = None,
 ) -> None:
     """Run instances of a network side by side on this machine and measure their throughput."""
+    parameters = locals()
     from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
 
     if model is None:
         _runtimes_table(list_host_runtimes()).print(make_console())
         return
-    options = PlacementRunOptions(
-        model,
-        instances=tuple(instances or ()),
-        batches=batches,
-        most=most,
-        seconds=seconds,
-        sensor=sensor,
-        input_shape=input_shape,
-    )
+    options = build_options(PlacementRunOptions, parameters)
     print_placement_runs(options, out)
 
 
@@ -159,11 +143,9 @@ def _measurements_table(runs: Sequence[PlacementRun]) -> Table:
     rows = tuple(
         (
             text_cell(each.measurement.placement),
-            number_cell(f"{each.measurement.images_per_s:.1f}", each.measurement.images_per_s),
+            value_cell(each.measurement.images_per_s, ".1f"),
             number_cell(" + ".join(f"{1e3 * one.median_s:.1f}" for one in each.instance_runs)),
-            number_cell(
-                UNKNOWN if each.measurement.watts is None else f"{each.measurement.watts:.1f}", each.measurement.watts
-            ),
+            value_cell(each.measurement.watts, ".1f"),
         )
         for each in runs
     )

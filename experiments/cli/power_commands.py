@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_output import make_console
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedge.devices.board_check import BoardCheckFinding
     from fedge.devices.node_settings import NodeSettings
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Settings = Annotated[
     Path | None, typer.Option(help="The board's settings; by default /etc/fedge/node.yaml if it exists.")
 ]
@@ -38,7 +37,7 @@ def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: As
 
     state = read_power_state(_read_settings(settings, socket).power_socket)
     if as_json:
-        typer.echo(json.dumps(state))
+        print_json(state)
     else:
         print_state(make_console(), state)
 
@@ -71,7 +70,7 @@ def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: 
 
     described = describe_power_modes(_read_settings(settings, socket).power_socket)
     if as_json:
-        typer.echo(json.dumps(described))
+        print_json(described)
     else:
         print_modes(make_console(), described)
 
@@ -87,49 +86,41 @@ def power_restore(settings: Settings = None, socket: PowerSocket = None, as_json
 
 def print_modes(console: Console, described: Mapping[str, Any]) -> None:
     """Print knobs and presets."""
-    from rich.table import Table
-    from rich.text import Text
-
+    from experiments.report.tables import lay_out_lines
     from fedge.devices.board_power import WIRE_KNOBS, format_wire_mode
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for knob, name, unit in WIRE_KNOBS:
-        values = described["allowed"][knob]
-        table.add_row(name, ", ".join(f"{value / unit:g}" for value in values) or "not on this board")
+    allowed = described["allowed"]
+    lines = [
+        (name, ", ".join(f"{value / unit:g}" for value in allowed[knob]) or "not on this board")
+        for knob, name, unit in WIRE_KNOBS
+    ]
     for preset in described["presets"]:
         marks = [
             word for word, true in (("default", preset["default"]), ("needs a reboot", preset["needs_reboot"])) if true
         ]
         note = f"  ({', '.join(marks)})" if marks else ""
-        table.add_row(Text(preset["name"]), Text(f"{format_wire_mode(preset['mode'])}{note}"))
-    console.print(table)
+        lines.append((preset["name"], f"{format_wire_mode(preset['mode'])}{note}"))
+    console.print(lay_out_lines(lines))
 
 
 def print_state(console: Console, answer: Mapping[str, Any]) -> None:
     """Print the state returned by ``read_power_state``."""
-    from rich.table import Table
-    from rich.text import Text
-
+    from experiments.report.tables import lay_out_lines
     from fedge.devices.board_power import WIRE_KNOBS
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for knob, name, unit in WIRE_KNOBS:
-        value = answer["mode"].get(knob)
-        table.add_row(
-            name,
-            ("not on this board" if answer["mode"] else "cannot be read") if value is None else f"{value / unit:g}",
-        )
-    preset, lease = answer.get("preset"), answer.get("lease")
-    table.add_row("stock mode", Text(preset["name"] if preset else "unknown"))
-    table.add_row("held by", Text(f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody"))
-    table.add_row(
-        "changed", "yes: 'fedge power restore' restores the original state" if answer.get("changed") else "no"
-    )
+    mode, preset, lease = answer["mode"], answer.get("preset"), answer.get("lease")
+    unknown = "not on this board" if mode else "cannot be read"
+    lines = [
+        *((name, unknown if mode.get(knob) is None else f"{mode[knob] / unit:g}") for knob, name, unit in WIRE_KNOBS),
+        ("stock mode", preset["name"] if preset else "unknown"),
+        ("held by", f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody"),
+        ("changed", "yes: 'fedge power restore' restores the original state" if answer.get("changed") else "no"),
+    ]
     if answer.get("temperature_c") is not None:
-        table.add_row("hottest", f"{answer['temperature_c']:.1f} C")
+        lines.append(("hottest", f"{answer['temperature_c']:.1f} C"))
     if answer.get("stopped"):
-        table.add_row("refuses changes", Text(str(answer["stopped"])))
-    console.print(table)
+        lines.append(("refuses changes", str(answer["stopped"])))
+    console.print(lay_out_lines(lines))
 
 
 def board_check(
@@ -149,7 +140,7 @@ def board_check(
     report("measuring the link ...")
     findings = (*findings, check_link(given.telemetry))
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+        print_json(findings)
     else:
         print_findings(make_console(), findings)
     if not is_passed(findings):

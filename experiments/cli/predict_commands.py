@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli import predict_use
-from experiments.cli.command_output import check_output, make_console, show_progress, warn, write_json, write_output
-from experiments.cli.predict_use import AsJson
+from experiments.cli.command_options import (
+    AsJson,
+    ChartPage,
+    RowsFile,
+    Seed,
+    TableBatchSize,
+    TableDevice,
+    TableWorkload,
+    build_options,
+)
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    show_progress,
+    warn,
+    write_json,
+    write_output,
+)
 from fedge.errors import BadInput, FedgeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
+    from experiments.report.tables import Table
     from fedge.devices.tables.table_import import TableImport
     from fedge.knowledge.fit_options import ModelFitOptions
     from fedge.knowledge.reference_networks import ReferenceNetworks
@@ -41,20 +55,20 @@ PriorWithout = Annotated[
         "--prior-without", metavar="NAME", help="Leave this workload or board out of the prior; may be repeated."
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="The board; by default from the table's path.")]
-WorkloadName = Annotated[str | None, typer.Option("--workload", help="The workload; by default from the file's name.")]
-BatchSize = Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")]
-Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]
 
 
 @app.command("eval")
 def evaluate(
     *,
-    target: Annotated[list[Path], typer.Option(metavar="TABLE", help="Table to predict; may be repeated.")],
-    reference: References = None,
-    method: Annotated[
+    targets: Annotated[
+        list[Path], typer.Option("--target", metavar="TABLE", help="Table to predict; may be repeated.")
+    ],
+    references: References = None,
+    methods: Annotated[
         str | None,
-        typer.Option(help="Predictors, separated by commas; by default fedge, and powertrain with a reference."),
+        typer.Option(
+            "--method", help="Predictors, separated by commas; by default fedge, and powertrain with a reference."
+        ),
     ] = None,
     modes: Annotated[str, typer.Option(help="Numbers of profiled modes, separated by commas.")] = "10,20,50",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
@@ -66,29 +80,17 @@ def evaluate(
         str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
-    device: Device = None,
-    workload: WorkloadName = None,
-    batch_size: BatchSize = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
+    json_file: RowsFile = None,
+    html: ChartPage = None,
 ) -> None:
     """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them."""
+    parameters = locals()
     from fedge.studies.prediction_options import PredictionStudyOptions
 
-    options = PredictionStudyOptions(
-        targets=tuple(target),
-        references=tuple(reference or ()),
-        methods=method,
-        modes=modes,
-        seeds=seeds,
-        budgets=budgets,
-        explorer=explorer,
-        choice=choice,
-        prior_without=tuple(prior_without or ()),
-        device=device,
-        workload=workload,
-        batch_size=batch_size,
-    )
+    options = build_options(PredictionStudyOptions, parameters)
     evaluate_predictors(options, json_file, html)
 
 
@@ -126,7 +128,7 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
 @app.command("train-reference")
 def train_reference(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
-    batch_size: BatchSize = None,
+    batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed."""
@@ -134,24 +136,28 @@ def train_reference(
 
     results = train_reference_networks(tables, batch_size)
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results]))
+        print_json(results)
         return
-    make_console().print(_build_reference_table(results))
+    _build_reference_table(results).print(make_console())
     for result in results:
         typer.echo(f"kept: {result.file}")
 
 
 def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
-    from rich.table import Table
+    from experiments.report.tables import Table, text_cell, value_cell
 
-    table = Table(title="Reference networks; error on held-out modes, percent")
-    for heading in ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", ""):
-        table.add_column(heading, justify="left" if heading in {"board", "workload", ""} else "right", overflow="fold")
-    for r in results:
-        errors = (f"{100 * error:.1f}" for error in (r.time_mape, r.power_mape))
-        end = (f"{r.train_s:.1f}", "cached" if r.cached else "trained")
-        table.add_row(r.device, r.workload, f"{r.rows}", *errors, *end)
-    return table
+    rows = tuple(
+        (
+            *map(text_cell, (one.device, one.workload)),
+            value_cell(one.rows),
+            *(value_cell(100 * error, ".1f", "%") for error in (one.time_mape, one.power_mape)),
+            value_cell(one.train_s, ".1f", "s"),
+            text_cell("cached" if one.cached else "trained"),
+        )
+        for one in results
+    )
+    heads = ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", "network")
+    return Table("reference-networks", heads, rows, "Reference networks; error on held-out modes, percent")
 
 
 @app.command("import")
@@ -162,7 +168,7 @@ def import_(
     steps: Annotated[
         Path | None, typer.Option(metavar="FILE", help="For logs: a CSV file with the times of each mode's steps.")
     ] = None,
-    batch_size: BatchSize = None,
+    batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert measurements of other tools to the normal form."""
@@ -170,7 +176,7 @@ def import_(
 
     outcome = import_table(source, layout, out, steps=steps, batch_size=batch_size)
     if as_json:
-        typer.echo(json.dumps(asdict(outcome)))
+        print_json(outcome)
     else:
         _print_import(outcome)
 
@@ -201,31 +207,19 @@ def fit(
     ] = None,
     cost_s: Annotated[float | None, typer.Option(help="Limit on the profiling time, in seconds.")] = None,
     cost_j: Annotated[float | None, typer.Option(help="Limit on the profiling energy, in joules.")] = None,
-    reference: References = None,
+    references: References = None,
     prior_without: PriorWithout = None,
-    device: Device = None,
-    workload: WorkloadName = None,
-    batch_size: BatchSize = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Fit a model of a board's time and power to a table, or by profiling an emulated board."""
+    parameters = locals()
     from fedge.knowledge.fit_options import ModelFitOptions
 
-    options = ModelFitOptions(
-        table=table,
-        method=method,
-        modes=modes,
-        explorer=explorer,
-        cost_s=cost_s,
-        cost_j=cost_j,
-        references=tuple(reference or ()),
-        prior_without=tuple(prior_without or ()),
-        device=device,
-        workload=workload,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    options = build_options(ModelFitOptions, parameters)
     fit_to_file(options, out, as_json)
 
 
@@ -239,7 +233,7 @@ def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
     fitted = fit_model(options, warn)
     save_model(out, fitted.model)
     if as_json:
-        typer.echo(json.dumps({**model_summary_to_dict(fitted.summary), "file": str(out)}))
+        print_json({**model_summary_to_dict(fitted.summary), "file": str(out)})
         return
     predict_use.print_summary(fitted.summary)
     sys.stdout.write(f"written: {out}\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import check_output, make_console, print_line, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fedge.knowledge.saved_model import ModelChoice, ModelFront
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `fedge predict fit` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 QUANTITIES = ("step_s", "power_w", "energy_j")
 INTERVAL_ENDS = {"": "value", "_low90": "low90", "_high90": "high90"}

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson, InputShape, Seed, build_options
 from experiments.cli.command_output import make_console, warn
 
 if TYPE_CHECKING:
     from fedge.characterisation.board_profile import ProfileOutcome, ProfilingCampaign
     from fedge.characterisation.profiling_journal import ProfilingHistory
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -38,9 +37,7 @@ def profile(
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
+    input_shape: InputShape = None,
     infer: Annotated[bool, typer.Option("--infer", help="Profile inference instead of training (emulated).")] = False,
     limit_s: Annotated[
         float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
@@ -48,29 +45,17 @@ def profile(
     budget_s: Annotated[
         float | None, typer.Option(min=1.0, help="Seconds of this start; the next start goes on.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    seed: Seed = 0,
     settings: Annotated[
         Path | None, typer.Option(help="Settings of the local board; by default /etc/fedge/node.yaml.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a board's time and power in many modes, each until it has settled; can be stopped and resumed."""
+    parameters = locals()
     from fedge.characterisation.board_profile import ProfileOptions, profile_board
 
-    options = ProfileOptions(
-        board,
-        workload=workload,
-        out=out,
-        modes=modes,
-        explorer=explorer,
-        batch_size=batch_size,
-        seed=seed,
-        settings=settings,
-        limit_s=limit_s,
-        budget_s=budget_s,
-        infer=infer,
-        input_shape=input_shape,
-    )
+    options = build_options(ProfileOptions, parameters)
     outcome = profile_board(options, note=warn, show_progress=show_progress)
     typer.echo(json.dumps(asdict(outcome)) if as_json else describe_profile(outcome))
 

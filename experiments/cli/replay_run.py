@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import make_console, print_line, show_job_progress
-from experiments.cli.run_experiment import AsJson, interrupt_on_sigterm
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress
+from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def replay(
     with interrupt_on_sigterm(), show_job_progress(draws) as report:
         result = replay_run(folder, changes, draws, workers, report)
     if as_json:
-        sys.stdout.write(json.dumps(asdict(result)) + "\n")
+        print_json(result)
         return
     build_replay_table(result).print(make_console())
     for note in _list_notes(result):

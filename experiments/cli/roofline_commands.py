@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from experiments.cli.command_options import InputShape, build_options
 from experiments.cli.command_output import check_output, make_console
 from fedge.atomic_files import write_text
 
@@ -58,10 +59,8 @@ def network(
             help="The mode to show: a preset's name, or as 12/2201.6/1300.5/3199; by default the chosen one.",
         ),
     ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per batch.")] = 1,
+    input_shape: InputShape = None,
+    batch_size: Annotated[int, typer.Option("--batch", min=1, max=2**16, help="Samples per batch.")] = 1,
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
     ] = 1.05,
@@ -77,17 +76,10 @@ def network(
     ] = None,
 ) -> None:
     """Place a network on a board's time and energy rooflines, and choose the mode of least energy within a slowdown."""
+    parameters = locals()
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions
 
-    options = RooflineOptions(
-        model,
-        device=device,
-        mode=mode,
-        input_shape=input_shape,
-        batch_size=batch,
-        max_slowdown=max_slowdown,
-        tables=tables,
-    )
+    options = build_options(RooflineOptions, parameters)
     print_roofline(options, html, json_file)
 
 

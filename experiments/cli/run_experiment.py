@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_output import make_console
+from experiments.cli.command_options import AsJson, Overrides
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput, RunFailed
 from fedge.telemetry import run_folder
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from fedge.experiment import Experiment
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]
 RayPort = Annotated[
     int | None, typer.Option("--ray-dashboard-port", min=1024, max=65535, help="Port of Ray's dashboard.")
@@ -41,9 +39,7 @@ def run(
     config: Annotated[Path, typer.Argument(help="YAML file of the experiment.")],
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
-    ] = None,
+    override: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")
@@ -191,7 +187,7 @@ def _launch(
         console.print(note, soft_wrap=True)
     console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
     if as_json:
-        sys.stdout.write(json.dumps({**summary, "folder": str(folder)}) + "\n")
+        print_json({**summary, "folder": str(folder)})
 
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -262,15 +258,8 @@ def _prefix_errors(config: Path) -> Iterator[None]:
         raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
 
 
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that the run's processes are ended as well."""
+def interrupt_on_sigterm() -> AbstractContextManager[None]:
+    """Treat SIGTERM as Ctrl-C inside the block, so that the run's processes are ended as well."""
+    from experiments.fleet.process_cleanup import handle_signals
 
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handle_signals(numbers=(signal.SIGTERM,))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from experiments.cli.command_output import make_console, print_line
-from experiments.cli.run_experiment import AsJson
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json, print_line
 
 if TYPE_CHECKING:
     from fedge.experiment import Experiment
@@ -53,7 +51,7 @@ def status(
     """Show how far a run is, what went wrong in it, and what can be done next."""
     found = read_run_status(folder)
     if as_json:
-        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+        print_json(found)
         return
     print_line(f"{found.name}: {found.state}, {found.rounds} of {found.planned} rounds")
     if found.rounds:

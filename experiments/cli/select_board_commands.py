@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.command_options import InputShape, build_options
 from experiments.cli.command_output import check_output, make_console
 
 
@@ -26,34 +27,28 @@ def select_board(
     ] = None,
     max_epoch_s: Annotated[float | None, typer.Option(help="Limit of an epoch's time, in seconds.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch.")] = 50_000,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step; by default the workload's own, otherwise 16.")
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Samples per step; by default the workload's own, otherwise 16."),
     ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
+    input_shape: InputShape = None,
     by: Annotated[str, typer.Option(help="Objective: time, energy, or both (their product).")] = "time",
-    board: Annotated[
-        list[str] | None, typer.Option(help="Only this board; may be repeated. By default all boards of the catalogue.")
+    boards: Annotated[
+        list[str] | None,
+        typer.Option("--board", help="Only this board; may be repeated. By default all boards of the catalogue."),
     ] = None,
     infer: Annotated[bool, typer.Option("--infer", help="Rank for inference instead of training.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the ranking as JSON.")] = None,
 ) -> None:
     """Rank boards, each in its best mode, by time, energy and fit in memory."""
+    parameters = locals()
     from experiments.report.analysis.board_selection_terminal import print_board_selection
     from fedge.analysis import board_selection
     from fedge.client.memory_scaling import estimate_usable_mb
 
     check_output("--json", json_file, "{")
-    options = board_selection.BoardSelectionOptions(
-        workload,
-        batch_size=batch,
-        input_shape=input_shape,
-        samples=samples,
-        limits=board_selection.BoardLimits(max_power_w, max_epoch_s),
-        by=by,
-        boards=tuple(board or ()),
-        infer=infer,
+    options = build_options(
+        board_selection.BoardSelectionOptions, parameters, limits=board_selection.BoardLimits(max_power_w, max_epoch_s)
     )
     selection = board_selection.select_board(options, estimate_usable_mb)
     print_board_selection(make_console(), selection)

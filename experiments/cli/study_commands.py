@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
+from experiments.cli.command_options import (
+    ChartPage,
+    Overrides,
+    RowsFile,
+    TableBatchSize,
+    TableDevice,
+    TableWorkload,
+    build_options,
+)
 from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
 from fedge.errors import BadInput
 
@@ -25,8 +34,6 @@ R = TypeVar("R")
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of repetitions, with seeds from 1.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")]
 
 
 class _Study(Protocol[R]):
@@ -44,36 +51,32 @@ def mode_choice(
     table: Annotated[
         Path, typer.Option(metavar="TABLE", help="Measured table that serves as the board's truth (CSV).")
     ],
-    deadline_ratio: Annotated[
+    ratios: Annotated[
         list[float] | None,
-        typer.Option(help="Deadlines are drawn from 1 to this multiple of the fastest round; may be repeated."),
+        typer.Option(
+            "--deadline-ratio",
+            help="Deadlines are drawn from 1 to this multiple of the fastest round; may be repeated.",
+        ),
     ] = None,
     rounds: Rounds = 100,
-    policy: Annotated[str, typer.Option(help="Policies, separated by commas: fedge, bofl, maxn, oracle.")] = "fedge",
+    policies: Annotated[
+        str, typer.Option("--policy", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
+    ] = "fedge",
     seeds: Seeds = 10,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per round; by default the published number of the board.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="The board; by default from the table's path.")] = None,
-    workload: Annotated[str | None, typer.Option(help="The workload; by default from the file's name.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")] = None,
-    json_file: JsonFile = None,
-    html: Html = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
+    json_file: RowsFile = None,
+    html: ChartPage = None,
 ) -> None:
     """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt."""
+    parameters = locals()
     from fedge.studies.mode_choice_options import ModeChoiceOptions
 
-    options = ModeChoiceOptions(
-        table=table,
-        ratios=tuple(deadline_ratio or (2.0,)),
-        rounds=rounds,
-        policies=policy,
-        seeds=seeds,
-        steps=steps,
-        device=device,
-        workload=workload,
-        batch_size=batch_size,
-    )
+    options = build_options(ModeChoiceOptions, parameters)
     study_mode_choice(options, json_file, html)
 
 
@@ -103,12 +106,13 @@ def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: 
 def fleet(
     config: Annotated[Path, typer.Argument(metavar="FLEET", help="YAML file of an experiment; nothing is trained.")],
     *,
-    policy: Annotated[
+    policies: Annotated[
         str | None,
         typer.Option(
+            "--policy",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
             "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
-            "own module:function."
+            "own module:function.",
         ),
     ] = None,
     rounds: Rounds = 20,
@@ -116,9 +120,7 @@ def fleet(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of every board per round; by default about 30 s at MAXN.")
     ] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -126,21 +128,14 @@ def fleet(
             "learn, for fleets of up to a million. By default columns from 2,000 boards on."
         ),
     ] = None,
-    json_file: JsonFile = None,
-    html: Html = None,
+    json_file: RowsFile = None,
+    html: ChartPage = None,
 ) -> None:
     """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
+    parameters = locals()
     from experiments.backends.study_backend import FleetStudyOptions
 
-    options = FleetStudyOptions(
-        config,
-        policies=policy,
-        rounds=rounds,
-        seeds=seeds,
-        steps=steps,
-        overrides=tuple(override or ()),
-        engine=engine,
-    )
+    options = build_options(FleetStudyOptions, parameters)
     study_fleet(options, json_file, html)
 
 

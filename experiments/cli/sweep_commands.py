@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import make_console, print_line, show_job_progress
-from experiments.cli.run_experiment import AsJson, RayDashboard, RayPort, interrupt_on_sigterm
+from experiments.cli.command_options import AsJson
+from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress
+from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
 from fedge.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def start_sweep(
     for line in _list_notes(summary, folder / run_folder.REPORT):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        sys.stdout.write(json.dumps(json.loads((folder / SUMMARY_JSON).read_text(encoding="utf-8"))) + "\n")
+        print_json(json.loads((folder / SUMMARY_JSON).read_text(encoding="utf-8")))
     if summary.failures:
         reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
         raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from experiments.cli.command_output import check_output, write_output
+from experiments.cli.command_options import ChartPage, InputShape, build_options
+from experiments.cli.command_output import check_output, print_json, write_output
 from experiments.cli.roofline_commands import DefaultCommandGroup
 from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
@@ -37,14 +38,12 @@ def find(
     ],
     *,
     device: Annotated[str, typer.Option(help="The board, as `fedge devices list` names it.")],
-    batch: Annotated[int, typer.Option(help="Samples per training step.")] = 32,
+    batch_size: Annotated[int, typer.Option("--batch", help="Samples per training step.")] = 32,
     max_memory_mb: Annotated[
         float | None, typer.Option(help="Limit of training's memory; by default what the board leaves for it.")
     ] = None,
     max_step_s: Annotated[float | None, typer.Option(help="Limit of a training step's time at MAXN.")] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
+    input_shape: InputShape = None,
     method: Annotated[
         str, typer.Option(help="Ranking of the channels: l1 or l2 (norm of their weights), or random.")
     ] = "l1",
@@ -56,27 +55,16 @@ def find(
         Path | None, typer.Option(metavar="DIR", help="Write each variant with its weights into a folder there.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
+    html: ChartPage = None,
     check_training: Annotated[
         bool, typer.Option("--check-training", help="Train the largest variant for some steps on this machine.")
     ] = False,
 ) -> None:
     """Find the largest channel-pruned variants of a network that a board can train."""
+    parameters = locals()
     from fedge.analysis.topology.topology_result import TopologyOptions
 
-    options = TopologyOptions(
-        model=model,
-        device=device,
-        batch_size=batch,
-        max_memory_mb=max_memory_mb,
-        max_step_s=max_step_s,
-        input_shape=input_shape,
-        method=method,
-        round_to=round_to,
-        variants=variants,
-        confidence=confidence,
-        seed=seed,
-    )
+    options = build_options(TopologyOptions, parameters)
     print_variants(options, out=out, json_file=json_file, html=html, check_training=check_training)
 
 
@@ -128,6 +116,6 @@ def show(
 
     variant = read_variant(file)
     if form == "json":
-        typer.echo(json.dumps(variant_to_dict(variant)))
+        print_json(variant_to_dict(variant))
     else:
         topology_report.print_variant(variant, every_layer=every)

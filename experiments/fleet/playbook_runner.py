@@ -22,7 +22,7 @@ from experiments.fleet.playbook_events import (
     parse_events,
     shorten,
 )
-from experiments.fleet.process_cleanup import end_playbook_on_error, signals_as_interrupt
+from experiments.fleet.process_cleanup import end_playbook_on_error, handle_signals
 from fedge.errors import BadInput, RunFailed
 
 INSTALL_COMMAND = "pip install 'fedge[fleet]'"
@@ -83,7 +83,7 @@ def execute_playbook(
     mark = uuid.uuid4().hex
     with open_new_log(log) as out, tempfile.TemporaryDirectory(prefix="fedge-fleet-") as private:
         listener = _EventListener(out, tell)
-        with signals_as_interrupt(), end_playbook_on_error(mark):
+        with handle_signals(), end_playbook_on_error(mark):
             ended = runner.run(
                 private_data_dir=private,
                 project_dir=str(call.folder),

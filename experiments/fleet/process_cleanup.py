@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import FrameType
@@ -24,22 +24,25 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 Alive = Callable[[], set[int]]
 
 
+def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Act on a signal as on Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C inside the block; must be called in the main thread."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
+def handle_signals(
+    handler: Callable[[int, FrameType | None], None] = raise_interrupt, numbers: Iterable[signal.Signals] = SIGNALS
+) -> Iterator[None]:
+    """Call ``handler``, by default Ctrl-C's, on signals inside the block; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, replaced in before.items():
+            signal.signal(number, replaced)
 
 
 @contextlib.contextmanager

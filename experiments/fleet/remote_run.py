@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
 
-from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
@@ -151,7 +151,7 @@ def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str],
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        with signals_as_interrupt():
+        with handle_signals():
             code = process.wait()
     except KeyboardInterrupt:
         say(f"stopping the run on {server.name}; Ctrl-C again does not wait for it")
@@ -202,8 +202,8 @@ def prepare_folder(folder: Path) -> None:
         raise BadInput("--out", f"{folder} ({error.strerror})", "a folder that you may write") from error
 
 
-def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Sequence[str] = FLOWER_PATHS) -> bool:
-    """Copy the run folder from the server, without the paths ``left_out``; it appears complete or not at all.
+def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:
+    """Copy the run folder from the server, without ``FLOWER_PATHS``; it appears complete or not at all.
 
     Returns:
         False if the run did not create a folder.
@@ -212,7 +212,7 @@ def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Seq
         RunFailed: If the transfer fails.
     """
     words = ["sh", "-c", 'test -d "$1" || exit 3; cd "$1" && shift && exec tar -cf - "$@" .', "sh", f"{job}/{RUN}"]
-    command = server.command(*words, *(f"--exclude={path}" for path in left_out))
+    command = server.command(*words, *(f"--exclude={path}" for path in FLOWER_PATHS))
     fresh = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)

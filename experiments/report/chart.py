@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from experiments.report.palette import ALARM, COLOURS
+
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 """Above the plot and left-aligned, so that it never covers data."""
@@ -245,6 +247,17 @@ def step_trace(
     return {**trace, "x0": begin, "dx": step}
 
 
+HIGHLIGHTS = {"star": (15, ALARM), "diamond": (13, COLOURS[1]), "square": (12, COLOURS[2])}
+"""Size and colour of a highlighted point by its symbol: MAXN, the choice, the request."""
+
+
+def highlight_trace(name: str, x: float, y: float, symbol: str, hover: str) -> Trace:
+    """Return one point with a white edge; ``hover`` follows its name."""
+    size, colour = HIGHLIGHTS[symbol]
+    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1.5, "color": "white"}}
+    return scatter_trace(name, [x], [y], marker=marker, hover=[f"{name}: {hover}"])
+
+
 def heatmap_trace(
     x: Sequence[Any],
     y: Sequence[Any],
@@ -253,24 +266,22 @@ def heatmap_trace(
     colours: Sequence[tuple[float, str]],
     hover: Sequence[Sequence[str]],
     texts: Sequence[Sequence[str]] | None = None,
-    ends: tuple[float, float] = (0.0, 1.0),
     **more: Any,
 ) -> Trace:
     """Return a heat map without colour bar.
 
-    ``z`` has rows of values, of which None leaves a cell empty; ``colours`` are those of the shares 0 to 1 of the range
-    between ``ends``.
+    ``z`` has rows of values from 0 to 1, of which None leaves a cell empty; ``colours`` are those of the values.
     """
     words = {} if texts is None else {"text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}}
-    scale = {"zmin": ends[0], "zmax": ends[1], "colorscale": [list(stop) for stop in colours], "showscale": False}
+    scale = {"zmin": 0.0, "zmax": 1.0, "colorscale": [list(stop) for stop in colours], "showscale": False}
     cells = {"x": _escape_texts(x), "y": _escape_texts(y), "z": z, "xgap": 1, "ygap": 1}
     return {"type": "heatmap", **cells, **scale, "hovertext": hover, "hoverinfo": "text", **words, **more}
 
 
-def horizontal_line(y: float, colour: str, *, width: float = 1.2, dash: str = "dot") -> dict[str, Any]:
-    """Return a line across the whole plot, for a layout's ``shapes``."""
+def horizontal_line(y: float, colour: str, *, width: float = 1.2) -> dict[str, Any]:
+    """Return a dotted line across the whole plot, for a layout's ``shapes``."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
-    return {"type": "line", **ends, "line": {"color": colour, "width": width, "dash": dash}}
+    return {"type": "line", **ends, "line": {"color": colour, "width": width, "dash": "dot"}}
 
 
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
@@ -281,13 +292,13 @@ def row_axis(names: Sequence[str]) -> dict[str, Any]:
     return {**ticks, "range": [count - 0.4, -0.6], "showgrid": False, "fixedrange": True}
 
 
-def spread_range(values: Sequence[float], least_share: float = 0.1) -> list[float]:
+def spread_range(values: Sequence[float]) -> list[float]:
     """Return an axis range around positive values that does not magnify small differences.
 
-    It is at least ``least_share`` of the largest value long. The values include the ends of error bars.
+    It is at least a tenth of the largest value long. The values include the ends of error bars.
     """
     low, high = min(values), max(values)
-    length = max(1.16 * (high - low), least_share * high)
+    length = max(1.16 * (high - low), 0.1 * high)
     begin = max(0.0, (low + high - length) / 2)
     return [begin, begin + length]
 

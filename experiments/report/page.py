@@ -10,12 +10,14 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from markupsafe import Markup
 
 from experiments.report.chart import JSON_DIGITS, Chart, to_json_value
 from experiments.report.palette import SHARE_COLOURS
+from fedge.atomic_files import write_text
 from fedge.types import Label
 
 if TYPE_CHECKING:
@@ -65,10 +67,41 @@ class Card:
     wide: bool = False
 
 
-def render_page(title: str, head: Markup, sections: Sequence[Section], foot: str | Markup) -> str:
-    """Render a page; ``head`` has its heading, headline figures and provenance."""
+def write_page(out: Path, title: str, sections: Sequence[Section], foot: str | Markup, **head: Any) -> None:
+    """Write a page atomically; the arguments are those of ``render_page``."""
+    write_text(out, render_page(title, sections, foot, **head))
+
+
+def render_page(
+    title: str,
+    sections: Sequence[Section],
+    foot: str | Markup,
+    *,
+    facts: Iterable[str | Markup],
+    heading: str = "",
+    lead: Markup = EMPTY,
+    cards: Iterable[Card] = (),
+    notes: Iterable[str | Markup] = (),
+    below: Markup = EMPTY,
+) -> str:
+    """Render a page.
+
+    Args:
+        title: Title of the window, and the heading unless there is another.
+        sections: Its sections.
+        foot: Its last line.
+        facts: The line of facts below the heading.
+        heading: Another heading.
+        lead: Paragraphs before the headline figures.
+        cards: The headline figures.
+        notes: Paragraphs after them.
+        below: What follows the notes: tables, style, scripts.
+    """
     from plotly.offline import get_plotlyjs
 
+    head = Markup('<h1>{}</h1><p class="soft">{}</p>').format(heading or title, Markup(" · ").join(facts))
+    figures = tuple(cards)
+    head += lead + (render_cards(figures) if figures else EMPTY) + Markup().join(map(render_paragraph, notes)) + below
     charts = [to_json_value(_chart_data(chart), JSON_DIGITS) for section in sections for chart in section.charts]
     # "<" is escaped, so that no text in the data can end the script element.
     data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -85,12 +118,6 @@ def render_page(title: str, head: Markup, sections: Sequence[Section], foot: str
             share_colours=", ".join(colour for _, colour in SHARE_COLOURS),
         )
     )
-
-
-def render_head(title: str, facts: Iterable[str | Markup], *rest: Markup) -> Markup:
-    """Render a page's heading, a line of facts, and what follows them."""
-    line = Markup(" · ").join(facts)
-    return Markup('<h1>{}</h1><p class="soft">{}</p>').format(title, line) + Markup().join(rest)
 
 
 def render_cards(cards: Iterable[Card]) -> Markup:

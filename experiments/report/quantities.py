@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
+LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
+"""Mark in front of a number in a narrow table, by its label."""
 BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 

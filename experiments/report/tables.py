@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from experiments.report.quantities import UNKNOWN
+from experiments.report.quantities import UNKNOWN, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -247,6 +247,18 @@ def text_cell(value: object) -> Cell:
 def number_cell(shown: str, value: float | None = None, unit: str = "") -> Cell:
     """Create a numeric cell with formatted text and the unrounded number behind it."""
     return Cell(shown, numeric=True, value=value, unit=unit)
+
+
+def value_cell(value: float | None, shown: str | Callable[[float], str] = "", unit: str = "") -> Cell:
+    """Create a numeric cell of a value as a format or a function shows it; a dash if unknown."""
+    if value is None:
+        return number_cell(UNKNOWN)
+    return number_cell(f"{value:{shown}}" if isinstance(shown, str) else shown(value), value, unit)
+
+
+def percent_cell(share: float | None, digits: int = 1) -> Cell:
+    """Create a cell of a share in percent; a dash if unknown."""
+    return number_cell(percent(share, digits), None if share is None else 100 * share, "%")
 
 
 def swatch_cell(colour: str, name: str) -> Cell:

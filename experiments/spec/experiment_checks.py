@@ -61,6 +61,7 @@ from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_la
 from fedge.workloads import load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_task
+from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -116,6 +117,7 @@ def check_experiment(experiment: Experiment) -> None:
     check_loader(experiment)
     check_serving(experiment)
     workloads.check_task(experiment.workload.task)
+    check_schedule(experiment.workload, experiment.rounds)
     _check_predictor(experiment)
     _check_strategy(experiment.strategy, "strategy")
     _check_policy(experiment)

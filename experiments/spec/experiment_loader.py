@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
@@ -20,6 +21,7 @@ from fedge.costs.layers.network_source import VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
@@ -35,12 +37,14 @@ NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
 NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name", "mods": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
-NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
-"""Overriding one of these invalidates the stored layers of the experiment's network."""
+NETWORK_FIELD = re.compile(
+    r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?|fleet\.(?P<planned>\d+)\.serving\.placement"
+)
+"""Overriding one of these invalidates the stored layers of a network, or what a plan gave."""
 LOADER_FIELD = re.compile(r"fleet\.(?P<place>\d+)\.loader\.model")
 """Overriding one of these invalidates the stored hash of the loader's file."""
 MODEL_FILES = (".onnx", ".json")
-OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
@@ -104,13 +108,17 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     found = NETWORK_FIELD.fullmatch(field)
     if found is None:
         return
-    section = workload if found["place"] is None else _find_entry_section(raw, found["place"], "serving")
+    place = found["place"] or found["planned"]
+    section = workload if place is None else _find_entry_section(raw, place, "serving")
     network = section.get("network") if isinstance(section, dict) else None
     if not isinstance(section, dict) or not isinstance(network, dict):
         return
     _forget_layers(network)
     if section.get("cost") == Path(str(network.get("model"))).stem:
         del section["cost"]
+    if field.endswith(".placement"):
+        for name in ("placed", "network", "batch_sizes"):
+            section.pop(name, None)
 
 
 def _find_entry_section(raw: Mapping[str, Any], place: str, name: str) -> dict[str, Any]:
@@ -197,7 +205,8 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
     if isinstance(filled.get("workload"), Mapping):
         filled["workload"] = _fill_network(filled["workload"])
     if isinstance(filled.get("fleet"), list):
-        filled["fleet"] = [_fill_serving(entry) for entry in filled["fleet"]]
+        folder = path.resolve().parent
+        filled["fleet"] = [_fill_serving(entry, folder, f"fleet[{i}]") for i, entry in enumerate(filled["fleet"])]
     return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
 
 
@@ -215,26 +224,35 @@ def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) ->
     return found
 
 
-def _fill_serving(entry: Any) -> Any:
+def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("serving"), Mapping):
         return entry
-    return {**entry, "serving": _fill_network(entry["serving"])}
+    serving = entry["serving"]
+    if isinstance(serving.get("placement"), str) and serving.get("placed") is None:
+        plan = folder / Path(serving["placement"]).expanduser()
+        serving = {**read_planned_service(plan, f"{where}.serving.placement"), **serving}
+    return {**entry, "serving": _fill_network(serving)}
 
 
 def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a section, workload or serving, with its network spelled out and its cost named after it.
 
-    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    A task file, or a task of fedge's that stands for no other workload, is priced by its own network without a cost or
+    network; its samples are in memory.
     """
     network, task = section.get("network"), section.get("task")
     if isinstance(network, str):
         network = {"model": network}
-    if network is None and "cost" not in section and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
-        network = {"model": task, "loading": "cached"}
+    if network is None and "cost" not in section and isinstance(task, str) and _is_priced_by_own_layers(task):
+        network = {"model": task, "loading": "cached", "mixed": section.get("mixed_precision", False)}
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
     return {"cost": Path(network["model"]).stem, **section, "network": network}
+
+
+def _is_priced_by_own_layers(task: str) -> bool:
+    return task.endswith(TASK_FILE_SUFFIX) or (task in TASKS and TASKS[task].own_cost)
 
 
 def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -352,7 +370,9 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
         changes["availability"] = availability.model_copy(update={"trace": absolute(availability.trace)})
     if entry.serving is not None:
         network = _make_model_absolute(entry.serving.network, absolute)
-        changes["serving"] = entry.serving.model_copy(update={"network": network})
+        place = entry.serving.placement
+        serving = {"network": network, "placement": place if place is None else absolute(place)}
+        changes["serving"] = entry.serving.model_copy(update=serving)
     if entry.loader is not None and entry.loader.model is not None:
         changes["loader"] = entry.loader.model_copy(update={"model": absolute(entry.loader.model)})
     if entry.device.endswith((".yaml", ".yml")):
@@ -376,7 +396,7 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     if work.network is None:
         return experiment
     _check_cost_name(work.cost, work.network.model, where)
-    if work.network.layers is None and work.network.model == work.task:
+    if work.network.layers is None and work.network.model == work.task and work.task.endswith(TASK_FILE_SUFFIX):
         return _add_task_layers(experiment, where)
     counted = _count_layers(work.network, f"{where}: workload.network")
     if work.network.layers is None:

@@ -208,6 +208,7 @@ def _count_trained_bytes(experiment: Experiment) -> int:
     return sum(array.nbytes for array in load_experiment_task(experiment).initial_arrays(experiment.seed).values())
 
 
+WORKER_ACCELERATOR = "cuda-cores"
 MAX_LATENCY_S = 1000.0
 """Upper end of the latency histograms, in seconds; a board also warms up for as long as its latency budget."""
 
@@ -221,6 +222,7 @@ def check_serving(experiment: Experiment) -> None:
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
             _check_model(entry.serving, f"fleet[{i}].serving")
+            _check_placed(experiment, entry, f"fleet[{i}].serving.placement")
             if entry.serving.latency_s > MAX_LATENCY_S:
                 got = f"{entry.serving.latency_s:g} s"
                 raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
@@ -234,6 +236,18 @@ def check_serving(experiment: Experiment) -> None:
 def _check_model(spec: ServingSpec, where: str) -> None:
     if spec.model is not None and spec.model not in TASKS:
         raise UnknownName(f"{where}.model", spec.model, tuple(TASKS))
+
+
+def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None:
+    placed = None if entry.serving is None else entry.serving.placed
+    if placed is None:
+        return
+    device = find(entry.device).name
+    if placed.device != device:
+        raise BadInput(where, f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+    if experiment.backend == "fleet" and placed.accelerator != WORKER_ACCELERATOR:
+        right = f"a plan for {WORKER_ACCELERATOR}, on which a real board's worker infers: --on {WORKER_ACCELERATOR}"
+        raise BadInput(where, f"a plan for {placed.accelerator}", right)
 
 
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
@@ -329,4 +343,9 @@ def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, 
         return {}
     costs = price_service(device, spec)
     label = weakest_label(cost.label for cost in costs)
-    return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}
+    if spec.placed is None:
+        return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}
+    placed = spec.placed
+    plan = f"{placed.batch_s:.3g} s and {placed.power_w:.3g} W a batch on {placed.accelerator} ({placed.precision})"
+    source = f"{spec.cost}: planned {plan} at MAXN ({placed.label}), other modes by {costs[0].source}"
+    return {"serving": {"label": weakest_label([label, placed.label]), "source": source}}

@@ -168,12 +168,12 @@ def count_batches(n: int) -> int:
     return min(MAX_BATCHES, max(n // MIN_BATCH_SIZE, min(n, MIN_BATCHES)))
 
 
-def variance_inflation(means: Floats) -> float:
+def variance_inflation(values: Floats, max_correlation: float = MAX_CORRELATION) -> float:
     """Return the factor, at least 1, by which correlation between neighbours raises the variance of the mean."""
-    centred = means - means.mean()
+    centred = values - values.mean()
     power = float(centred @ centred)
     together = float(centred[1:] @ centred[:-1]) / power if power > 0 else 0.0
-    held = min(max(together, 0.0), MAX_CORRELATION)
+    held = min(max(together, 0.0), max_correlation)
     return (1.0 + held) / (1.0 - held)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge import __version__
 from fedge.characterisation.emulated_costs import WORKER_MB, EmulatedCosts, estimate_costs
@@ -55,6 +56,7 @@ DVFS_SLOWER, DVFS_POWER = 1.01, 0.99
 RANGE_SD = 2.0
 """The paper's spreads are (max - min) of a few boards or runs; this is the number of standard deviations that the
 range of three or four normal values covers (1.7 and 2.1)."""
+CONTAINER_NOTE = "a container is emulated as making no difference (HiPC 2023: negligible on AGX Orin)"
 MAX_TRACE_SAMPLES = 1200
 """Maximum length of a sensor trace; a default that bounds file and page sizes."""
 
@@ -88,20 +90,13 @@ class EmulatedRig:
     """A ``MeasurementRig`` whose noise depends on seed and point only, so that a resumed sweep gives equal results."""
 
     def __init__(self, spec: DeviceSpec, board: str, models: dict[str, str], seed: int) -> None:
-        self.spec, self.board = spec, board
+        self.spec, self.board, self.maxn, self.software = spec, board, spec.maxn, {"fedge": __version__}
         self._models, self._seed = models, seed
-
-    @property
-    def maxn(self) -> PowerMode | None:
-        return self.spec.maxn
-
-    @property
-    def software(self) -> dict[str, str]:
-        return {"fedge": __version__}
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
         mode = point.mode or self.spec.maxn
-        if not _has_mode(self.spec, mode):
+        tables = (self.spec.cores, self.spec.cpu_mhz, self.spec.gpu_mhz, self.spec.mem_mhz)
+        if any(value not in table for value, table in zip(astuple(mode), tables, strict=True)):
             return f"{mode} is no mode of the {self.spec.title}"
         if point.storage != DEFAULT_STORAGE and self._models.get(point.storage, point.storage) not in load_storages():
             return f"no emulated storage is called {point.storage}; there are {', '.join(load_storages())}"
@@ -134,7 +129,7 @@ class EmulatedRig:
             simulated = simulate_epoch(fed, steps, _draw_jitter(steps, slower, number == 0, rng))
             watts = more_power * costs.power_w(mode, simulated) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
             epochs.append(_SimulatedEpoch(number, fed, simulated, watts))
-        return self._build_measurement(point, costs=costs, epochs=epochs, cached=cached, course=course)
+        return self._build_measurement(point, costs, epochs, cached, sample_hz=course.sample_hz)
 
     def idle(self, seconds: float) -> None:
         """Do nothing: emulated points do not depend on what ran before."""
@@ -158,28 +153,29 @@ class EmulatedRig:
         costs: EmulatedCosts,
         epochs: list[_SimulatedEpoch],
         cached: _CacheModel,
-        course: MeasurementSchedule,
+        *,
+        sample_hz: float,
     ) -> PointMeasurement:
         mode = point.mode or self.spec.maxn
+        memory_mb = costs.memory_mb + point.workers * WORKER_MB
+        columns = _join_epochs(epochs, costs, mode)
         thermal = build_thermal_model(self.spec, AMBIENT_C)
         rows: list[EpochSummary] = []
         for one in epochs:
             start_c = rows[-1].temperature_c or AMBIENT_C if rows else thermal.ambient_c
-            row = _summarise_epoch(one, costs=costs, mode=mode, cached=cached, workers=point.workers)
+            row = _summarise_epoch(one, columns, costs, cached=cached, cores=mode.cores, memory_mb=memory_mb)
             end_c = thermal.temperature_after_c(start_c, row.power_w or 0.0, row.e2e_s)
             rows.append(dataclasses.replace(row, temperature_c=end_c, throttled=end_c > TRIP_C))
         first = epochs[-1].pipeline
         return PointMeasurement(
             point,
-            minibatches=_concatenate_minibatches(epochs),
+            minibatches=MinibatchTimes(**{one.name: columns[one.name] for one in dataclasses.fields(MinibatchTimes)}),
             epochs=tuple(rows),
-            sensor_trace=_build_sensor_trace(
-                epochs, costs=costs, mode=mode, sample_hz=course.sample_hz, rows=rows, workers=point.workers
-            ),
+            sensor_trace=_build_sensor_trace(columns, rows, cores=mode.cores, memory_mb=memory_mb, sample_hz=sample_hz),
             label="estimated",
             source=f"an emulated {self.spec.title}: input-pipeline model, computing by the network's layers",
             seconds=sum(row.e2e_s for row in rows),
-            notes=_runtime_notes(point),
+            notes=() if point.runtime == "bare" else (CONTAINER_NOTE,),
             power_label="estimated",
             parameters={
                 "cores": float(mode.cores),
@@ -242,13 +238,38 @@ def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generato
     return Jitter(fetch, preprocess, compute)
 
 
+def _join_epochs(epochs: list[_SimulatedEpoch], costs: EmulatedCosts, mode: PowerMode) -> dict[str, NDArray[Any]]:
+    """Join the minibatches of all epochs: the fields of ``MinibatchTimes``, power, busy cores, GPU time and reads."""
+    counts = [len(one.simulated.step_s) for one in epochs]
+    begins_s = np.concatenate([[0.0], np.cumsum([one.simulated.e2e_s for one in epochs])[:-1]])
+    names = (*PART_FIELDS, "step_s", "start_s", "cpu_busy")
+    columns = {name: np.concatenate([getattr(one.simulated, name) for one in epochs]) for name in names}
+    return {
+        **columns,
+        "epoch": np.repeat([one.number for one in epochs], counts).astype(np.int64),
+        "step": np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
+        "start_s": columns["start_s"] + np.repeat(begins_s, counts),
+        "power_w": np.concatenate([one.power_w for one in epochs]),
+        "gpu_s": np.minimum(costs.compute_cost(mode).gpu_s, columns["compute_s"]),
+        "read_mb": np.repeat(
+            [(1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size for one in epochs], counts
+        ),
+    }
+
+
 def _summarise_epoch(
-    one: _SimulatedEpoch, costs: EmulatedCosts, mode: PowerMode, cached: _CacheModel, workers: int
+    one: _SimulatedEpoch,
+    columns: dict[str, NDArray[Any]],
+    costs: EmulatedCosts,
+    *,
+    cached: _CacheModel,
+    cores: int,
+    memory_mb: float,
 ) -> EpochSummary:
-    simulated, steps = one.simulated, len(one.simulated.step_s)
-    e2e_s, energy_j = simulated.e2e_s, float(one.power_w @ simulated.step_s)
-    gpu_s = float(np.minimum(costs.compute_cost(mode).gpu_s, simulated.compute_s).sum())
-    sums: dict[str, Any] = {name: float(getattr(simulated, name).sum()) for name in PART_FIELDS}
+    own = {name: values[columns["epoch"] == one.number] for name, values in columns.items()}
+    e2e_s, step_s, steps = one.simulated.e2e_s, own["step_s"], len(own["step_s"])
+    energy_j = float(own["power_w"] @ step_s)
+    sums: dict[str, Any] = {name: float(own[name].sum()) for name in PART_FIELDS}
     return EpochSummary(
         epoch=one.number,
         steps=steps,
@@ -256,78 +277,32 @@ def _summarise_epoch(
         **sums,
         energy_j=energy_j,
         power_w=energy_j / e2e_s,
-        cpu_load=min(1.0, float(simulated.cpu_busy @ simulated.step_s) / e2e_s / mode.cores),
-        gpu_load=gpu_s / e2e_s,
-        memory_mb=costs.memory_mb + workers * WORKER_MB,
+        cpu_load=min(1.0, float(own["cpu_busy"] @ step_s) / e2e_s / cores),
+        gpu_load=float(own["gpu_s"].sum()) / e2e_s,
+        memory_mb=memory_mb,
         disk_read_mb=(1.0 - one.pipeline.cached) * costs.fed.file_mb * steps * costs.batch_size,
         resident_before=cached.resident_share(one.number),
         resident_after=cached.resident_share(one.number + 1),
     )
 
 
-def _concatenate_minibatches(epochs: list[_SimulatedEpoch]) -> MinibatchTimes:
-    begins_s = np.concatenate([[0.0], np.cumsum([one.simulated.e2e_s for one in epochs])[:-1]])
-
-    counts = [len(one.simulated.step_s) for one in epochs]
-    return MinibatchTimes(
-        epoch=np.repeat([one.number for one in epochs], counts).astype(np.int64),
-        step=np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
-        start_s=_join_epochs(epochs, "start_s") + np.repeat(begins_s, counts),
-        **{name: _join_epochs(epochs, name) for name in (*PART_FIELDS, "step_s")},
-    )
-
-
-def _join_epochs(epochs: list[_SimulatedEpoch], name: str) -> Floats:
-    column: Floats = np.concatenate([getattr(one.simulated, name) for one in epochs])
-    return column
-
-
 def _build_sensor_trace(
-    epochs: list[_SimulatedEpoch],
-    costs: EmulatedCosts,
-    mode: PowerMode,
-    sample_hz: float,
-    rows: list[EpochSummary],
-    workers: int,
+    columns: dict[str, NDArray[Any]], rows: list[EpochSummary], *, cores: int, memory_mb: float, sample_hz: float
 ) -> SensorTrace:
     """Build the trace that a sampler would have recorded, with ``MAX_TRACE_SAMPLES`` samples at most."""
-    seen = _concatenate_minibatches(epochs)
     end_s = sum(row.e2e_s for row in rows)
     count = int(np.clip(end_s * sample_hz, 2, MAX_TRACE_SAMPLES))
     at_s = (np.arange(count) + 0.5) * end_s / count
-    row = np.clip(np.searchsorted(seen.start_s, at_s, side="right") - 1, 0, len(seen) - 1)
-
-    reads_mb = np.concatenate(
-        [
-            np.full(len(one.simulated.step_s), (1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size)
-            for one in epochs
-        ]
-    )
-    step_s, compute_s = seen.step_s[row], _join_epochs(epochs, "compute_s")[row]
-    gpu_s = costs.compute_cost(mode).gpu_s
+    row = np.clip(np.searchsorted(columns["start_s"], at_s, side="right") - 1, 0, len(columns["step"]) - 1)
+    seen = {name: values[row] for name, values in columns.items()}
     temperatures = np.array([AMBIENT_C, *(one.temperature_c or math.nan for one in rows)])
     ends_s = np.concatenate([[0.0], np.cumsum([one.e2e_s for one in rows])])
     return SensorTrace(
         at_s=at_s,
-        cpu_load=np.minimum(1.0, _join_epochs(epochs, "cpu_busy")[row] / mode.cores),
-        gpu_load=np.minimum(gpu_s, compute_s) / step_s,
-        memory_mb=np.full(count, costs.memory_mb + workers * WORKER_MB),
-        disk_mb_per_s=reads_mb[row] / step_s,
-        power_w=np.concatenate([one.power_w for one in epochs])[row],
+        cpu_load=np.minimum(1.0, seen["cpu_busy"] / cores),
+        gpu_load=seen["gpu_s"] / seen["step_s"],
+        memory_mb=np.full(count, memory_mb),
+        disk_mb_per_s=seen["read_mb"] / seen["step_s"],
+        power_w=seen["power_w"],
         temperature_c=np.interp(at_s, ends_s, temperatures),
-    )
-
-
-def _runtime_notes(point: SweepPoint) -> tuple[str, ...]:
-    if point.runtime == "bare":
-        return ()
-    return ("a container is emulated as making no difference (HiPC 2023: negligible on AGX Orin)",)
-
-
-def _has_mode(spec: DeviceSpec, mode: PowerMode) -> bool:
-    return (
-        mode.cores in spec.cores
-        and mode.cpu_mhz in spec.cpu_mhz
-        and mode.gpu_mhz in spec.gpu_mhz
-        and mode.mem_mhz in spec.mem_mhz
     )

@@ -108,13 +108,10 @@ class EpochModel:
         spec: The board.
         workload: The workload's name; priors fitted to this workload are left out.
         plans: The plan's storages by name.
-        predictor: Name of the predictor of computing.
     """
 
-    def __init__(
-        self, spec: DeviceSpec, workload: str, plans: Mapping[str, StoragePlan], predictor: str = DEFAULT_PREDICTOR
-    ) -> None:
-        self.spec, self.workload, self.plans, self.predictor = spec, workload, plans, predictor
+    def __init__(self, spec: DeviceSpec, workload: str, plans: Mapping[str, StoragePlan]) -> None:
+        self.spec, self.workload, self.plans = spec, workload, plans
 
     def fit(self, observations: Sequence[PointObservation]) -> EpochModel:
         """Fit the model and return it.
@@ -180,7 +177,7 @@ class EpochModel:
         by_size: dict[int, list[float]] = {}
         for one in (one for one in observations if one.is_counted):
             alone_s = uncontended_compute_s(one, made.top.host, _host_share(priors[0], self.spec, one.mode))
-            believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([one.mode]))[0])
+            believed_s = self._prior_step_s(priors[0], one.mode)
             by_size.setdefault(one.means.batch_size, []).append(math.log(alone_s / believed_s))
         off = np.concatenate([np.array(logs) - np.mean(logs) for logs in by_size.values()])
         return priors, made, float(np.sqrt(np.mean(np.square(off))))
@@ -211,14 +208,8 @@ class EpochModel:
         means = one.means
         share = _host_share(self.priors_[0], self.spec, one.mode)
         alone_s = uncontended_compute_s(one, self.pipeline_.top.host, share)
-        setting = EpochSetting(
-            means.batch_size,
-            steps=one.steps,
-            workers=means.workers,
-            prefetch=means.prefetch,
-            storage=one.point.storage,
-            cached=one.cached,
-        )
+        loader = {"workers": means.workers, "prefetch": means.prefetch}
+        setting = EpochSetting(means.batch_size, one.steps, storage=one.point.storage, cached=one.cached, **loader)
         watts = 1.0 if one.power_w is None else one.power_w
         seen = Measurement(one.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)
         (corrected,) = remove_stalls([seen], self._make_loading(setting))
@@ -230,14 +221,16 @@ class EpochModel:
             dataclasses.replace(one, step_s=one.step_s * self._batch_growth(size, batch_size))
             for size, one in self.computing_
         ]
-        ratio = float(np.exp(np.mean([np.log(one.step_s / self._prior_step_s(one.mode)) for one in carried])))
+        ratio = float(
+            np.exp(np.mean([np.log(one.step_s / self._prior_step_s(self.priors_[0], one.mode)) for one in carried]))
+        )
         priors = tuple(_scale_prior(prior, ratio) for prior in self.priors_)
         knowledge = PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value)
-        made = load_predictor(self.predictor, knowledge).fit(carried).predict(modes)
+        made = load_predictor(DEFAULT_PREDICTOR, knowledge).fit(carried).predict(modes)
         return correct_with_measurements(made, carried)
 
-    def _prior_step_s(self, mode: PowerMode) -> float:
-        return float(compute_step_s(self.priors_[0], self.spec.maxn, stack_modes([mode]))[0])
+    def _prior_step_s(self, prior: Coefficients, mode: PowerMode) -> float:
+        return float(compute_step_s(prior, self.spec.maxn, stack_modes([mode]))[0])
 
     def _batch_growth(self, size: int, wanted: int) -> float:
         """Return how many times as long a minibatch of ``wanted`` samples takes as one of ``size``."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.knob_effects import TOTAL_QUANTITIES
 from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
+from fedge.characterisation.point_statistics import PooledSetting
 from fedge.types import Label, weakest_label
 
 FINDING_KINDS = (
@@ -107,7 +108,7 @@ class FindingFigure:
 
 @dataclass(frozen=True, slots=True)
 class FindingStatement:
-    """What a finding states, for one of ``TEMPLATES``.
+    """The content of a finding, for one of ``TEMPLATES``.
 
     Attributes:
         template: Key of the template.
@@ -160,6 +161,29 @@ class SweepFinding:
     workload: str = ""
 
 
+def make_finding(
+    kind: str,
+    settings: Sequence[PooledSetting],
+    *statements: FindingStatement,
+    evidence: Iterable[str],
+    strength: float,
+    label: Label,
+) -> SweepFinding:
+    """Make a finding about settings of one board and workload."""
+    point = settings[0].point
+    return SweepFinding(
+        kind=kind,
+        statements=statements,
+        evidence=tuple(evidence),
+        strength=strength,
+        points=tuple(key for one in settings for key in one.points),
+        label=label,
+        boards=(point.board,),
+        workloads=(point.workload,),
+        work=point.kind,
+    )
+
+
 def render_finding(finding: SweepFinding) -> SweepFinding:
     """Return the finding with its title: the statements in one sentence, then the places concerned."""
     text = "; ".join(map(_render_statement, finding.statements))
@@ -192,26 +216,28 @@ def _list_names(names: Sequence[str], noun: str) -> str:
 def describe_step(knob: str, before: Term, after: Term) -> str:
     """Describe a change of a knob: "loader workers 0 -> 1"; without values, those of the boards' own clocks."""
     if before is None or after is None:
-        return f"{KNOB_TITLES[knob]} low -> high"
+        return f"{KNOB_TITLES.get(knob, knob)} low -> high"
     unit = " MHz" if knob in CLOCK_KNOBS else ""
-    return f"{KNOB_TITLES[knob]} {format_knob_value(knob, before)} -> {format_knob_value(knob, after)}{unit}"
+    return f"{KNOB_TITLES.get(knob, knob)} {format_knob_value(knob, before)} -> {format_knob_value(knob, after)}{unit}"
 
 
 def write_change(figure: FindingFigure) -> str:
     """Write a change: "stall -67 %", "power x 2.5 to 3"."""
-    name = QUANTITY_NAMES[figure.quantity]
     if figure.low > 1.0 and figure.high >= MULTIPLE_FROM:
-        low, high = (f"{end:.2g}" if end < 10 else f"{end:.3g}" for end in (figure.low, figure.high))
-        return f"{name} x {low}" if low == high else f"{name} x {low} to {high}"
-    ends = sorted((figure.low, figure.high), key=lambda ratio: abs(ratio - 1.0))
-    low, high = (_write_percent(end - 1.0, sign=True) if end >= 0.005 else "over -99" for end in ends)
-    return f"{name} {low} %" if low == high else f"{name} {low} to {high} %"
+        ends = [f"{end:.2g}" if end < 10 else f"{end:.3g}" for end in (figure.low, figure.high)]
+        return f"{QUANTITY_NAMES[figure.quantity]} x {_write_range(ends)}"
+    ratios = sorted((figure.low, figure.high), key=lambda ratio: abs(ratio - 1.0))
+    ends = [_write_percent(end - 1.0, sign=True) if end >= 0.005 else "over -99" for end in ratios]
+    return f"{QUANTITY_NAMES[figure.quantity]} {_write_range(ends)} %"
 
 
 def _write_share(figure: FindingFigure) -> str:
-    low, high = _write_percent(figure.low), _write_percent(figure.high)
-    name = {**QUANTITY_NAMES, **SHARE_NAMES}[figure.quantity]
-    return f"{low} % {name}" if low == high else f"{low} to {high} % {name}"
+    ends = [_write_percent(end) for end in (figure.low, figure.high)]
+    return f"{_write_range(ends)} % {SHARE_NAMES.get(figure.quantity) or QUANTITY_NAMES[figure.quantity]}"
+
+
+def _write_range(ends: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _write_percent(part: float, *, sign: bool = False) -> str:
@@ -232,23 +258,20 @@ def format_interval(ratio: Estimate) -> str:
 
 
 def format_quantity(value: float, quantity: str) -> str:
-    """Format a value in SI units with the unit of a key of ``QUANTITY_NAMES``: "12.1 s", "4.1 ms", "830 J"."""
-    unit = {"j": "J", "w": "W"}.get(quantity[-1])
-    return f"{_format_three_digits(value)} {unit}" if unit else format_seconds(value)
+    """Format a value in SI units by a key of ``QUANTITY_NAMES``: "12.1 s", "4.10 ms", "310 us", "830 J"."""
+    unit, scale = {"j": ("J", 1.0), "w": ("W", 1.0)}.get(quantity[-1], ("s", 1.0))
+    if unit == "s" and abs(value) < 1.0:
+        unit, scale = ("ms", 1e-3) if abs(value) >= 1e-3 else ("us", 1e-6) if value else ("s", 1.0)
+    if unit == "us" or (unit == "s" and not value):
+        return f"{value / scale:.0f} {unit}"
+    number = value / scale
+    places = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
+    return f"{number:.{places}f} {unit}" if abs(number) >= 1 else f"{number:.3g} {unit}"
 
 
 def format_seconds(value: float) -> str:
-    """Format a duration: "12.1 s", "4.1 ms", "310 us"."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= scale:
-            return f"{_format_three_digits(value / scale)} {unit}"
-    return f"{value * 1e6:.0f} us" if value else "0 s"
-
-
-def _format_three_digits(value: float) -> str:
-    """Format a number with at least three significant digits: 1.60, 12.1, 830, 20161."""
-    places = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:.{places}f}" if abs(value) >= 1 else f"{value:.3g}"
+    """Format a duration: "12.1 s", "4.10 ms", "310 us"."""
+    return format_quantity(value, "e2e_s")
 
 
 def format_count(count: int, noun: str) -> str:

@@ -80,13 +80,9 @@ def _parse_mount(line: str) -> Mount | None:
     fields, more = own.split(" "), beside.split(" ")
     if not separator or len(fields) < 5 or len(more) < 2:
         return None
-    disk = None if fields[2].split(":")[0] == NO_DEVICE else fields[2]
-    return Mount(_unescape(fields[4]), more[0], _unescape(more[1]), disk)
-
-
-def _unescape(text: str) -> str:
-    """Decode the octal escapes by which the table represents spaces and similar characters."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+    # Spaces and similar characters are octal escapes.
+    point, device = (_ESCAPED.sub(lambda found: chr(int(found[1], 8)), text) for text in (fields[4], more[1]))
+    return Mount(point, more[0], device, None if fields[2].split(":")[0] == NO_DEVICE else fields[2])
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -130,16 +126,8 @@ class ImageDataSet:
 
 def make_image_request(images: Images) -> generated_images.ImageSetSpec:
     """Return the specification of the images to generate."""
-    in_memory = images.source == "memory"
-    return generated_images.ImageSetSpec(
-        images.count,
-        width=images.width,
-        height=images.height,
-        channels=images.channels,
-        seed=0,
-        kb=images.kb,
-        in_memory=in_memory,
-    )
+    size = {name: getattr(images, name) for name in ("width", "height", "channels", "kb")}
+    return generated_images.ImageSetSpec(images.count, **size, seed=0, in_memory=images.source == "memory")
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
@@ -168,14 +156,13 @@ def storage_refusal(plan: CharacterisationPlan, folder: Path, point: SweepPoint,
     if not path.is_dir():
         return f"storage {point.storage}: there is no folder {path}; mount it, or make it"
     own = user_image_folder(plan, folder, point, workload.images)
-    reason = (
-        _creation_refusal(path, point, workload.images)
-        if own is None
-        else _user_folder_refusal(path, own, storage, point)
-    )
-    if reason is None and point.cache == "dropped" and find_mount(own or path).is_in_memory:
-        kind = find_mount(own or path).kind
-        return f"{own or path} is a {kind}: its files are the page cache itself and cannot be dropped; use cache: warm"
+    if own is None:
+        reason = _creation_refusal(path, point, workload.images)
+    else:
+        reason = _user_folder_refusal(path, own, storage, point)
+    if reason is None and point.cache == "dropped" and (mount := find_mount(own or path)).is_in_memory:
+        where = f"{own or path} is a {mount.kind}"
+        return f"{where}: its files are the page cache itself and cannot be dropped; use cache: warm"
     return reason
 
 
@@ -217,13 +204,10 @@ def prepare_data_set(
     try:
         if path == folder / IMAGES_FOLDER:  # do not create a folder where a storage should be mounted
             path.mkdir(parents=True, exist_ok=True)
-        place = (
-            generated_images.make_images(
-                str(path), make_image_request(workload.images), _make_image_progress(report, path)
-            )
-            if own is None
-            else own
-        )
+        place = own
+        if place is None:
+            request, progress = make_image_request(workload.images), _make_image_progress(report, path)
+            place = generated_images.make_images(str(path), request, progress)
         if workload.images.source == "memory":
             return ImageDataSet(place, (), _find_array(place), find_mount(place))
         files = generated_images.choose_image_files(
@@ -263,11 +247,7 @@ DROP_PAGES = "1"
 
 
 def set_cache_state(
-    files: Sequence[str],
-    cache: CacheState,
-    *,
-    drop_all: Callable[[], str | None] | None = None,
-    report: Callable[[int], None] = page_cache.ignore_file_progress,
+    files: Sequence[str], cache: CacheState, *, drop_all: Callable[[], str | None] | None = None
 ) -> tuple[str, ...]:
     """Drop the files' pages from the page cache, or read all of them into it.
 
@@ -278,7 +258,6 @@ def set_cache_state(
         files: The files of an epoch.
         cache: The state to reach.
         drop_all: Drops the whole page cache; returns why it could not, or None.
-        report: Called with progress.
 
     Returns:
         Notes on what was not achieved; empty on success.
@@ -288,9 +267,9 @@ def set_cache_state(
     """
     try:
         if cache == "warm":
-            page_cache.fill(files, report)
+            page_cache.fill(files)
             return _cache_notes(page_cache.resident_share(files), least=MIN_WARM_SHARE)
-        page_cache.drop(files, report)
+        page_cache.drop(files)
         left = page_cache.resident_share(files)
         why = None
         if left is None or left > MAX_SHARE_AFTER_DROP:

@@ -87,42 +87,44 @@ class KnobEffect:
         return self.ratio.value - 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    before: PooledSetting
-    after: PooledSetting
-
-
-Pairing = Callable[[Sequence[PooledSetting], str], Iterable[tuple[PooledSetting, PooledSetting]]]
-"""Selects the pairs to compare from settings that differ in a knob alone, in its order."""
+_Pair = tuple[PooledSetting, PooledSetting]
+"""A setting before and after a change of one knob."""
 
 
 def compute_pooled_effects(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
     """Compute all effects between settings, by board, workload, kind and knob, in the order of the knob's values."""
-    return _collect_effects(points, (*ORDERED_KNOBS, *UNORDERED_KNOBS), _pair_neighbours)
+    neighbours = _collect_effects(points, ORDERED_KNOBS, pairwise)
+    others = _collect_effects(points, UNORDERED_KNOBS, lambda own: combinations(own, 2))
+    return _sort_effects([*neighbours, *others])
 
 
 def compute_effects_from_first(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
     """Compute the certain effects from an ordered knob's lowest value to later ones, but not to the next."""
-    return tuple(one for one in _collect_effects(points, ORDERED_KNOBS, _pair_with_first) if one.certain)
+    found = _collect_effects(points, ORDERED_KNOBS, lambda own: ((own[0], one) for one in own[2:]))
+    return _sort_effects([one for one in found if one.certain])
 
 
-def _collect_effects(points: Sequence[PooledSetting], knobs: Sequence[str], pairing: Pairing) -> tuple[KnobEffect, ...]:
-    found: list[KnobEffect] = []
+def _sort_effects(effects: Sequence[KnobEffect]) -> tuple[KnobEffect, ...]:
+    return tuple(sorted(effects, key=lambda one: (one.board, one.workload, one.kind)))
+
+
+def _collect_effects(
+    points: Sequence[PooledSetting],
+    knobs: Sequence[str],
+    pairing: Callable[[Sequence[PooledSetting]], Iterable[_Pair]],
+) -> Iterator[KnobEffect]:
+    """Yield the effects of knobs; ``pairing`` selects the pairs from settings that differ in a knob alone, in order."""
     for knob in knobs:
         pairs: dict[tuple[object, ...], list[_Pair]] = defaultdict(list)
-        for pair in _make_pairs(points, knob, pairing):
-            before = pair.before.point
-            values = get_knob_value(before, knob), get_knob_value(pair.after.point, knob)
-            pairs[(_effect_group_key(before, knob), *map(_value_sort_key, values))].append(pair)
-        for group in pairs.values():
-            point = group[0].before.point
-            same = describe_other_knobs(point, knob)
-            for quantity in COMPARED_QUANTITIES.get(knob, _EPOCH_QUANTITIES):
-                effect = _make_effect(group, knob, quantity, same)
-                if effect is not None:
-                    found.append(effect)
-    return tuple(sorted(found, key=lambda e: (e.board, e.workload, e.kind)))
+        for group in _group_along(points, knob):
+            for before, after in pairing(group):
+                alike = replace(without_knob(before.point, knob), board=kind_of_board(before.point.board))
+                pairs[alike, *(_value_sort_key(get_knob_value(one.point, knob)) for one in (before, after))].append(
+                    (before, after)
+                )
+        for own in pairs.values():
+            effects = (_make_effect(own, knob, name) for name in COMPARED_QUANTITIES.get(knob, _EPOCH_QUANTITIES))
+            yield from filter(None, effects)
 
 
 def get_quantity(stats: PointStats, quantity: str) -> Estimate | None:
@@ -138,69 +140,51 @@ def get_quantity(stats: PointStats, quantity: str) -> Estimate | None:
     return found
 
 
-def _effect_group_key(point: SweepPoint, knob: str) -> SweepPoint:
-    return replace(without_knob(point, knob), board=kind_of_board(point.board))
-
-
 def _value_sort_key(value: KnobValue | None) -> tuple[str, float, str]:
     return ("", float(value), "") if isinstance(value, int | float) else ("s", 0.0, str(value))
 
 
-def _make_pairs(points: Sequence[PooledSetting], knob: str, pairing: Pairing) -> Iterator[_Pair]:
+def _group_along(points: Sequence[PooledSetting], knob: str) -> Iterator[list[PooledSetting]]:
+    """Yield settings that differ in a knob alone, in the order of its values, the reference value first."""
     groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
     for one in points:
         # Without workers nothing is fetched ahead, so that prefetch has no effect.
         if get_knob_value(one.point, knob) is not None and (knob != "prefetch" or one.point.workers):
             groups[without_knob(one.point, knob)].append(one)
     for group in groups.values():
-        own = sorted(
-            group,
-            key=lambda one: (
-                get_knob_value(one.point, knob) != REFERENCE_VALUES.get(knob),
-                _value_sort_key(get_knob_value(one.point, knob)),
-            ),
-        )
-        yield from (_Pair(*two) for two in pairing(own, knob))
+        values = {id(one): get_knob_value(one.point, knob) for one in group}
+        first = REFERENCE_VALUES.get(knob)
+        yield sorted(group, key=lambda one: (values[id(one)] != first, _value_sort_key(values[id(one)])))
 
 
-def _pair_neighbours(own: Sequence[PooledSetting], knob: str) -> Iterable[tuple[PooledSetting, PooledSetting]]:
-    return pairwise(own) if knob in ORDERED_KNOBS else combinations(own, 2)
-
-
-def _pair_with_first(own: Sequence[PooledSetting], knob: str) -> Iterable[tuple[PooledSetting, PooledSetting]]:
-    return ((own[0], one) for one in own[2:])
-
-
-def _make_effect(group: Sequence[_Pair], knob: str, quantity: str, same: str) -> KnobEffect | None:
+def _make_effect(group: Sequence[_Pair], knob: str, quantity: str) -> KnobEffect | None:
     """Return the mean effect of the pairs, or None if the quantity was not metered or is zero before."""
-    both = [(get_quantity(pair.before.stats, quantity), get_quantity(pair.after.stats, quantity)) for pair in group]
+    both = [(get_quantity(before.stats, quantity), get_quantity(after.stats, quantity)) for before, after in group]
     known = [(b, a, r) for b, a in both if b is not None and a is not None and (r := estimate_ratio(a, b)) is not None]
     if len(known) < len(group):
         return None
-    found, point = geometric_mean([r for _, _, r in known]), group[0].before.point
-    before_value = sum(b.value for b, _, _ in known) / len(group)
-    after_value = sum(a.value for _, a, _ in known) / len(group)
-    whole = sum(_reference_total(pair.before.stats, quantity) for pair in group) / len(group)
-    several = any(pair.before.point.board != point.board for pair in group)
+    ratio, (first, after) = geometric_mean([r for _, _, r in known]), group[0]
+    before_value, after_value = (sum(one[end].value for one in known) / len(group) for end in (0, 1))
+    whole = sum(_reference_total(before.stats, quantity) for before, _ in group) / len(group)
+    several = any(before.point.board != first.point.board for before, _ in group)
+    settings = [one for pair in group for one in pair]
     return KnobEffect(
         knob=knob,
-        before=_or_empty(get_knob_value(point, knob)),
-        after=_or_empty(get_knob_value(group[0].after.point, knob)),
+        before=_or_empty(get_knob_value(first.point, knob)),
+        after=_or_empty(get_knob_value(after.point, knob)),
         quantity=quantity,
         before_value=before_value,
         after_value=after_value,
-        ratio=found,
+        ratio=ratio,
         share=(after_value - before_value) / whole if whole > 0 else 0.0,
-        held=same,
-        board=kind_of_board(point.board) if several else point.board,
-        workload=point.workload,
-        kind=point.kind,
-        certain=(found.low > 1.0 or found.high < 1.0) and abs(found.value - 1.0) >= MIN_CHANGE,
-        nothing=found.low >= 1.0 - MIN_CHANGE and found.high <= 1.0 + MIN_CHANGE,
-        points=tuple(key for pair in group for key in (*pair.before.points, *pair.after.points)),
-        label=weakest_label(
-            [quantity_label(one.stats, quantity) for pair in group for one in (pair.before, pair.after)]
-        ),
+        held=describe_other_knobs(first.point, knob),
+        board=kind_of_board(first.point.board) if several else first.point.board,
+        workload=first.point.workload,
+        kind=first.point.kind,
+        certain=(ratio.low > 1.0 or ratio.high < 1.0) and abs(ratio.value - 1.0) >= MIN_CHANGE,
+        nothing=ratio.low >= 1.0 - MIN_CHANGE and ratio.high <= 1.0 + MIN_CHANGE,
+        points=tuple(key for one in settings for key in one.points),
+        label=weakest_label([quantity_label(one.stats, quantity) for one in settings]),
     )
 
 

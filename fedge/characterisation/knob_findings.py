@@ -80,10 +80,10 @@ def _make_finding(knob: str, settings: dict[str, KnobChain], spans: dict[str, Kn
     whole = span.get((next(iter(chain))[0], list(chain)[-1][1]), {}) if knob in ORDERED_KNOBS else {}
     covers = knob != "workers" and bool(whole) and bool(select_title_effects(whole, knob))
     statements = (
-        [*_state_step(whole, knob, first=True), *_state_least_energy(knob, list(chain.values()))]
-        if covers
-        else _state_steps(steps[: MAX_STEPS if knob in ORDERED_KNOBS else MAX_UNORDERED_STEPS], knob)
+        [*_state_step(whole, knob, first=True), *_state_least_energy(knob, list(chain.values()))] if covers else []
     )
+    for step in [] if covers else steps[: MAX_STEPS if knob in ORDERED_KNOBS else MAX_UNORDERED_STEPS]:
+        statements += _state_step(step, knob, first=not statements)
     quantities = TITLE_QUANTITIES.get(knob, _DEFAULT_QUANTITIES)
     near = [e for step in steps for e in step.values() if e.quantity in (*quantities, "e2e_s")]
     far = [e for step in span.values() for e in step.values() if e.quantity in quantities]
@@ -114,13 +114,6 @@ def select_title_effects(step: KnobStep, knob: str) -> list[KnobEffect]:
     firsts = {one.before_value for one in certain if one.quantity == "first_e2e_s"}
     # If only the first epoch was measured, both quantities are the same; state one.
     return [one for one in certain if one.quantity != "e2e_s" or one.before_value not in firsts]
-
-
-def _state_steps(steps: Sequence[KnobStep], knob: str) -> list[FindingStatement]:
-    statements: list[FindingStatement] = []
-    for step in steps:
-        statements += _state_step(step, knob, first=not statements)
-    return statements
 
 
 def _state_step(step: KnobStep, knob: str, *, first: bool) -> list[FindingStatement]:

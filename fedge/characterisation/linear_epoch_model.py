@@ -102,8 +102,7 @@ class LinearEpochModel:
         return epoch_s, np.maximum(joules, PREDICTION_FLOOR * self._least_j.min())
 
     def _knob_shares(self, modes: Modes) -> Floats:
-        top = self.maxn
-        shares: Floats = modes.knobs / np.array([top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz])
+        shares: Floats = modes.knobs / np.array(self.maxn.knobs)
         return shares
 
 

@@ -26,7 +26,6 @@ from fedge.characterisation.machine_control import (
     JetsonMachine,
     LinuxMachine,
     MachineSession,
-    SensorSummary,
 )
 from fedge.characterisation.point_measurement import (
     DISTURBED_CORES,
@@ -37,7 +36,7 @@ from fedge.characterisation.point_measurement import (
     PointMeasurement,
     ProgressCallback,
 )
-from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
+from fedge.characterisation.sweep_plan import HERE, CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
 from fedge.characterisation.system_sampler import CpuWork, SamplingThread, SystemSample, SystemSampler
 from fedge.devices.local_board import BoardLocation
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
@@ -90,24 +89,21 @@ def build_measurement(
     arrays = _read_arrays(run.out)
     epochs = tuple(_summarise_epoch(arrays, k, run, session) for k in range(len(arrays["begun_s"])))
     metered = epochs[0].energy_j is not None
+    others = run.other_cores or 0.0
+    disturbed = f"others kept {others:.2f} cores busy meanwhile: what shares cores with them took longer"
+    times = {name: arrays[name] for name in ("epoch", "step", *PART_FIELDS, "step_s")}
     return PointMeasurement(
         point=point,
-        minibatches=_to_minibatches(arrays, begun_s),
+        minibatches=MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times),
         epochs=epochs,
         sensor_trace=session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s),
         label="measured",
         source=_describe_source(point, run=run, machine=machine, images=images, metered=metered),
         seconds=time.monotonic() - begun_s,
-        notes=(*run.notes, *session.notes, *_list_disturbances(run)),
+        notes=(*run.notes, *session.notes, *([disturbed] if others > DISTURBED_CORES else [])),
         power_label="measured" if metered else None,
         parameters=_model_parameters(arrays, run, images),
     )
-
-
-def _list_disturbances(run: ProgramRun) -> tuple[str, ...]:
-    if run.other_cores is None or run.other_cores <= DISTURBED_CORES:
-        return ()
-    return (f"others kept {run.other_cores:.2f} cores busy meanwhile: what shares cores with them took longer",)
 
 
 def _read_arrays(path: Path) -> NpzArrays:
@@ -116,11 +112,6 @@ def _read_arrays(path: Path) -> NpzArrays:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise BoardError(f"what the measuring program wrote cannot be read: {error}") from error
-
-
-def _to_minibatches(arrays: NpzArrays, begun_s: float) -> MinibatchTimes:
-    times = {name: arrays[name] for name in (*PART_FIELDS, "step_s")}
-    return MinibatchTimes(epoch=arrays["epoch"], step=arrays["step"], start_s=arrays["start_s"] - begun_s, **times)
 
 
 def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: MachineSession) -> EpochSummary:
@@ -143,17 +134,11 @@ def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: Machin
         gpu_load=metered.gpu_load,
         memory_mb=system_sampler.peak_value(samples, "memory_mb", start_s, end_s),
         disk_read_mb=_disk_read_mb(arrays, k, samples),
-        resident_before=_none_if_nan(arrays["resident_before"][k]),
-        resident_after=_none_if_nan(arrays["resident_after"][k]),
-        temperature_c=_peak_temperature_c(metered, samples, start_s, end_s),
+        resident_before=system_sampler.none_if_nan(arrays["resident_before"][k]),
+        resident_after=system_sampler.none_if_nan(arrays["resident_after"][k]),
+        temperature_c=metered.temperature_c or system_sampler.peak_value(samples, "temperature_c", start_s, end_s),
         throttled=metered.throttled,
     )
-
-
-def _peak_temperature_c(
-    metered: SensorSummary, samples: tuple[SystemSample, ...], start_s: float, end_s: float
-) -> float | None:
-    return metered.temperature_c or system_sampler.peak_value(samples, "temperature_c", start_s, end_s)
 
 
 def _disk_read_mb(arrays: NpzArrays, k: int, samples: tuple[SystemSample, ...]) -> float | None:
@@ -170,13 +155,14 @@ def _disk_read_mb(arrays: NpzArrays, k: int, samples: tuple[SystemSample, ...]) 
 def _describe_source(
     point: SweepPoint, run: ProgramRun, machine: HostMachine, images: ImageDataSet, metered: bool
 ) -> str:
-    facts = run.facts
+    facts, count = run.facts, run.facts.get("threads")
+    threads = "one thread" if count == 1 else f"{count} threads"
     own = machine.meter or (system_sampler.RAPL_SOURCE if run.by_rapl else None)
     clock = "the monotonic clock" if facts.get("device") == "cpu" else "CUDA events and the monotonic clock"
     power = f"; power by {own}" if metered and own else ""
     return (
         f"measured on {machine.title}: {facts.get('device')}, torch {facts.get('torch')} with "
-        f"{_format_threads(facts)}, Python {facts.get('python')}, {point.runtime}, by {clock}; "
+        f"{threads}, Python {facts.get('python')}, {point.runtime}, by {clock}; "
         f"images on {images.mount} at {images.folder}{power}"
     )
 
@@ -200,15 +186,6 @@ def _model_parameters(arrays: NpzArrays, run: ProgramRun, images: ImageDataSet) 
         "file_mb": images.file_mb,
         "threads": float(run.facts.get("threads", 1)),
     }
-
-
-def _none_if_nan(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _format_threads(facts: Mapping[str, Any]) -> str:
-    count = facts.get("threads")
-    return "one thread" if count == 1 else f"{count} threads"
 
 
 WORK_FOLDER = ".measuring"
@@ -252,7 +229,7 @@ class LocalRig:
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
         return (
-            _loader_refusal(point, workload, self._has_gpu())
+            self._loader_refusal(point, workload)
             or self._machine.refusal_reason(point)
             or image_storage.storage_refusal(self._plan, self._folder, point, workload)
             or measurement_process.runtime_refusal(point.runtime)
@@ -269,16 +246,12 @@ class LocalRig:
         except BadInput as error:
             raise BoardError(str(error)) from error
         report("fills the page cache" if point.cache == "warm" else "drops the page cache")
-        notes = image_storage.set_cache_state(images.cached_files, point.cache, drop_all=self._drop_page_cache)
+        notes = image_storage.set_cache_state(
+            images.cached_files, point.cache, drop_all=lambda: image_storage.drop_page_cache(self._place.power_socket)
+        )
         with self._open_work_folder() as work, self._machine.hold(point) as session:
-            run = self._run_measurement(
-                point,
-                spec=_make_program_spec(point, workload, course, images),
-                work=work,
-                images=images,
-                course=course,
-                report=report,
-            )
+            spec = _make_program_spec(point, workload, course, images)
+            run = self._run_measurement(point, spec=spec, work=work, images=images, course=course, report=report)
             run.notes = (*notes, *run.notes)
             return build_measurement(
                 point, run=run, session=session, machine=self._machine, images=images, begun_s=begun_s
@@ -292,7 +265,7 @@ class LocalRig:
         point: SweepPoint,
         spec: Mapping[str, Any],
         work: Path,
-        images: image_storage.ImageDataSet,
+        images: ImageDataSet,
         course: MeasurementSchedule,
         report: ProgressCallback,
     ) -> ProgramRun:
@@ -347,41 +320,31 @@ class LocalRig:
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
-    def _drop_page_cache(self) -> str | None:
-        return image_storage.drop_page_cache(self._place.power_socket)
-
-    def _has_gpu(self) -> bool:
+    def _loader_refusal(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
+        """Return why the loader or the workload cannot be as requested, or None if they can."""
+        if point.board != HERE:
+            return f"board {point.board} is not this machine, which is called here"
         root = Path(self._place.root)
-        return any(next(root.glob(pattern), None) is not None for pattern in GPU_DEVICE_FILES)
-
-
-def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) -> str | None:
-    """Return why the loader or the workload cannot be as requested, or None if they can."""
-    if point.board != "here":
-        return f"board {point.board} is not this machine, which is called here"
-    if point.pinned and not has_gpu:
-        return "pinned: true needs a CUDA device; without one nothing is copied to a device"
-    if workload.images.count < point.batch_size:
-        return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
-    if workload.input[0] not in (1, 3):
-        return f"input of {workload.input[0]} channels; it must have 1 or 3"
-    return None
+        if point.pinned and not any(next(root.glob(pattern), None) for pattern in GPU_DEVICE_FILES):
+            return "pinned: true needs a CUDA device; without one nothing is copied to a device"
+        if workload.images.count < point.batch_size:
+            return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
+        if workload.input[0] not in (1, 3):
+            return f"input of {workload.input[0]} channels; it must have 1 or 3"
+        return None
 
 
 def _make_program_spec(
-    point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: image_storage.ImageDataSet
+    point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: ImageDataSet
 ) -> dict[str, Any]:
+    loader = ("kind", "batch_size", "workers", "prefetch", "pinned")
     return {
         "model": workload.model,
         "shape": list(workload.input),
         "classes": workload.classes,
         "data": images.program_spec,
         "images": workload.images.count,
-        "kind": point.kind,
-        "batch_size": point.batch_size,
-        "workers": point.workers,
-        "prefetch": point.prefetch,
-        "pinned": point.pinned,
+        **{name: getattr(point, name) for name in loader},
         "learning_rate": workload.learning_rate,
         "momentum": workload.momentum,
         "epochs": course.epochs,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from fedge.devices.local_board import (
 )
 from fedge.errors import BoardError, SensorLost
 from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
-from fedge.types import DeviceSpec, PowerMode
+from fedge.types import PowerMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +60,13 @@ class JetsonMachine:
     def __init__(self, place: BoardLocation) -> None:
         self._place = place
         self._described: Mapping[str, Any] = describe_board(place)
-        self._identity = parse_identity(self._described)
-        catalogued = find_board_spec(place, self._identity, self._described)
-        self.spec: DeviceSpec = build_board_spec(catalogued, self._described, catalogued.total_power)
-
-    @property
-    def title(self) -> str:
-        return self.spec.title
-
-    @property
-    def maxn(self) -> PowerMode | None:
-        return self.spec.maxn
-
-    @property
-    def meter(self) -> str | None:
-        return f"{self._place.sensor}: {self.spec.total_power}"
-
-    @property
-    def software(self) -> dict[str, str]:
-        return {"machine": self.spec.name, "l4t": self._identity.l4t}
+        identity = parse_identity(self._described)
+        catalogued = find_board_spec(place, identity, self._described)
+        self.spec = spec = build_board_spec(catalogued, self._described, catalogued.total_power)
+        self.title: str = spec.title
+        self.maxn: PowerMode | None = spec.maxn
+        self.meter: str | None = f"{place.sensor}: {spec.total_power}"
+        self.software = {"machine": spec.name, "l4t": identity.l4t}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
         """Return why the point's mode or clocks cannot be set, or None if they can."""
@@ -131,7 +118,15 @@ class JetsonSession:
     @property
     def notes(self) -> tuple[str, ...]:
         """Deviations from the requested setting."""
-        return (*self.lost_notes, *self._list_mode_notes())
+        try:
+            now = self.power.get()
+        except PowerdError as error:
+            return (*self.lost_notes, f"whether the mode was held is not known: {error}")
+        found = now["mode"]
+        if all(abs(found.get(knob, value) - value) <= CLOCK_TOLERANCE * value for knob, value in self.wished.items()):
+            return self.lost_notes
+        reason = now.get("stopped") or "something else set it"
+        return (*self.lost_notes, f"the board left its mode: it is now at {found}; {reason}")
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
         """Summarise an interval between two times of the monotonic clock, in seconds."""
@@ -155,25 +150,10 @@ class JetsonSession:
         nearest = [samples[int(np.abs(at_s - begun_s - at).argmin())] for at in strip.at_s]
         return replace(
             strip,
-            gpu_load=np.array([_nan_if_none(one.gpu_load) for one in nearest]),
+            gpu_load=np.array([one.gpu_load for one in nearest], dtype=np.float64),  # None becomes NaN
             power_w=np.array([one.total_w for one in nearest]),
-            temperature_c=np.array([_nan_if_none(one.hottest_c) for one in nearest]),
+            temperature_c=np.array([one.hottest_c for one in nearest], dtype=np.float64),
         )
-
-    def _list_mode_notes(self) -> tuple[str, ...]:
-        try:
-            now = self.power.get()
-        except PowerdError as error:
-            return (f"whether the mode was held is not known: {error}",)
-        found = now["mode"]
-        if all(abs(found.get(knob, value) - value) <= CLOCK_TOLERANCE * value for knob, value in self.wished.items()):
-            return ()
-        reason = now.get("stopped") or "something else set it"
-        return (f"the board left its mode: it is now at {found}; {reason}",)
-
-
-def _nan_if_none(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _format_allowed(values: list[int]) -> str:
@@ -205,18 +185,12 @@ class LinuxMachine:
     root: str = "/"
     strict: bool = False
     socket: str = SOCKET
+    maxn: ClassVar[PowerMode | None] = None
+    meter: ClassVar[str | None] = None
 
     @property
     def title(self) -> str:
         return f"{_processor_name(Path(self.root))}, {os.cpu_count()} cores"
-
-    @property
-    def maxn(self) -> PowerMode | None:
-        return None
-
-    @property
-    def meter(self) -> str | None:
-        return None
 
     @property
     def software(self) -> dict[str, str]:
@@ -236,42 +210,40 @@ class LinuxMachine:
         if lack is not None:
             yield LinuxSession((f"clocks are as found: {lack}",))
             return
-        files = self._list_governor_files()
-        found = [(file, file.read_text("ascii").strip()) for file in files]
-        wished = self._choose_governor(point.dvfs, files)
+        found = self._read_governors()
+        wished = _choose_governor(point.dvfs, found)
         try:
-            _write_governors([(file, wished) for file, now in found if wished is not None and now != wished])
+            for file, now in found.items():
+                if wished is not None and now != wished:
+                    _write_governor(file, wished)
             yield LinuxSession()
         finally:
             _restore_governors(found)
 
-    def _list_governor_files(self) -> list[Path]:
-        return sorted(Path(self.root).glob(GOVERNOR_FILES))
-
     def _governor_refusal(self, dvfs: bool) -> str | None:
         """Return why clocks cannot be as requested, or None if they are or can be set so."""
-        files = self._list_governor_files()
-        if not files:
+        found = self._read_governors()
+        if not found:
             return "this machine shows no clock governor"
-        now = {file.read_text("ascii").strip() for file in files}
-        wished = self._choose_governor(dvfs, files)
-        if wished is None or now == {wished}:
+        now, wished = set(found.values()), _choose_governor(dvfs, found)
+        if wished is None or now == {wished} or all(os.access(file, os.W_OK) for file in found):
             return None
-        if not all(os.access(file, os.W_OK) for file in files):
-            return f"the clocks' governor is {', '.join(sorted(now))} and only root may set it to {wished}"
-        return None
+        return f"the clocks' governor is {', '.join(sorted(now))} and only root may set it to {wished}"
 
-    def _choose_governor(self, dvfs: bool, files: Sequence[Path]) -> str | None:
-        """Return the governor to set, or None if the present ones suffice."""
-        now = {file.read_text("ascii").strip() for file in files}
-        if not dvfs:
-            return PINNED_GOVERNOR
-        if PINNED_GOVERNOR not in now:
-            return None
-        with contextlib.suppress(OSError):
-            there = (files[0].parent / AVAILABLE_GOVERNORS).read_text("ascii").split()
-            return next((name for name in SCALING_GOVERNORS if name in there), SCALING_GOVERNORS[0])
-        return SCALING_GOVERNORS[0]
+    def _read_governors(self) -> dict[Path, str]:
+        return {file: file.read_text("ascii").strip() for file in sorted(Path(self.root).glob(GOVERNOR_FILES))}
+
+
+def _choose_governor(dvfs: bool, found: Mapping[Path, str]) -> str | None:
+    """Return the governor to set, or None if the present ones suffice."""
+    if not dvfs:
+        return PINNED_GOVERNOR
+    if PINNED_GOVERNOR not in found.values():
+        return None
+    with contextlib.suppress(OSError):
+        there = (next(iter(found)).parent / AVAILABLE_GOVERNORS).read_text("ascii").split()
+        return next((name for name in SCALING_GOVERNORS if name in there), SCALING_GOVERNORS[0])
+    return SCALING_GOVERNORS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,16 +263,15 @@ HostMachine = JetsonMachine | LinuxMachine
 MachineSession = JetsonSession | LinuxSession
 
 
-def _write_governors(wished: Sequence[tuple[Path, str]]) -> None:
-    for file, governor in wished:
-        try:
-            file.write_text(governor)
-        except OSError as error:
-            raise BoardError(f"{file} cannot be set to {governor}: {error.strerror}") from error
+def _write_governor(file: Path, wished: str) -> None:
+    try:
+        file.write_text(wished)
+    except OSError as error:
+        raise BoardError(f"{file} cannot be set to {wished}: {error.strerror}") from error
 
 
-def _restore_governors(found: Sequence[tuple[Path, str]]) -> None:
-    for file, governor in found:
+def _restore_governors(found: Mapping[Path, str]) -> None:
+    for file, governor in found.items():
         try:
             if file.read_text("ascii").strip() != governor:
                 file.write_text(governor)

@@ -73,9 +73,7 @@ def runtime_refusal(text: str) -> str | None:
     runtime = parse_runtime(text)
     if isinstance(runtime, str):
         return runtime
-    if runtime.engine is None:
-        return None
-    return _engine_refusal(runtime.engine) or _image_refusal(runtime.engine, runtime.image)
+    return runtime.engine and (_engine_refusal(runtime.engine) or _image_refusal(runtime.engine, runtime.image))
 
 
 @cache
@@ -282,17 +280,10 @@ def _read_output(
                     words = (words + chunk)[-MAX_STDERR_BYTES:]
             if time.monotonic() >= until_s:
                 raise BoardError(f"nothing was heard of the measuring program for {silence_s:g} s; it was ended")
-        words += _read_available(process)
+        os.set_blocking(process.stderr.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            words += os.read(process.stderr.fileno(), READ_BYTES)
     return failure, words.decode("utf-8", "replace")
-
-
-def _read_available(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stderr is not None
-    os.set_blocking(process.stderr.fileno(), False)
-    try:
-        return os.read(process.stderr.fileno(), READ_BYTES)
-    except BlockingIOError:
-        return b""
 
 
 def _dispatch_lines(lines: Sequence[bytes], on_message: MessageCallback) -> str | None:

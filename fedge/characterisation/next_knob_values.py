@@ -8,7 +8,7 @@ computing follows the GPU's clock as far as the GPU does not wait for launches, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.point_knobs import CLOCK_FORMATS, without_knob
-from fedge.characterisation.point_statistics import PooledSetting
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     SLOPE_UNCERTAINTY,
@@ -49,7 +49,11 @@ def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Itera
         return
     for knob, table in (("cpu_mhz", spec.cpu_mhz), ("gpu_mhz", spec.gpu_mhz), ("mem_mhz", spec.mem_mhz)):
         own = getattr(mode, knob)
-        for value in (_next_above(table, own), _next_below(table, own)):
+        higher, lower = (
+            [one for one in table if one > own * (1 + 1e-6)],
+            [one for one in table if one < own * (1 - 1e-6)],
+        )
+        for value in (min(higher, default=None), max(lower, default=None)):
             if value is not None:
                 yield _propose_clock_step(model, group, knob=knob, then=value, spec=spec)
 
@@ -57,19 +61,12 @@ def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Itera
 def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
     """Propose the next larger number of cores, which loaders and training share."""
     mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
-    more = None if mode is None or spec is None else _next_above(spec.cores, mode.cores)
+    more = None if mode is None or spec is None else min((n for n in spec.cores if n > mode.cores), default=None)
     if mode is None or more is None:
         return
-    host = replace(model.pipeline.host, cores=float(more))
-    why = f"{mode.cores} cores are shared by the training and {model.pipeline.loader.workers} loader workers"
-    yield KnobChange(
-        "cores",
-        then=int(more),
-        pipeline=replace(model.pipeline, host=host),
-        why=why,
-        error=model.error,
-        same_work=False,
-    )
+    pipeline = replace(model.pipeline, host=replace(model.pipeline.host, cores=float(more)))
+    why = f"{mode.cores} cores are shared by the training and {pipeline.loader.workers} loader workers"
+    yield KnobChange("cores", more, pipeline, why, same_work=False)
 
 
 def _propose_clock_step(
@@ -87,19 +84,23 @@ def _propose_clock_step(
     e2e_s = model.predict_e2e_s(pipeline)
     change = e2e_s.value - model.now.e2e_s.value
     ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
-    power_slope = estimate_slope(model.now.point, group, knob, mean_power_w)
     by = "as host and device times follow their clocks" if slope is None else "as the sweep shows near it"
     slower = f"; an epoch takes {100 * change / model.now.e2e_s.value:.0f} % longer" if change > 0 else ""
     return KnobChange(
         knob,
-        then=then,
-        pipeline=pipeline,
-        why=f"one step from {value:g} MHz to {CLOCK_FORMATS[knob].format(then)}, {by}{slower}",
+        then,
+        pipeline,
+        f"one step from {value:g} MHz to {CLOCK_FORMATS[knob].format(then)}, {by}{slower}",
         error=MIN_ERROR,
         same_work=False,
         e2e_s=Estimate(e2e_s.value, min(ends), max(ends), 0),
-        power=None if power_slope is None else scale_by_slope(power_slope, then / value),
+        power=_scale_power(model, group, knob, then / value),
     )
+
+
+def _scale_power(model: SettingModel, group: Sequence[PooledSetting], knob: str, ratio: float) -> Estimate | None:
+    slope = estimate_slope(model.now.point, group, knob, mean_power_w)
+    return None if slope is None else scale_by_slope(slope, ratio)
 
 
 def _compute_time_factor(knob: str, ratio: float, host: float, host_share: float, slope: float | None) -> float:
@@ -111,9 +112,7 @@ def _compute_time_factor(knob: str, ratio: float, host: float, host_share: float
 
 
 def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
-    shares = (
-        np.array([own / max(table)]) for own, table in ((mode.cpu_mhz, spec.cpu_mhz), (mode.mem_mhz, spec.mem_mhz))
-    )
+    shares = np.array([[mode.cpu_mhz / max(spec.cpu_mhz)], [mode.mem_mhz / max(spec.mem_mhz)]])
     return float(compute_host_factor(*shares)[0])
 
 
@@ -127,19 +126,10 @@ def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> Inp
     )
 
 
-def _next_above(table: Sequence[float], value: float) -> float | None:
-    return min((one for one in table if one > value * (1 + 1e-6)), default=None)
-
-
-def _next_below(table: Sequence[float], value: float) -> float | None:
-    return max((one for one in table if one < value * (1 - 1e-6)), default=None)
-
-
 def _load_spec(board: str) -> DeviceSpec | None:
     from fedge.devices.catalogue import load_catalogue
 
-    device = device_name(board)
-    return load_catalogue().get(device) if device else None
+    return load_catalogue().get(device_name(board) or "")
 
 
 MORE_WORKERS = (1, 2)
@@ -166,9 +156,7 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
         best, left_s = steady, min(steady.stall_s, means.stall_s)
         hidden = "hide it" if left_s < MIN_ERROR * means.step_s else f"hide all but {format_seconds(left_s)}"
         name = "1 worker" if present + more == 1 else f"{present + more} workers"
-        yield KnobChange(
-            "workers", then=present + more, pipeline=then, why=f"{waits}; {name} would {hidden}", error=model.error
-        )
+        yield KnobChange("workers", present + more, then, f"{waits}; {name} would {hidden}")
 
 
 def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -187,14 +175,8 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
         f"the {_work_name(model)} waits {format_seconds(chance_s)} of every {format_seconds(means.step_s)} for "
         "batches that come late by chance; a longer queue hides some of it, and cannot save more"
     )
-    yield KnobChange(
-        "prefetch",
-        then=2 * own.prefetch,
-        pipeline=model.pipeline,
-        why=why,
-        error=model.error,
-        e2e_s=Estimate(likely, best, whole_s, 0),
-    )
+    expected = Estimate(likely, best, whole_s, 0)
+    yield KnobChange("prefetch", 2 * own.prefetch, model.pipeline, why, e2e_s=expected)
 
 
 def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -206,29 +188,21 @@ def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> I
     if len(sizes) < 2:
         return
     size = 2 * own.batch_size
-    other = _second_batch_size(sorted(sizes), own.batch_size, size)
+    # The second size of the line: the smallest at or above the predicted one, else the nearest to the present one.
+    beyond, others = [one for one in sizes if one >= size], sorted(one for one in sizes if one != own.batch_size)
+    other = min(beyond) if beyond else min(others, key=lambda one: abs(one - own.batch_size))
     now, then = sizes[own.batch_size], sizes[other]
-    slope = (then.compute_s - now.compute_s) / (other - own.batch_size)
     pipeline, step = model.pipeline, model.pipeline.step
-    each_s = max(slope, 0.0)
+    each_s = max((then.compute_s - now.compute_s) / (other - own.batch_size), 0.0)
     compute_s = step.compute_s + each_s * (size - own.batch_size)
     larger = replace(step, compute_s=compute_s, copy_s=2 * step.copy_s, collate_s=2 * step.collate_s)
     why = (
         f"a minibatch of {own.batch_size} computes for {format_seconds(step.compute_s)}, {format_seconds(each_s)} of "
         f"it for each sample; the rest, and {format_seconds(step.overhead_s)} of overhead, is shared by more samples"
     )
-    power_slope = estimate_slope(own, group, "batch_size", mean_power_w)
-    power = None if power_slope is None else scale_by_slope(power_slope, 2.0)
     changed = replace(pipeline, batch_size=size, step=larger)
-    yield KnobChange(
-        "batch_size", then=size, pipeline=changed, why=why, error=model.error, same_work=False, power=power
-    )
-
-
-def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:
-    """Return the second size of the line: the smallest at or above the predicted size, else the nearest to ``own``."""
-    beyond = [size for size in sizes if size >= then]
-    return min(beyond) if beyond else min((s for s in sizes if s != own), key=lambda s: abs(s - own))
+    power = _scale_power(model, group, "batch_size", 2.0)
+    yield KnobChange("batch_size", size, changed, why, same_work=False, power=power)
 
 
 def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -236,39 +210,35 @@ def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> I
     own = model.now.point
     if own.cache == "warm":
         return
-    least_s = min(one.stats.fetch_s.value / one.stats.samples for one in group if one.point.mode == own.mode)
-    now_s = model.now.fetch_s.value / model.now.samples
+    least_s = min(_sample_fetch_s(one.stats) for one in group if one.point.mode == own.mode)
+    now_s = _sample_fetch_s(model.now)
     if least_s >= 0.5 * now_s:  # contention alone explains a difference up to this
         return
     why = f"fetching a sample takes {format_seconds(now_s)}, from the page cache {format_seconds(least_s)}"
-    yield KnobChange(
-        "cache", then="warm", pipeline=_with_fetch_factor(model.pipeline, least_s / now_s), why=why, error=model.error
-    )
+    yield KnobChange("cache", "warm", _with_fetch_factor(model.pipeline, least_s / now_s), why)
 
 
 def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
     """Propose storages that are faster in pairs of settings that differ in nothing else."""
     own = model.now.point
     faster: dict[str, list[float]] = {}
-    there: Mapping[object, float] = {
-        without_knob(one.point, "storage"): _sample_fetch_s(one) for one in group if one.point.storage == own.storage
+    there = {
+        without_knob(one.point, "storage"): _sample_fetch_s(one.stats)
+        for one in group
+        if one.point.storage == own.storage
     }
     for one in group:
         before_s = there.get(without_knob(one.point, "storage"), 0.0)
         if one.point.storage != own.storage and one.point.cache == own.cache and before_s > 0:
-            faster.setdefault(one.point.storage, []).append(_sample_fetch_s(one) / before_s)
+            faster.setdefault(one.point.storage, []).append(_sample_fetch_s(one.stats) / before_s)
     for name, ratios in faster.items():
         part = median(ratios)
-        if part >= 1.0:
-            continue
-        now_s = model.now.fetch_s.value / model.now.samples
-        why = (
-            f"fetching a sample takes {format_seconds(now_s)}; from {name} it took {part:.2g} times as long "
-            "where the sweep has both"
-        )
-        yield KnobChange(
-            "storage", then=name, pipeline=_with_fetch_factor(model.pipeline, part), why=why, error=model.error
-        )
+        if part < 1.0:
+            why = (
+                f"fetching a sample takes {format_seconds(_sample_fetch_s(model.now))}; from {name} it took "
+                f"{part:.2g} times as long where the sweep has both"
+            )
+            yield KnobChange("storage", name, _with_fetch_factor(model.pipeline, part), why)
 
 
 def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
@@ -276,21 +246,12 @@ def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -
     copy_s = minibatch_means(model.now).copy_s
     if model.now.point.pinned or copy_s <= 0 or not has_gpu(model.now):
         return
-    own = model.pipeline.step.copy_s
-    halved, gone = (_with_copy_time(model.pipeline, own * part) for part in (COPY_PINNED, 0.0))
+    pipeline, step = model.pipeline, model.pipeline.step
+    halved, gone = (replace(pipeline, step=replace(step, copy_s=step.copy_s * part)) for part in (COPY_PINNED, 0.0))
     expected = Estimate(model.predict_e2e_s(halved).value, model.predict_e2e_s(gone).value, model.now.e2e_s.value, 0)
     of_step = f"{format_seconds(copy_s)} of every {format_seconds(minibatch_means(model.now).step_s)}"
     why = f"copying takes {of_step}; more than that it cannot save"
-    yield KnobChange(
-        "pinned",
-        then=True,
-        pipeline=halved,
-        why=why,
-        error=MIN_ERROR,
-        same_work=False,
-        e2e_s=expected,
-        power=SAME_POWER,
-    )
+    yield KnobChange("pinned", True, halved, why, error=MIN_ERROR, same_work=False, e2e_s=expected, power=SAME_POWER)
 
 
 Proposer = Callable[[SettingModel, Sequence[PooledSetting]], Iterator[KnobChange]]
@@ -307,16 +268,12 @@ PROPOSERS: tuple[Proposer, ...] = (
 )
 
 
-def _with_copy_time(pipeline: InputPipeline, copy_s: float) -> InputPipeline:
-    return replace(pipeline, step=replace(pipeline.step, copy_s=copy_s))
-
-
 def _with_fetch_factor(pipeline: InputPipeline, part: float) -> InputPipeline:
     return replace(pipeline, samples=replace(pipeline.samples, fetch_s=pipeline.samples.fetch_s * part))
 
 
-def _sample_fetch_s(one: PooledSetting) -> float:
-    return one.stats.fetch_s.value / one.stats.samples
+def _sample_fetch_s(one: PointStats) -> float:
+    return one.fetch_s.value / one.samples
 
 
 def _work_name(model: SettingModel) -> str:

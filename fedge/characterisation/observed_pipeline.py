@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,12 +46,6 @@ _LEAST_S = 1e-9
 HostShare = Callable[[PowerMode], float]
 
 
-def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:
-    """Return the factor by which work on a core takes longer in ``mode`` than at the top clocks."""
-    cpu, mem = np.array([mode.cpu_mhz / maxn.cpu_mhz]), np.array([mode.mem_mhz / maxn.mem_mhz])
-    return float(compute_host_factor(cpu, mem)[0])
-
-
 def fit_input_pipeline(
     observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, plans: Mapping[str, StoragePlan]
 ) -> FittedPipeline:
@@ -67,41 +62,172 @@ def fit_input_pipeline(
     """
     if not observations:
         raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", "one at least")
-    stored = _fit_storages(observations, maxn, plans)
-    made = _build_pipeline(
-        observations, maxn=maxn, host_share=host_share, stored=stored, host=_fit_host(observations, maxn, host_share)
-    )
-    return FittedPipeline(
-        made, stored, _pace_error(made, observations=observations, maxn=maxn, host_share=host_share, stored=stored)
-    )
+    fit = _PipelineFit(observations, maxn, host_share)
+    stored = fit.fit_storages(plans)
+    made = fit.build_pipeline(fit.find_host(), stored)
+    return FittedPipeline(made, stored, fit.pace_error(made, stored))
 
 
-def _fit_host(observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
-    """Return the host cores under which observations agree best; the usual ones if the difference is small."""
-    usual = HostCores(float(maxn.cores), crowding=UNKNOWN_CROWDING)
-    best = (usual, _disagreement(observations, maxn, host_share, usual) - MIN_IMPROVEMENT)
-    for background, crowding in itertools.product(BACKGROUNDS, CROWDINGS):
-        tried = HostCores(float(maxn.cores), background, crowding)
-        off = _disagreement(observations, maxn, host_share, tried)
-        if off < best[1]:
-            best = (tried, off)
-    return best[0]
+@dataclass(frozen=True, slots=True, eq=False)
+class _PipelineFit:
+    """The observations of one workload on one board, and what a fit of its pipeline needs to know beforehand."""
 
+    observations: Sequence[PointObservation]
+    maxn: PowerMode
+    host_share: HostShare
 
-def _disagreement(
-    observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, host: HostCores
-) -> float:
-    """Return the scatter of what a sample, and computing at equal clocks, would take alone, in mean log units."""
-    groups: dict[tuple[object, ...], list[float]] = {}
-    for one in observations:
-        mode = one.mode
-        each_s = _uncontended_sample_s(one, one.means.preprocess_s, maxn, host)
-        groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
-        if one.is_counted:
-            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, one.means.batch_size)
-            groups.setdefault(clocks, []).append(float(np.log(uncontended_compute_s(one, host, host_share(mode)))))
-    off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
-    return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
+    def find_host(self) -> HostCores:
+        """Return the host cores under which observations agree best; the usual ones if the difference is small."""
+        cores = float(self.maxn.cores)
+        best = HostCores(cores, crowding=UNKNOWN_CROWDING)
+        least = self._disagreement(best) - MIN_IMPROVEMENT
+        for background, crowding in itertools.product(BACKGROUNDS, CROWDINGS):
+            tried = HostCores(cores, background, crowding)
+            off = self._disagreement(tried)
+            if off < least:
+                best, least = tried, off
+        return best
+
+    def _disagreement(self, host: HostCores) -> float:
+        """Return the scatter of what a sample, and computing at equal clocks, would take alone, in mean log units."""
+        groups: dict[tuple[object, ...], list[float]] = {}
+        for one in self.observations:
+            mode = one.mode
+            each_s = self._sample_s(one, one.means.preprocess_s, host)
+            groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
+            if one.is_counted:
+                clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, one.means.batch_size)
+                alone_s = uncontended_compute_s(one, host, self.host_share(mode))
+                groups.setdefault(clocks, []).append(float(np.log(alone_s)))
+        off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
+        return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
+
+    def _sample_s(self, one: PointObservation, batch_s: float, host: HostCores) -> float:
+        """Return the seconds of loading per sample, at the top clocks and alone on its core."""
+        return batch_s / one.means.batch_size / self._slowdown(one) / _contention_factors(one, host)[0]
+
+    def _slowdown(self, one: PointObservation) -> float:
+        """Return the factor by which work on a core takes longer in the observed mode than at the top clocks."""
+        clocks = [(one.mode.cpu_mhz, self.maxn.cpu_mhz), (one.mode.mem_mhz, self.maxn.mem_mhz)]
+        return float(compute_host_factor(*(np.array([own / top]) for own, top in clocks))[0])
+
+    def build_pipeline(self, host: HostCores, stored: Mapping[str, Storage]) -> InputPipeline:
+        """Build the pipeline at the top clocks for given host cores."""
+        first = self.observations[0]
+        alone = [one for one in self.observations if one.point.workers == 0] or list(self.observations)
+        warm = [one for one in alone if one.cached >= WARM_SHARE] or alone
+
+        def read_s(one: PointObservation) -> float:
+            storage = stored.get(one.point.storage)
+            return (
+                0.0 if storage is None or one.file_mb <= 0 else (1.0 - one.cached) * file_read_s(storage, one.file_mb)
+            )
+
+        return InputPipeline(
+            batch_size=first.point.batch_size,
+            loader=Loader(0),
+            storage=stored.get(first.point.storage, load_storages()[DEFAULT_STORAGE_MODEL]),
+            samples=SampleCost(
+                first.file_mb,
+                _geometric_mean(self._sample_s(one, one.means.fetch_s, host) - read_s(one) for one in warm),
+                _geometric_mean(self._sample_s(one, one.means.preprocess_s, host) for one in alone),
+            ),
+            step=self._build_step(host, first.point.batch_size),
+            host=host,
+            start_s=self._worker_start_s(),
+        )
+
+    def _build_step(self, host: HostCores, size: int) -> StepCost:
+        """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
+
+        def top(one: PointObservation, seconds: float) -> float:
+            return seconds / self._slowdown(one) / _contention_factors(one, host)[1]
+
+        alone = [one for one in self.observations if one.point.workers == 0]
+        beside = [one for one in self.observations if one.point.workers > 0]
+        inline = [one.means.stall_s - one.means.fetch_s - one.means.preprocess_s for one in alone]
+        collated = [top(one, s) * size / one.means.batch_size for one, s in zip(alone, inline, strict=True)]
+        overhead_s = _geometric_mean(top(one, one.means.overhead_s) for one in alone or beside)
+        taken_s = 0.0
+        if alone and beside:
+            taken_s = _geometric_mean(top(one, one.means.overhead_s) for one in beside) - overhead_s
+        copied = (top(one, one.means.copy_s) * size / one.means.batch_size for one in self.observations)
+        return StepCost(
+            compute_s=0.0,
+            host_share=0.0,
+            copy_s=_geometric_mean(copied),
+            collate_s=max(0.0, float(np.median(collated))) if collated else 0.0,
+            handover_s=max(0.0, taken_s),
+            overhead_s=overhead_s,
+        )
+
+    def _worker_start_s(self) -> float:
+        """Return the seconds to start one worker: the first minibatch's stall beyond the time of making it."""
+        measured = [
+            (one.first_s - one.means.fetch_s - one.means.preprocess_s) / one.point.workers / self._slowdown(one)
+            for one in self.observations
+            if one.point.workers > 0
+        ]
+        return max(0.0, float(np.median(measured))) if measured else 0.0
+
+    def pace_error(self, pipeline: InputPipeline, stored: Mapping[str, Storage]) -> float:
+        """Return the root-mean-square error of the pipeline's step times against the observed ones, in log units."""
+
+        def group_key(one: PointObservation) -> tuple[int, str, int]:
+            return one.point.workers, one.point.storage, one.point.batch_size
+
+        logs: list[Floats] = []
+        for (workers, name, _), same in itertools.groupby(sorted(self.observations, key=group_key), key=group_key):
+            group, storage = list(same), stored.get(name, pipeline.storage)
+            readers = count_served_readers(storage, pipeline.samples.file_mb)
+            needs = BatchNeeds(*np.array([self._make_needs_row(one, pipeline, storage) for one in group]).T)
+            found = solve_steady_states(needs, workers, readers, pipeline.host)
+            logs.append(np.log(found.step_s / np.array([one.means.step_s for one in group])))
+        return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))
+
+    def _make_needs_row(self, one: PointObservation, pipeline: InputPipeline, storage: Storage) -> tuple[float, ...]:
+        """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
+        factor, share, size = self._slowdown(one), self.host_share(one.mode), one.means.batch_size
+        samples, step, more = pipeline.samples, pipeline.step, size / pipeline.batch_size
+        compute_s = uncontended_compute_s(one, pipeline.host, share)
+        missing = (1.0 - one.cached) if samples.file_mb > 0 else 0.0
+        taken_s = step.handover_s if one.point.workers else 0.0
+        return (
+            size * missing * file_read_s(storage, samples.file_mb),
+            (size * (samples.fetch_s + samples.preprocess_s) + step.collate_s * more) * factor,
+            (taken_s + step.copy_s * more + step.overhead_s) * factor + compute_s * share,
+            compute_s * (1.0 - share),
+            float(one.mode.cores),
+        )
+
+    def fit_storages(self, plans: Mapping[str, StoragePlan]) -> dict[str, Storage]:
+        """Return every storage of the plan, fitted to observations that read from it; else as its emulated model."""
+        known, made = load_storages(), {}
+        for name in sorted({one.point.storage for one in self.observations} | set(plans)):
+            model = (plans[name].model if name in plans else None) or name
+            like = known.get(model, known[DEFAULT_STORAGE_MODEL])
+            cold = [one for one in self.observations if one.cached < WARM_SHARE and one.file_mb > 0]
+            measured = [one for one in cold if one.point.storage == name]
+            if measured:
+                fewest = min(one.point.workers for one in measured)
+                one_s = np.median([self._file_read_s(one) for one in measured if one.point.workers == fewest])
+                slower = max(float(one_s), 1e-7) / file_read_s(like, measured[0].file_mb)
+                like = dataclasses.replace(like, label="calibrated", source="what the sweep saw")
+                speed, latency_s = like.mb_per_s / slower, like.latency_s * slower
+                made[name] = dataclasses.replace(like, name=name, mb_per_s=speed, latency_s=latency_s)
+            elif model in known:
+                made[name] = dataclasses.replace(like, name=name)
+        return made
+
+    def _file_read_s(self, one: PointObservation) -> float:
+        """Return the seconds to read one uncached file, from fetching with and without the page cache."""
+        warm = [
+            other.means.fetch_s / other.means.batch_size / self._slowdown(other)
+            for other in self.observations
+            if other.cached >= WARM_SHARE and other.point.workers == one.point.workers
+        ]
+        cached_s = float(np.median(warm)) * self._slowdown(one) if warm else 0.0
+        return (one.means.fetch_s / one.means.batch_size - cached_s) / (1.0 - one.cached)
 
 
 def uncontended_compute_s(one: PointObservation, host: HostCores, host_share: float) -> float:
@@ -120,167 +246,7 @@ def _contention_factors(one: PointObservation, host: HostCores) -> tuple[float, 
     return compute_slowdown(here, max(1.0, making) + training), compute_slowdown(here, 1.0 + making)
 
 
-def _build_pipeline(
-    observations: Sequence[PointObservation],
-    maxn: PowerMode,
-    host_share: HostShare,
-    stored: Mapping[str, Storage],
-    host: HostCores,
-) -> InputPipeline:
-    """Build the pipeline at the top clocks for given host cores."""
-    alone = [one for one in observations if one.point.workers == 0] or list(observations)
-    size = observations[0].point.batch_size
-    warm = [one for one in alone if one.cached >= WARM_SHARE] or alone
-    return InputPipeline(
-        batch_size=size,
-        loader=Loader(0),
-        storage=stored.get(observations[0].point.storage, load_storages()[DEFAULT_STORAGE_MODEL]),
-        samples=SampleCost(
-            observations[0].file_mb,
-            _geometric_mean(
-                _uncontended_sample_s(one, one.means.fetch_s, maxn, host) - _storage_read_s(one, stored) for one in warm
-            ),
-            _geometric_mean(_uncontended_sample_s(one, one.means.preprocess_s, maxn, host) for one in alone),
-        ),
-        step=_build_step(observations, maxn, host, size),
-        host=host,
-        start_s=_worker_start_s(observations, maxn),
-    )
-
-
-def _uncontended_sample_s(one: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
-    """Return the seconds of loading per sample, at the top clocks and alone on its core."""
-    return batch_s / one.means.batch_size / host_slowdown(one.mode, maxn) / _contention_factors(one, host)[0]
-
-
-def _storage_read_s(one: PointObservation, stored: Mapping[str, Storage]) -> float:
-    storage = stored.get(one.point.storage)
-    return 0.0 if storage is None or one.file_mb <= 0 else (1.0 - one.cached) * file_read_s(storage, one.file_mb)
-
-
-def _build_step(observations: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
-    """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
-
-    def top(one: PointObservation, seconds: float) -> float:
-        return seconds / host_slowdown(one.mode, maxn) / _contention_factors(one, host)[1]
-
-    alone = [one for one in observations if one.point.workers == 0]
-    beside = [one for one in observations if one.point.workers > 0]
-    inline = [one.means.stall_s - one.means.fetch_s - one.means.preprocess_s for one in alone]
-    collated = [top(one, s) * size / one.means.batch_size for one, s in zip(alone, inline, strict=True)]
-    overhead_s = _geometric_mean(top(one, one.means.overhead_s) for one in alone or beside)
-    taken_s = (
-        _geometric_mean(top(one, one.means.overhead_s) for one in beside) - overhead_s if alone and beside else 0.0
-    )
-    return StepCost(
-        compute_s=0.0,
-        host_share=0.0,
-        copy_s=_geometric_mean(top(one, one.means.copy_s) * size / one.means.batch_size for one in observations),
-        collate_s=max(0.0, float(np.median(collated))) if collated else 0.0,
-        handover_s=max(0.0, taken_s),
-        overhead_s=overhead_s,
-    )
-
-
 def _geometric_mean(values: object) -> float:
     """Return the geometric mean of values that are not negative."""
     logs = np.log(np.maximum(np.fromiter(values, dtype=np.float64), _LEAST_S))  # type: ignore[call-overload]
     return float(np.exp(logs.mean()))
-
-
-def _worker_start_s(observations: Sequence[PointObservation], maxn: PowerMode) -> float:
-    """Return the seconds to start one worker: the first minibatch's stall beyond the time of making it."""
-    measured = [
-        (one.first_s - one.means.fetch_s - one.means.preprocess_s) / one.point.workers / host_slowdown(one.mode, maxn)
-        for one in observations
-        if one.point.workers > 0
-    ]
-    return max(0.0, float(np.median(measured))) if measured else 0.0
-
-
-def _pace_error(
-    pipeline: InputPipeline,
-    observations: Sequence[PointObservation],
-    maxn: PowerMode,
-    host_share: HostShare,
-    stored: Mapping[str, Storage],
-) -> float:
-    """Return the root-mean-square error of the pipeline's step times against the observed ones, in log units."""
-    logs: list[Floats] = []
-    keyed = sorted(observations, key=_group_key)
-    for (workers, name, _), same in itertools.groupby(keyed, key=_group_key):
-        group = list(same)
-        storage = stored.get(name, pipeline.storage)
-        readers = count_served_readers(storage, pipeline.samples.file_mb)
-        needs = BatchNeeds(
-            *np.array(
-                [
-                    _make_needs_row(one, pipeline=pipeline, maxn=maxn, host_share=host_share, storage=storage)
-                    for one in group
-                ]
-            ).T
-        )
-        found = solve_steady_states(needs, workers, readers, pipeline.host)
-        logs.append(np.log(found.step_s / np.array([one.means.step_s for one in group])))
-    return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))
-
-
-def _group_key(one: PointObservation) -> tuple[int, str, int]:
-    return one.point.workers, one.point.storage, one.point.batch_size
-
-
-def _make_needs_row(
-    one: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
-) -> tuple[float, float, float, float, float]:
-    """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
-    factor, share, size = (host_slowdown(one.mode, maxn), host_share(one.mode), one.means.batch_size)
-    samples, step, more = pipeline.samples, pipeline.step, one.means.batch_size / pipeline.batch_size
-    compute_s = uncontended_compute_s(one, pipeline.host, share)
-    missing = (1.0 - one.cached) if samples.file_mb > 0 else 0.0
-    taken_s = step.handover_s if one.point.workers else 0.0
-    return (
-        size * missing * file_read_s(storage, samples.file_mb),
-        (size * (samples.fetch_s + samples.preprocess_s) + step.collate_s * more) * factor,
-        (taken_s + step.copy_s * more + step.overhead_s) * factor + compute_s * share,
-        compute_s * (1.0 - share),
-        float(one.mode.cores),
-    )
-
-
-def _fit_storages(
-    observations: Sequence[PointObservation], maxn: PowerMode, plans: Mapping[str, StoragePlan]
-) -> dict[str, Storage]:
-    """Return every storage of the plan, fitted to observations that read from it; others as their emulated model."""
-    made = {}
-    for name in sorted({one.point.storage for one in observations} | set(plans)):
-        plan = plans.get(name)
-        model = (plan.model if plan is not None else None) or name
-        like = load_storages().get(model, load_storages()[DEFAULT_STORAGE_MODEL])
-        measured = [
-            one for one in observations if one.point.storage == name and one.cached < WARM_SHARE and one.file_mb > 0
-        ]
-        if not measured:
-            if model in load_storages():
-                made[name] = dataclasses.replace(like, name=name)
-            continue
-        fewest = min(one.point.workers for one in measured)
-        one_s = float(
-            np.median([_file_read_s(one, observations, maxn) for one in measured if one.point.workers == fewest])
-        )
-        slower = max(one_s, 1e-7) / file_read_s(like, measured[0].file_mb)
-        speed, latency_s = like.mb_per_s / slower, like.latency_s * slower
-        made[name] = dataclasses.replace(
-            like, name=name, mb_per_s=speed, latency_s=latency_s, label="calibrated", source="what the sweep saw"
-        )
-    return made
-
-
-def _file_read_s(one: PointObservation, observations: Sequence[PointObservation], maxn: PowerMode) -> float:
-    """Return the seconds to read one uncached file, from fetching with and without the page cache."""
-    warm = [
-        other.means.fetch_s / other.means.batch_size / host_slowdown(other.mode, maxn)
-        for other in observations
-        if other.cached >= WARM_SHARE and other.point.workers == one.point.workers
-    ]
-    cached_s = float(np.median(warm)) * host_slowdown(one.mode, maxn) if warm else 0.0
-    return (one.means.fetch_s / one.means.batch_size - cached_s) / (1.0 - one.cached)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedge.characterisation.measurement_process import is_runtime
 from fedge.characterisation.sweep_plan import (
@@ -36,13 +36,12 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
-from fedge.yaml_files import format_value, read_yaml_mapping
+from fedge.yaml_files import NAME_PATTERN, format_value, list_keys, read_yaml_mapping, validate_fields
 
 ALL = "all"
 MAX_POINTS = 20_000
 """Upper limit of a sweep's points, a default that catches crossed knobs by mistake: at a minute per point, 20 000
 points take two weeks."""
-"""Maximum length of a wrong value that a message repeats."""
 INTEGER_KNOBS = {"batch_size": (1, 65_536), "workers": (0, 64), "prefetch": (1, 1024)}
 """Least and largest value."""
 CHOICES: Mapping[str, tuple[str, ...]] = {"kind": get_args(WorkKind), "cache": get_args(CacheState)}
@@ -53,7 +52,7 @@ Sweep = dict[str, list[Any]]
 
 # Schema ---------------------------------------------------------------------------------------------------------------
 
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+_Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=10**9)]
 _Pixels = Annotated[int, Field(ge=1, le=20_000)]
@@ -80,6 +79,7 @@ class _ImagesRecord(_StrictModel):
 
 
 class _WorkloadRecord(_StrictModel):
+    shorthands: ClassVar = ("like", "count")
     model: _Text
     input: Annotated[list[_Pixels], Field(min_length=3, max_length=3)]
     classes: _Count
@@ -120,7 +120,6 @@ class _PlanRecord(_StrictModel):
     sweeps: list[dict[str, Any]] = Field(default_factory=list)
 
 
-_Record = TypeVar("_Record", bound=BaseModel)
 EXAMPLES = {
     "name": "name: my-board",
     "model": "model: mobilenet_v3_small",
@@ -131,64 +130,6 @@ EXAMPLES = {
     "width": "width: 800",
     "height": "height: 600",
 }
-EXPECTED = {
-    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
-    "string_too_long": "at most {max_length} characters",
-    "string_too_short": "text that is not empty",
-    "string_type": "text",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "list_type": "a list, in brackets or with a dash before each entry",
-    "dict_type": "a mapping (key: value)",
-    "greater_than_equal": "{ge:.10g} or more",
-    "greater_than": "more than {gt:.10g}",
-    "less_than_equal": "{le:.10g} or less",
-    "less_than": "less than {lt:.10g}",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
-    "literal_error": "{expected}",
-}
-"""The right value by pydantic's type of error; for other types its own message is used."""
-
-
-def _validate(record: type[_Record], given: Any, where: str) -> _Record:
-    """Validate parsed YAML as a record.
-
-    Raises:
-        BadInput: With the first field that is wrong, after the prefix ``where``.
-    """
-    try:
-        return record.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    location = [part for part in first["loc"] if part != "[key]"]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    where = f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
-    key = str(location[-1]) if location else ""
-    example = f", for example {EXAMPLES[key]}" if key in EXAMPLES else ""
-    if first["type"] == "extra_forbidden":
-        raise BadInput(where, "an unknown key", f"known here: {_list_keys(record, location[:-1])}")
-    if first["type"] == "missing":
-        raise BadInput(where, "nothing", f"this key is needed{example}")
-    if first["type"] in {"model_type", "model_attributes_type"}:
-        right = f"a mapping with some of {_list_keys(record, location)}"
-    elif first["type"] in EXPECTED:
-        right = EXPECTED[first["type"]].format(**first.get("ctx", {}))
-    else:
-        right = first["msg"][:1].lower() + first["msg"][1:]
-    raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
-
-
-def _list_keys(record: type[BaseModel], location: Sequence[Any]) -> str:
-    """List the keys of the record at a location within ``record``; a workload has two shorthands as well."""
-    for part in location:
-        hint = record.model_fields[part].annotation if part in record.model_fields else None
-        inner = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, BaseModel)]
-        record = inner[0] if inner else record
-    return ", ".join([*(("like", "count") if record is _WorkloadRecord else ()), *record.model_fields])
-
-
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +158,7 @@ def read_resolved_plan(path: Path) -> ResolvedPlan:
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
     """
-    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {', '.join(_PlanRecord.model_fields)}"), path)
+    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(_PlanRecord)}"), path)
 
 
 def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_board_spec) -> ResolvedPlan:
@@ -231,7 +172,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     Raises:
         BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.
     """
-    file = _validate(_PlanRecord, raw, str(path))
+    file = validate_fields(_PlanRecord, raw, str(path), EXAMPLES)
     boards = _parse_boards(file, str(path))
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
@@ -285,7 +226,7 @@ def _parse_boards(file: _PlanRecord, path: str) -> tuple[str, ...]:
     names: list[str] = []
     for place, entry in enumerate(file.boards or [file.board]):
         where = f"{path}: board" if file.boards is None else f"{path}: boards[{place}]"
-        one = _validate(_BoardRecord, {"device": entry} if isinstance(entry, str) else entry, where)
+        one = validate_fields(_BoardRecord, {"device": entry} if isinstance(entry, str) else entry, where)
         device = _parse_device(one.device, where)
         if device == HERE and (one.count > 1 or HERE in names):
             raise BadInput(where, "this machine more than once", "here once")
@@ -322,12 +263,12 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
         raise BadInput(where, format_value(name), "a name that is text, and not 'all'")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise BadInput(where, format_value(entry), f"a mapping with some of {_list_keys(_WorkloadRecord, ())}")
+        raise BadInput(where, format_value(entry), f"a mapping with some of {list_keys(_WorkloadRecord)}")
     like = entry.get("like", name)
     shipped = load_shipped_workloads()
     if like not in shipped and ("like" in entry or not entry):
         raise UnknownName(f"{where}.like" if "like" in entry else where, str(like), tuple(shipped))
-    one = _validate(_WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where)
+    one = validate_fields(_WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where, EXAMPLES)
     images = one.images.model_dump()
     if images["folder"] is not None and folder is not None:
         images["folder"] = _resolve_path(images["folder"], folder)

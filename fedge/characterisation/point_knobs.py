@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from fedge.characterisation.sweep_plan import DEFAULT_STORAGE, KNOBS, SweepPoint
+from fedge.characterisation.sweep_plan import DEFAULT_PREFETCH, DEFAULT_STORAGE, KNOBS, SweepPoint
 from fedge.types import PowerMode
 
 KnobValue = str | int | float | bool
@@ -20,7 +20,11 @@ ORDERED_KNOBS = (*MODE_KNOBS, "batch_size", "workers", "prefetch")
 UNORDERED_KNOBS = ("kind", "pinned", "storage", "cache", "runtime", "dvfs")
 REFERENCE_VALUES = {"cache": "dropped", "kind": "train", "runtime": "bare"}
 """The value of an unordered knob that others are compared with; without one, the alphabetically first."""
+KIND_NAMES = {"train": "training", "infer": "inference"}
 KNOB_TITLES = {
+    "board": "board",
+    "workload": "workload",
+    "mode": "power mode",
     "cores": "CPU cores",
     "cpu_mhz": "CPU clock",
     "gpu_mhz": "GPU clock",
@@ -35,13 +39,25 @@ KNOB_TITLES = {
     "runtime": "runtime",
     "dvfs": "DVFS",
 }
-_BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
 CLOCK_FORMATS = {
     "cores": "{:g} cores",
     "cpu_mhz": "CPU {:g} MHz",
     "gpu_mhz": "GPU {:g} MHz",
     "mem_mhz": "memory {:g} MHz",
 }
+_FORMATS = {"mode": "mode {} MHz", "batch_size": "batch {}", "prefetch": "prefetch {}", "cache": "{} cache"}
+_BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
+_SETTING_KNOBS = KNOBS[:1] + KNOBS[3:]
+"""The knobs that describe a setting of one workload and kind."""
+_USUAL_VALUES = {
+    "mode": None,
+    "prefetch": DEFAULT_PREFETCH,
+    "pinned": False,
+    "storage": DEFAULT_STORAGE,
+    "runtime": "bare",
+    "dvfs": False,
+}
+"""Values that go without saying."""
 
 
 @lru_cache(maxsize=1024)
@@ -63,13 +79,25 @@ def format_mode(mode: PowerMode) -> str:
     return f"{mode.cores}/{mode.cpu_mhz:g}/{mode.gpu_mhz:g}/{mode.mem_mhz:g}"
 
 
-def format_knob_value(knob: str, value: KnobValue) -> str:
-    """Format a value whose knob is clear from the context: "4", "1377", "training", "on"."""
-    if knob == "kind":
-        return "training" if value == "train" else "inference"
+def format_knob_value(knob: str, value: KnobValue | PowerMode | None) -> str:
+    """Format a value whose knob is clear from the context: "4", "1377", "training", "on"; "as found" for no mode."""
+    if value is None or isinstance(value, PowerMode):
+        return "as found" if value is None else str(value).removesuffix(" MHz")
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else KIND_NAMES.get(str(value), str(value))
+
+
+def describe_knob(knob: str, value: Any) -> str:
+    """Describe a value among those of other knobs: "4 workers", "batch 16", "warm cache", "GPU 1377 MHz"."""
+    if knob == "workers":
+        return "1 worker" if value == 1 else f"{value or 'no'} workers"
+    if knob == "pinned":
+        return "pinned memory" if value else "pageable memory"
+    if knob in CLOCK_FORMATS:
+        return CLOCK_FORMATS[knob].format(value)
+    word = format_knob_value(knob, value)
+    return f"DVFS {word}" if knob == "dvfs" else _FORMATS.get(knob, "{}").format(word)
 
 
 @lru_cache(maxsize=65536)
@@ -82,17 +110,15 @@ def without_knob(point: SweepPoint, knob: str) -> SweepPoint:
 
 def describe_setting(point: SweepPoint) -> str:
     """Describe the whole setting: "training, batch 16, 1 worker, dropped cache"."""
-    return f"{'training' if point.kind == 'train' else 'inference'}, {describe_other_knobs(point, '')}"
+    return f"{KIND_NAMES[point.kind]}, {describe_other_knobs(point, '')}"
 
 
 def describe_other_knobs(point: SweepPoint, knob: str) -> str:
     """Describe all of a setting but one knob: "batch 16, 1 worker, warm cache"."""
-    words = _describe_each_knob(point)
+    words = _describe_unusual_knobs(point)
     if knob in MODE_KNOBS and point.mode is not None:
-        words["mode"] = ", ".join(
-            CLOCK_FORMATS[one].format(getattr(point.mode, one)) for one in MODE_KNOBS if one != knob
-        )
-    return ", ".join(words[one] for one in KNOBS if one in words and one != knob and words[one])
+        words["mode"] = ", ".join(describe_knob(one, getattr(point.mode, one)) for one in MODE_KNOBS if one != knob)
+    return ", ".join(word for name, word in words.items() if name != knob and word)
 
 
 def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
@@ -105,31 +131,22 @@ def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
     Returns:
         The description; empty if nothing differs.
     """
-    every = [_describe_each_knob(one) for one in among]
-    own = {**_describe_each_knob(point), "prefetch": f"prefetch {point.prefetch}" if point.workers else ""}
-    for name, off in (("pinned", "pageable memory"), ("dvfs", "DVFS off"), ("runtime", "bare")):
-        own[name] = own[name] or off
-    own["storage"] = point.storage
+    every = [_describe_unusual_knobs(one) for one in among]
+    own = {name: describe_knob(name, getattr(point, name)) for name in _SETTING_KNOBS}
+    own["prefetch"] = own["prefetch"] if point.workers else ""
     parts = [one for one in MODE_KNOBS if len({getattr(each.mode, one) for each in among if each.mode is not None}) > 1]
-    if len(parts) == 1 and point.mode is not None:
-        own["mode"] = CLOCK_FORMATS[parts[0]].format(getattr(point.mode, parts[0]))
-    differ = [name for name in KNOBS if name in own and len({words[name] for words in every}) > 1]
+    if point.mode is None or len(parts) == 1:
+        own["mode"] = "" if point.mode is None else describe_knob(parts[0], getattr(point.mode, parts[0]))
+    differ = [name for name in own if len({words[name] for words in every}) > 1]
     return ", ".join(own[name] for name in differ if own[name])
 
 
-def _describe_each_knob(point: SweepPoint) -> dict[str, str]:
-    """Describe each knob; empty where it has its usual value."""
-    return {
-        "mode": "" if point.mode is None else f"mode {point.mode}",
-        "batch_size": f"batch {point.batch_size}",
-        "workers": "1 worker" if point.workers == 1 else f"{point.workers or 'no'} workers",
-        "prefetch": f"prefetch {point.prefetch}" if point.workers and point.prefetch != 2 else "",
-        "pinned": "pinned memory" if point.pinned else "",
-        "storage": point.storage if point.storage != DEFAULT_STORAGE else "",
-        "cache": f"{point.cache} cache",
-        "runtime": point.runtime if point.runtime != "bare" else "",
-        "dvfs": "DVFS on" if point.dvfs else "",
-    }
+def _describe_unusual_knobs(point: SweepPoint) -> dict[str, str]:
+    """Describe each knob; empty where it has its usual value, or no effect."""
+    values = {name: getattr(point, name) for name in _SETTING_KNOBS}
+    hidden = {name for name, value in values.items() if name in _USUAL_VALUES and value == _USUAL_VALUES[name]}
+    hidden |= set() if point.workers else {"prefetch"}
+    return {name: "" if name in hidden else describe_knob(name, value) for name, value in values.items()}
 
 
 def describe_point(point: SweepPoint) -> str:

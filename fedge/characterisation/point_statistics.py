@@ -189,15 +189,17 @@ def _estimate_field(
     """Estimate a field of ``EpochSummary`` per epoch, with the scatter of the minibatches' ``column``."""
     own: list[Estimate] = []
     for epoch, piece in zip(epochs, pieces, strict=True):
-        value = float(getattr(epoch, name))
         rest = getattr(piece.minibatches, column)[piece.steadiness.warm_up :] if piece else np.empty(0)
-        spread = batch_mean_estimate(rest) if len(rest) > 1 else None
-        own.append(
-            make_estimate(value, spread.standard_error * len(rest), spread.n)
-            if spread
-            else make_unbounded_estimate(value)
-        )
+        own.append(_with_scatter(float(getattr(epoch, name)), rest, len(rest)))
     return tuple(own)
+
+
+def _with_scatter(value: float, series: Floats, factor: int = 1) -> Estimate:
+    """Return a value with ``factor`` times the standard error of a series' mean; unbounded for fewer than two."""
+    if len(series) < 2:
+        return make_unbounded_estimate(value)
+    spread = batch_mean_estimate(series)
+    return make_estimate(value, spread.standard_error * factor, spread.n)
 
 
 def _estimate_step_s(epoch: EpochSummary, piece: _EpochPiece | None) -> Estimate:
@@ -209,13 +211,7 @@ def _estimate_step_s(epoch: EpochSummary, piece: _EpochPiece | None) -> Estimate
 def _estimate_power_w(epoch: EpochSummary, piece: _EpochPiece | None, strip: SensorTrace) -> Estimate | None:
     if epoch.power_w is None:
         return None
-    watts = _select_watts(piece.minibatches, strip) if piece else np.empty(0)
-    spread = batch_mean_estimate(watts) if len(watts) > 1 else None
-    return (
-        make_estimate(epoch.power_w, spread.standard_error, spread.n)
-        if spread
-        else make_unbounded_estimate(epoch.power_w)
-    )
+    return _with_scatter(epoch.power_w, _select_watts(piece.minibatches, strip) if piece else np.empty(0))
 
 
 def _estimate_energy_j(epoch: EpochSummary, power_w: Estimate | None, e2e_s: Estimate) -> Estimate | None:
@@ -297,37 +293,28 @@ def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, s
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Scatter:
-    """A relative standard deviation and its degrees of freedom; (0, 0) if unknown."""
-
-    sd: float
-    freedom: int
+_Scatter = tuple[float, int]
+"""A relative standard deviation and its degrees of freedom; (0, 0) if unknown."""
 
 
 def _epoch_and_repeat_scatter(groups: Sequence[Sequence[PointStats]], name: str) -> tuple[_Scatter, _Scatter]:
     """Return the scatter among epochs and among repeats; first epochs are taken to scatter as later ones."""
     like = LATER_EPOCH_FIELDS.get(name, name)
-    epochs = [
-        ([e.value for e in _list_epoch_estimates(one, like)], _reference_value([one], like))
-        for group in groups
-        for one in group
-    ]
-    repeats = [
-        ([f.value for one in group if (f := getattr(one, name)) is not None], _reference_value(group, name))
-        for group in groups
-    ]
+    epochs = [(_list_epoch_estimates(one, like), [one], like) for group in groups for one in group]
+    repeats = [([f for one in group if (f := getattr(one, name)) is not None], group, name) for group in groups]
     return _pool_scatter(epochs), _pool_scatter(repeats)
 
 
-def _pool_scatter(families: Sequence[tuple[Sequence[float], float]]) -> _Scatter:
+def _pool_scatter(families: Sequence[tuple[Sequence[Estimate], Sequence[PointStats], str]]) -> _Scatter:
+    """Pool the scatter of families of estimates, each relative to a quantity of its own points."""
     squares, freedom = 0.0, 0
-    for values, unit in families:
-        if len(values) > 1 and unit > 0:
-            mean = sum(values) / len(values)
-            squares += sum((value - mean) ** 2 for value in values) / unit**2
-            freedom += len(values) - 1
-    return _Scatter(math.sqrt(squares / freedom), freedom) if freedom else _Scatter(0.0, 0)
+    for estimates, group, name in families:
+        unit = _reference_value(group, name)
+        if len(estimates) > 1 and unit > 0:
+            mean = sum(one.value for one in estimates) / len(estimates)
+            squares += sum((one.value - mean) ** 2 for one in estimates) / unit**2
+            freedom += len(estimates) - 1
+    return (math.sqrt(squares / freedom), freedom) if freedom else (0.0, 0)
 
 
 def _reference_value(group: Sequence[PointStats], name: str) -> float:
@@ -361,9 +348,9 @@ def _pool_field(group: Sequence[PointStats], name: str, epochs: _Scatter, repeat
     mean, unit = sum(one.value for one in known) / len(known), _reference_value(group, name)
     epochs_seen = [found for one in group for found in _list_epoch_estimates(one, name)]
     among = [
-        (scatter.sd * unit / math.sqrt(many), float(scatter.freedom))
-        for scatter, many in ((epochs, len(epochs_seen)), (repeats, len(known)))
-        if scatter.freedom
+        (sd * unit / math.sqrt(many), float(freedom))
+        for (sd, freedom), many in ((epochs, len(epochs_seen)), (repeats, len(known)))
+        if freedom
     ]
     largest = max(among, default=None)
     if not all(one.is_bounded for one in epochs_seen):

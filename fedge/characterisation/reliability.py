@@ -131,19 +131,16 @@ def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeat
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
         groups[replace(one.point, repeat=0)].append(one)
-    return tuple(
-        DifferingRepeats(tuple(one.key for one in group), _epoch_time_spread(group))
-        for group in groups.values()
-        if len(group) > 1 and _repeats_differ(group)
-    )
+    spreads = {
+        tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)
+    }
+    return tuple(DifferingRepeats(points, spread) for points, spread in spreads.items())
 
 
 def add_repeat_notes(stats: Sequence[PointStats]) -> tuple[PointStats, ...]:
     """Return the points with a note added to every repeat of a setting whose repeats differ."""
-    notes = {key: one.note for one in find_differing_repeats(stats) for key in one.points}
-    return tuple(
-        replace(one, notes=(*one.notes, notes[one.key])) if notes and one.key in notes else one for one in stats
-    )
+    notes = {key: (one.note,) for one in find_differing_repeats(stats) for key in one.points}
+    return tuple(replace(one, notes=(*one.notes, *notes.get(one.key, ()))) for one in stats)
 
 
 def _epoch_time_spread(group: Sequence[PointStats]) -> float:

@@ -27,8 +27,9 @@ class KnobChange:
     then: KnobValue
     pipeline: InputPipeline
     why: str
-    error: float
-    """The model's relative error for this change of the epoch; smaller changes are not reported."""
+    error: float | None = None
+    """The model's relative error for this change of the epoch, below which changes are not reported; None for that of
+    its fit."""
     same_work: bool = True
     """Whether the board's computing is unchanged, so that energy follows from time."""
     e2e_s: Estimate | None = None

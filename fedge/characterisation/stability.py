@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.characterisation.confidence_interval import variance_inflation
 from fedge.types import Floats
 
 
@@ -202,11 +203,7 @@ def _standard_error(values: Floats) -> float:
     """Return the standard error of the mean of autocorrelated values; infinite for a single value."""
     if len(values) < 2:
         return math.inf
-    centred = values - values.mean()
-    power = float(centred @ centred)
-    correlation = float(centred[1:] @ centred[:-1]) / power if power > 0 else 0.0
-    inflated = min(max(correlation, 0.0), MAX_CORRELATION)
-    return math.sqrt(power / (len(values) - 1) / len(values) * (1.0 + inflated) / (1.0 - inflated))
+    return math.sqrt(float(values.var(ddof=1)) / len(values) * variance_inflation(values, MAX_CORRELATION))
 
 
 def _has_drifted(values: Floats, mean: float) -> bool:

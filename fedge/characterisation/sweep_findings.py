@@ -1,28 +1,41 @@
-"""All findings of a sweep: where an epoch's time goes, and the findings of the other modules, merged and ranked."""
+"""All findings of a sweep: its epochs' parts, modes, the time-energy plane, loader workers; merged and ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate, estimate_ratio
-from fedge.characterisation.energy_findings import find_mode_tradeoffs, find_pipelining_savings
 from fedge.characterisation.findings import (
     SHARE_NAMES,
     FindingFigure,
     FindingStatement,
     SweepFinding,
     format_count,
+    format_interval,
+    format_quantity,
     format_seconds,
+    make_finding,
     merge_findings,
     rank_findings,
     render_finding,
 )
-from fedge.characterisation.knob_effects import KnobEffect
+from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, get_quantity, quantity_label
 from fedge.characterisation.knob_findings import find_knob_findings
-from fedge.characterisation.point_knobs import describe_differences, describe_setting
+from fedge.characterisation.point_knobs import (
+    MODE_KNOBS,
+    describe_differences,
+    describe_other_knobs,
+    describe_setting,
+)
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.reliability import find_doubtful_points, find_variability
 from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.pareto import front_mask
+from fedge.types import Floats, PowerMode, weakest_label
 
 MAX_PARTS = 3
 """Maximum number of parts of an epoch in a title."""
@@ -31,6 +44,13 @@ COMPUTES, DESCRIBED = 0.1, 0.5
 for the ranking."""
 MIN_STALL_SHARE = 0.1
 """Share of an epoch from which the setting with the largest stall is reported; a default."""
+MAX_DOMINATED = 10
+"""Maximum number of dominated settings that are named."""
+TWO_MODES_WEIGHT = 0.1
+"""Weight of the finding that the top one of two modes is the cheapest; low, since the finding about their clocks
+says so."""
+PIPELINING_WEIGHT = 0.5
+"""Weight of the energy saved by pipelining; reduced, since the findings about workers contain a part of it."""
 
 
 def compute_pooled_findings(
@@ -39,48 +59,40 @@ def compute_pooled_findings(
     effects: Sequence[KnobEffect],
     firsts: Sequence[KnobEffect],
 ) -> tuple[SweepFinding, ...]:
-    """Compute all findings from intermediate results.
+    """Compute all findings by decreasing importance.
 
     Args:
         stats: Statistics of all points.
         points: The result of ``pool_repeats``.
         effects: The result of ``compute_pooled_effects``.
         firsts: The result of ``compute_effects_from_first``.
-
-    Returns:
-        Findings by decreasing importance.
     """
+    groups = group_by_workload(points).values()
     single = [
         *find_knob_findings(effects, firsts),
-        *find_time_shares(points),
-        *find_mode_tradeoffs(points),
-        *find_pipelining_savings(points),
+        *(found for group in groups for found in _find_time_shares(group)),
+        *(found for group in groups for found in _find_mode_tradeoffs(group)),
+        *_find_pipelining_savings(points),
     ]
     every = [*merge_findings(single), *find_variability(stats), *find_doubtful_points(stats)]
     return rank_findings([render_finding(one) for one in every])
 
 
-def find_time_shares(points: Sequence[PooledSetting]) -> list[SweepFinding]:
-    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one that stalls most."""
-    found: list[SweepFinding] = []
-    for group in group_by_workload(points).values():
-        among = [one.point for one in group]
-        fastest = min(group, key=lambda one: one.stats.e2e_s.value / one.stats.samples)
-        waiting = max(group, key=lambda one: one.stats.stall_s.value / one.stats.e2e_s.value)
-        others = _count_rivals(fastest, [one for one in group if one is not fastest])
-        rivals = f"{format_count(others, 'other')} may be as fast" if others else ""
-        setting = "the fastest setting" if len(group) > 1 else "an epoch"
-        found.append(_make_share_finding(fastest, setting, among, weight=1.0, rivals=rivals))
-        if waiting is not fastest and _epoch_share(waiting.stats, "stall_s").value >= MIN_STALL_SHARE:
-            found.append(_make_share_finding(waiting, "the setting that waits most", among, weight=DESCRIBED))
-    return found
+# Parts of an epoch ----------------------------------------------------------------------------------------------------
 
 
-def _count_rivals(fastest: PooledSetting, others: Sequence[PooledSetting]) -> int:
-    """Return how many others are not certainly slower."""
-    own = fastest.stats
-    ratios = [estimate_ratio(one.stats.e2e_s.scale(own.samples / one.stats.samples), own.e2e_s) for one in others]
-    return sum(one is None or one.low <= 1.0 for one in ratios)
+def _find_time_shares(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
+    """Find the parts of an epoch in the fastest setting of a workload and board, and in the one that stalls most."""
+    among = [one.point for one in group]
+    fastest = min(group, key=lambda one: one.stats.e2e_s.value / one.stats.samples)
+    waiting = max(group, key=lambda one: _epoch_share(one.stats, "stall_s").value)
+    ratios = [_per_sample_ratio(one, fastest, "e2e_s") for one in group if one is not fastest]
+    rivals = sum(one is None or one.low <= 1.0 for one in ratios)
+    remark = f"{format_count(rivals, 'other')} may be as fast" if rivals else ""
+    setting = "the fastest setting" if len(group) > 1 else "an epoch"
+    yield _make_share_finding(fastest, setting, among, weight=1.0, rivals=remark)
+    if waiting is not fastest and _epoch_share(waiting.stats, "stall_s").value >= MIN_STALL_SHARE:
+        yield _make_share_finding(waiting, "the setting that waits most", among, weight=DESCRIBED)
 
 
 def _make_share_finding(
@@ -94,19 +106,16 @@ def _make_share_finding(
     figures = tuple(FindingFigure.from_share(shares[name], name) for name in order[:MAX_PARTS])
     remark = "; ".join(filter(None, (describe_differences(stats.point, among), rivals)))
     of = f"{format_count(len(one.points), 'point')} of {format_count(len(stats.epochs), 'epoch')}"
-    return SweepFinding(
-        kind="bound",
-        statements=(FindingStatement("bound", {"setting": setting, "bound": bound}, figures, remark),),
+    return make_finding(
+        "bound",
+        [one],
+        FindingStatement("bound", {"setting": setting, "bound": bound}, figures, remark),
         evidence=(
             *(_describe_part(stats, name, part) for name, part in shares.items()),
             f"{format_count(stats.minibatches, 'minibatch')}, {of}: {describe_setting(stats.point)}.",
         ),
         strength=weight * shares["stall_s"].value if largest == "stall_s" else COMPUTES * shares[largest].value,
-        points=one.points,
         label=stats.label,
-        boards=(stats.point.board,),
-        workloads=(stats.point.workload,),
-        work=stats.point.kind,
     )
 
 
@@ -122,3 +131,227 @@ def _epoch_share(stats: PointStats, name: str) -> Estimate:
     """Return a part of the epoch relative to the whole, whose own error is contained in the part already."""
     part: Estimate = getattr(stats, name)
     return part.scale(1.0 / stats.e2e_s.value)
+
+
+# Energy of power modes and of loader workers --------------------------------------------------------------------------
+
+
+def _find_mode_tradeoffs(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
+    """Compare power modes with everything else equal, then all settings on the time-energy plane."""
+    settings: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
+    for one in group:
+        if one.point.mode is not None and one.stats.energy_j is not None:
+            settings[replace(one.point, mode=None, repeat=0)].append(one)
+    known = max(settings.values(), key=len, default=[])
+    top = next((one for one in known if all(_is_at_least(one.point.mode, other.point.mode) for other in known)), None)
+    if top is not None and len(known) > 1:
+        cheapest = min(known, key=_epoch_energy_j)
+        others = [one for one in known if one is not top]
+        yield from _state_top_mode(top, others) if cheapest is top else _state_cheaper_mode(top, cheapest)
+    plane = compute_plane(group)
+    if plane is not None and len(plane.settings) > 2:
+        yield _make_plane_finding(plane)
+
+
+def _is_at_least(one: PowerMode | None, other: PowerMode | None) -> bool:
+    return all(getattr(one, knob) >= getattr(other, knob) for knob in MODE_KNOBS)
+
+
+def _state_cheaper_mode(top: PooledSetting, cheapest: PooledSetting) -> Iterator[SweepFinding]:
+    """State what the mode of least energy saves against the top one, if that is certain."""
+    joules, times = (_compare(cheapest, top, name) for name in ("energy_j", "e2e_s"))
+    if joules is None or times is None or not _is_saving(joules):
+        return
+    is_certain = (times.low > 1.0 or times.high < 1.0) and abs(times.value - 1.0) >= MIN_CHANGE
+    ratios = [(joules, "energy_j"), *([(times, "e2e_s")] if is_certain else [])]
+    one, other = cheapest.point.mode, top.point.mode
+    knobs = [knob for knob in MODE_KNOBS if getattr(one, knob) != getattr(other, knob)]
+    template, terms = "cheaper-mode", {"mode": f"mode {one}"}
+    if len(knobs) == 1:
+        (knob,) = knobs
+        template, terms = "cheaper-clock", {"knob": knob, "before": getattr(other, knob), "after": getattr(one, knob)}
+    statement = FindingStatement(template, terms, tuple(FindingFigure.from_ratio(*ratio) for ratio in ratios))
+    unclear = () if is_certain else (FindingStatement("time-unclear", {"interval": format_interval(times)}),)
+    yield _make_energy_finding(
+        "energy",
+        (top, cheapest),
+        statement,
+        *unclear,
+        evidence=(
+            f"Energy: {_describe_ratio(top, cheapest, joules, 'energy_j')}.",
+            f"Time: {_describe_ratio(top, cheapest, times, 'e2e_s')}.",
+            f"The top mode is {other}; both with {describe_other_knobs(top.point, 'mode')}.",
+        ),
+        strength=1.0 - joules.value,
+    )
+
+
+def _state_top_mode(top: PooledSetting, others: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
+    """State that the top mode takes the least energy, if it certainly does against every other mode."""
+    ratios = [found for one in others if (found := _compare(one, top, "energy_j"))]
+    if len(ratios) < len(others) or any(one.low <= 1.0 for one in ratios):
+        return
+    count = len(others) + 1
+    yield _make_energy_finding(
+        "energy",
+        (top, *others),
+        FindingStatement("top-mode", {"mode": str(top.point.mode), "count": count}),
+        evidence=[
+            f"{one.point.mode}: {_describe_ratio(top, one, ratio, 'energy_j')}."
+            for one, ratio in zip(others, ratios, strict=True)
+        ],
+        strength=(TWO_MODES_WEIGHT if count == 2 else 1.0) * (1.0 - 1.0 / min(one.value for one in ratios)),
+    )
+
+
+def _find_pipelining_savings(points: Sequence[PooledSetting]) -> Iterable[SweepFinding]:
+    """Find how much energy loader workers save against loading in the training process; the largest per workload."""
+    groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
+    for one in points:
+        if one.stats.energy_j is not None:
+            groups[replace(one.point, workers=0, repeat=0)].append(one)
+    largest: dict[tuple[object, ...], SweepFinding] = {}
+    for group in groups.values():
+        alone = next((one for one in group if one.point.workers == 0), None)
+        best = min((one for one in group if one.point.workers), key=_epoch_energy_j, default=None)
+        joules = _compare(best, alone, "energy_j") if alone and best else None
+        if alone is None or best is None or joules is None or not _is_saving(joules):
+            continue
+        point, strength = best.point, PIPELINING_WEIGHT * (1.0 - joules.value)
+        place = point.board, point.workload, point.kind
+        if place in largest and largest[place].strength >= strength:
+            continue
+        terms = {"work": "training" if point.kind == "train" else "inference"}
+        figures = (FindingFigure.from_ratio(joules, "energy_j"),)
+        largest[place] = _make_energy_finding(
+            "pipelining",
+            (alone, best),
+            FindingStatement("pipelining", terms, figures, format_count(point.workers, "worker")),
+            evidence=(
+                f"Energy, workers 0 -> {point.workers}: {_describe_ratio(alone, best, joules, 'energy_j')}.",
+                f"Both with {describe_other_knobs(point, 'workers')}.",
+            ),
+            strength=strength,
+        )
+    return largest.values()
+
+
+def _make_energy_finding(
+    kind: str,
+    settings: Sequence[PooledSetting],
+    *statements: FindingStatement,
+    evidence: Iterable[str],
+    strength: float,
+) -> SweepFinding:
+    label = weakest_label([quantity_label(one.stats, "energy_j") for one in settings])
+    return make_finding(kind, settings, *statements, evidence=evidence, strength=strength, label=label)
+
+
+def _epoch_energy_j(one: PooledSetting) -> float:
+    return one.stats.energy_j.value if one.stats.energy_j else 0.0
+
+
+def _is_saving(ratio: Estimate) -> bool:
+    return ratio.high < 1.0 and 1.0 - ratio.value >= MIN_CHANGE
+
+
+def _compare(after: PooledSetting, before: PooledSetting, name: str) -> Estimate | None:
+    a, b = get_quantity(after.stats, name), get_quantity(before.stats, name)
+    return None if a is None or b is None else estimate_ratio(a, b)
+
+
+def _describe_ratio(before: PooledSetting, after: PooledSetting, ratio: Estimate, name: str) -> str:
+    values = (format_quantity(getattr(one.stats, name).value, name) for one in (before, after))
+    return f"{' -> '.join(values)}, {format_interval(ratio)} (95 %)"
+
+
+# The time-energy plane ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEnergyPlane:
+    """Settings of one board and workload by time and energy per sample; indices refer to ``settings``."""
+
+    settings: tuple[PooledSetting, ...]
+    """Those with known energy."""
+    front: tuple[int, ...]
+    """The Pareto front from the fastest to the cheapest."""
+    dominated: tuple[tuple[int, int], ...]
+    """Pairs of a setting and another one that certainly takes less time and less energy."""
+    knee: int
+    """The setting of the front farthest below the chord between its ends, in normalised logarithms."""
+
+
+def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
+    """Compute the time-energy plane; None if fewer than two settings have a known energy."""
+    settings = tuple(one for one in points if one.stats.energy_j is not None and one.stats.energy_j.value > 0)
+    if len(settings) < 2:
+        return None
+    times = np.array([one.stats.e2e_s.value / one.stats.samples for one in settings])
+    joules = np.array([_epoch_energy_j(one) * (1.0 / one.stats.samples) for one in settings])
+    front = np.flatnonzero(front_mask(times, joules))
+    front = front[np.argsort(times[front])]
+    x, y = _normalise(np.log(times[front])), _normalise(np.log(joules[front]))
+    knee = int(front[np.argmax(np.round(1.0 - x - y, 12))])  # rounded, so that the chord's ends tie
+    rows: tuple[int, ...] = tuple(front.tolist())
+    beaten = ((i, _find_dominating(settings, rows, one)) for i, one in enumerate(settings))
+    return TimeEnergyPlane(settings, rows, tuple((i, j) for i, j in beaten if j is not None), knee)
+
+
+def _find_dominating(settings: Sequence[PooledSetting], front: Sequence[int], own: PooledSetting) -> int | None:
+    """Return the first setting of the front that is certainly better in time and energy, or None."""
+    for other in front:
+        ratios = [_per_sample_ratio(settings[other], own, name) for name in ("e2e_s", "energy_j")]
+        if all(one is not None and one.high < 1.0 for one in ratios):
+            return other
+    return None
+
+
+def _per_sample_ratio(one: PooledSetting, own: PooledSetting, name: str) -> Estimate | None:
+    """Return time or energy per sample relative to that of ``own``."""
+    mine, other = getattr(own.stats, name), getattr(one.stats, name)
+    assert mine is not None
+    assert other is not None
+    if name == "energy_j":
+        return estimate_ratio(other.scale(1.0 / one.stats.samples), mine.scale(1.0 / own.stats.samples))
+    return estimate_ratio(other.scale(own.stats.samples / one.stats.samples), mine)
+
+
+def _normalise(values: Floats) -> Floats:
+    """Scale values to 0..1; all 0 if they are equal."""
+    span = float(values.max() - values.min())
+    scaled: Floats = (values - values.min()) / span if span > 0 else np.zeros_like(values)
+    return scaled
+
+
+def _make_plane_finding(plane: TimeEnergyPlane) -> SweepFinding:
+    knee, total, dominated = plane.settings[plane.knee], len(plane.settings), len(plane.dominated)
+    among = [one.point for one in plane.settings]
+    named = {*plane.front, *(i for pair in plane.dominated[:MAX_DOMINATED] for i in pair)}
+    names = {i: describe_differences(among[i], among) or describe_other_knobs(among[i], "") for i in named}
+    similar = sum(not _certainly_differ(each, knee) for each in plane.settings if each is not knee)
+    remark = f"{format_count(similar, 'other')} may be as good" if similar else ""
+    return _make_energy_finding(
+        "plane",
+        [knee, *(plane.settings[i] for i in plane.front if i != plane.knee)],
+        FindingStatement("knee", {"setting": names[plane.knee]}, remark=remark),
+        FindingStatement("dominated", {"count": dominated or "none", "total": total}),
+        evidence=(
+            *(f"On the front: {names[i]}: {_format_costs(plane.settings[i])}." for i in plane.front),
+            *(f"Dominated: {names[i]} by {names[j]}." for i, j in plane.dominated[:MAX_DOMINATED]),
+        ),
+        strength=MIN_CHANGE * (1 + dominated / total),
+    )
+
+
+def _certainly_differ(one: PooledSetting, other: PooledSetting) -> bool:
+    """Return whether times per sample, or energies per sample, certainly differ."""
+    ratios = (_per_sample_ratio(one, other, name) for name in ("e2e_s", "energy_j"))
+    return any(found is not None and (found.low > 1.0 or found.high < 1.0) for found in ratios)
+
+
+def _format_costs(one: PooledSetting) -> str:
+    """Format time and energy per 1000 samples, since epochs may be cut."""
+    per = 1000.0 / one.stats.samples
+    joules = format_quantity(_epoch_energy_j(one) * per, "energy_j")
+    return f"{format_seconds(one.stats.e2e_s.value * per)} and {joules} per 1,000 samples"

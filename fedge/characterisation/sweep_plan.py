@@ -82,9 +82,7 @@ class SweepPoint:
 
     def as_data(self) -> dict[str, Any]:
         """Convert to JSON-compatible data; ``mode`` becomes [cores, CPU MHz, GPU MHz, memory MHz] or null."""
-        mode = self.mode
-        knobs = None if mode is None else [mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz]
-        return asdict(self) | {"mode": knobs}
+        return asdict(self) | {"mode": None if self.mode is None else list(self.mode.knobs)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:

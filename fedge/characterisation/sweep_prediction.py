@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -125,11 +125,9 @@ def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) 
     if options.storage is not None and options.storage not in stored:
         raise UnknownName("--storage", options.storage, stored)
     board, spec = _find_board(options, result)
-    names = (
-        (_resolve_name("--workload", options.workload, tuple(result.plan.workloads)),)
-        if options.workload
-        else _list_workloads(result)
-    )
+    names = _list_workloads(result)
+    if options.workload:
+        names = (_resolve_name("--workload", options.workload, tuple(result.plan.workloads)),)
     return [
         prediction
         for name in names
@@ -155,11 +153,13 @@ def _check_options(options: EpochPredictionOptions) -> None:
     ):
         if given is not None and given not in known:
             raise UnknownName(option, given, known)
-    for option, value, least in (("--workers", options.workers, 0), ("--prefetch", options.prefetch, 1)):
+    for option, value, least in (
+        ("--workers", options.workers, 0),
+        ("--prefetch", options.prefetch, 1),
+        ("--batch-size", options.batch_size, 1),
+    ):
         if value is not None and value < least:
             raise BadInput(option, str(value), f"{least} or more")
-    if options.batch_size is not None and options.batch_size < 1:
-        raise BadInput("--batch-size", str(options.batch_size), "1 or more")
 
 
 def _resolve_name(option: str, given: str | None, known: Sequence[str]) -> str:
@@ -176,23 +176,6 @@ def _list_workloads(result: SweepResult) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.point.workload for one in result.points))
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One workload on one board with its measured points and the requested setting."""
-
-    result: SweepResult
-    options: EpochPredictionOptions
-    board: str
-    workload: str
-    spec: DeviceSpec
-    observations: tuple[PointObservation, ...]
-    setting: EpochSetting
-
-    @property
-    def counted_observations(self) -> list[PointObservation]:
-        return [one for one in self.observations if one.is_counted]
-
-
 def _predict_workload(
     result: SweepResult, options: EpochPredictionOptions, board: str, workload: str, spec: DeviceSpec
 ) -> list[EpochPrediction]:
@@ -201,22 +184,18 @@ def _predict_workload(
     if not counted:
         right = "a sweep with a finished point of it, in a mode that is known"
         raise BadInput(str(options.folder), f"nothing of {workload} on {board} ({options.kind})", right)
-    case = _Case(
-        result,
-        options=options,
-        board=board,
-        workload=workload,
-        spec=spec,
-        observations=observations,
-        setting=_build_setting(options, counted, result, workload),
-    )
+    setting = _build_setting(options, counted, result, workload)
     modes = _select_modes(options, counted, spec)
     if options.method == "simple":
-        predictions = _predict_simple(case, modes)
+        names = _list_workloads(result)
+        every = {name: extract_observations(result, board, name, options.kind) for name in names}
+        predictions = _predict_simple(every, workload, setting, LinearEpochModel(spec.maxn), modes=modes)
     else:
-        predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(case.setting, modes)
+        predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(setting, modes)
     rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]
-    return [_to_prediction(case, predictions, row) for row in rows]
+    alike = [one for one in counted if _has_same_loader(one, setting) and abs(one.cached - setting.cached) < 0.01]
+    about = {"board": board, "workload": workload, "method": options.method}
+    return [_to_prediction(predictions, row, setting, alike, **about) for row in rows]
 
 
 def _build_setting(
@@ -257,19 +236,25 @@ def _select_modes(options: EpochPredictionOptions, observations: Sequence[PointO
     return stack_modes(sorted(tried, reverse=True))
 
 
-def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
+def _predict_simple(
+    observations: Mapping[str, Sequence[PointObservation]],
+    workload: str,
+    setting: EpochSetting,
+    model: LinearEpochModel,
+    *,
+    modes: Modes,
+) -> EpochPredictions:
     """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
-    workload, setting = case.workload, case.setting
     epochs = [
         MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j)
-        for name in _list_workloads(case.result)
-        for one in extract_observations(case.result, case.board, name, case.options.kind)
+        for name, own in observations.items()
+        for one in own
         if one.is_counted and _has_same_loader(one, setting)
     ]
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
         raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
-    epoch_s, energy_j = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
+    epoch_s, energy_j = model.fit(epochs).predict(workload, modes)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(
         modes,
@@ -300,37 +285,25 @@ def _find_best_row(predictions: EpochPredictions, best: str) -> int:
     return int(np.argmin(predictions.energy_j if best == "energy" else predictions.energy_j * predictions.e2e_s))
 
 
-def _to_prediction(case: _Case, predictions: EpochPredictions, row: int) -> EpochPrediction:
-    setting = case.setting
+def _to_prediction(
+    predictions: EpochPredictions, row: int, setting: EpochSetting, alike: Sequence[PointObservation], **about: str
+) -> EpochPrediction:
+    """Return one mode's prediction, with the means of the observations at the same setting in this mode."""
     mode = predictions.modes[row]
-    same = [one for one in case.counted_observations if one.mode == mode and _has_same_setting(one, setting)]
+    same = [one for one in alike if one.mode == mode]
+    loader = {name: getattr(setting, name) for name in ("batch_size", "workers", "prefetch", "storage", "cached")}
+    names = ("e2e_s", "stall_s", "energy_j", "e2e_sd_log", "energy_sd_log")
+    columns = {name: getattr(predictions, name) for name in names}
+    figures = {name: None if own is None or np.isnan(own[row]) else float(own[row]) for name, own in columns.items()}
+    spreads = {"e2e_spread": figures.pop("e2e_sd_log"), "energy_spread": figures.pop("energy_sd_log")}
+    known: dict[str, Any] = {**about, **loader, **figures, **spreads}
     return EpochPrediction(
-        board=case.board,
-        workload=case.workload,
         mode=format_mode(mode),
-        batch_size=setting.batch_size,
-        workers=setting.workers,
-        prefetch=setting.prefetch,
-        storage=setting.storage,
-        cached=setting.cached,
-        e2e_s=float(predictions.e2e_s[row]),
-        stall_s=_finite_or_none(predictions.stall_s[row]),
-        energy_j=None if predictions.energy_j is None else float(predictions.energy_j[row]),
-        e2e_spread=_finite_or_none(predictions.e2e_sd_log[row]),
-        energy_spread=None if predictions.energy_sd_log is None else _finite_or_none(predictions.energy_sd_log[row]),
         seen_s=_mean_or_none([one.e2e_s for one in same]),
         seen_j=_mean_or_none([one.energy_j for one in same]),
-        method=case.options.method,
         label=predictions.label,
+        **known,
     )
-
-
-def _finite_or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _has_same_setting(one: PointObservation, setting: EpochSetting) -> bool:
-    return _has_same_loader(one, setting) and abs(one.cached - setting.cached) < 0.01
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.characterisation import sweep_plan, sweep_tables
+from fedge.characterisation.findings import format_count
 from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import (
@@ -35,20 +36,6 @@ DEFAULT_FOLDER = Path("characterised")
 PointReport = Callable[[str, str], None]
 """Called with the description of a point and the step of its measurement."""
 ShowProgress = Callable[["SweepRun"], AbstractContextManager[PointReport]]
-
-
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """Options of a sweep.
-
-    Attributes:
-        out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
-        again: Whether to retry points that have failed too often.
-    """
-
-    plan: Path
-    out: Path | None = None
-    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +93,10 @@ class SweepListing:
 
 
 def run_sweep(
-    options: SweepOptions,
+    path: Path,
+    out: Path | None,
     *,
+    again: bool = False,
     note: Callable[[str], None],
     show_progress: ShowProgress,
     write_report: Callable[[SweepResult], list[Path]],
@@ -115,7 +104,9 @@ def run_sweep(
     """Measure the remaining points of a plan and write all results; an interrupt keeps the finished points.
 
     Args:
-        options: The options.
+        path: The plan's file.
+        out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
+        again: Whether to retry points that have failed too often.
         note: Shows a note to the user.
         show_progress: Opens a progress line for the run.
         write_report: Writes page and findings of a sweep with finished points, and returns their paths.
@@ -123,15 +114,14 @@ def run_sweep(
     Raises:
         BadInput: If the input is invalid; raised before any measurement.
     """
-    resolved = read_resolved_plan(options.plan)
-    plan, out = resolved.plan, options.out or DEFAULT_FOLDER / resolved.plan.name
-    rigs = build_rigs(plan, out, options.plan)
+    resolved = read_resolved_plan(path)
+    plan, out = resolved.plan, out or DEFAULT_FOLDER / resolved.plan.name
+    rigs = build_rigs(plan, out, path)
     with open_journal(out) as journal:
         journal.begin(plan, {board: rig.software for board, rig in rigs.items()})
         if lost := journal.forget_damaged():
-            count = format_count(len(lost), "finished point")
-            note(f"the files of {count} are gone or damaged: measured again")
-        if options.again:
+            note(f"the files of {format_count(len(lost), 'finished point')} are gone or damaged: measured again")
+        if again:
             journal.past.attempts.clear()
         before = len(journal.past.done)
         sweep_tables.write_plan(out, resolved)
@@ -139,21 +129,23 @@ def run_sweep(
             note(text)
         _measure_points(SweepRun(plan, rigs, journal), out, note, show_progress)
         result = read_result(out)
-        written = _write_results(result, write_report)
+        written = [sweep_tables.write_epochs(result)]
+        if result.points:
+            written += [*sweep_tables.write_tables(result), *write_report(result)]
         return SweepOutcome(result, len(result.points) - before, tuple(written), dict(journal.past.attempts))
 
 
-def list_sweep(options: SweepOptions) -> SweepListing:
+def list_sweep(path: Path, out: Path | None) -> SweepListing:
     """List the points of a plan with their state; nothing is measured.
 
     Raises:
         BadInput: If the plan is invalid, or the folder holds the sweep of another plan.
     """
-    resolved = read_resolved_plan(options.plan)
-    plan, out = resolved.plan, options.out or DEFAULT_FOLDER / resolved.plan.name
+    resolved = read_resolved_plan(path)
+    plan, out = resolved.plan, out or DEFAULT_FOLDER / resolved.plan.name
     states = _read_point_states(out, plan)
-    rigs = build_rigs(plan, out, options.plan)
-    points = tuple(_plan_point(plan, point, rigs.get(point.board), states) for point in plan.points)
+    rigs = build_rigs(plan, out, path)
+    points = tuple(_plan_point(plan, point, rigs[point.board], states) for point in plan.points)
     repeats_s = (plan.course.repeats - 1) * plan.course.every_s
     return SweepListing(out, points, repeats_s, _describe_default_modes(resolved))
 
@@ -176,11 +168,6 @@ def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
         "report": str(result.folder / "report.html") if result.points else None,
         "written": [str(path) for path in outcome.written],
     }
-
-
-def format_count(number: int, noun: str) -> str:
-    """Format a count with its noun: ``1 point``, ``2 points``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str, MeasurementRig]:
@@ -237,8 +224,8 @@ def _describe_default_modes(resolved: ResolvedPlan) -> str:
 
 def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_progress: ShowProgress) -> None:
     journal = run.journal
-    if journal.past.done and run.remaining_count:
-        note(f"going on: {run.remaining_count} of {format_count(len(run.plan.points), 'point')} are left")
+    if journal.past.done and len(run.remaining_points):
+        note(f"going on: {len(run.remaining_points)} of {format_count(len(run.plan.points), 'point')} are left")
     reasons: set[str] = set()
     try:
         with show_progress(run) as report:
@@ -257,21 +244,13 @@ def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_
         raise
 
 
-def _write_results(result: SweepResult, write_report: Callable[[SweepResult], list[Path]]) -> list[Path]:
-    written = [sweep_tables.write_epochs(result)]
-    if result.points:
-        written += sweep_tables.write_tables(result)
-        written += write_report(result)
-    return written
-
-
 def _plan_point(
-    plan: CharacterisationPlan, point: SweepPoint, rig: MeasurementRig | None, states: Mapping[str, str]
+    plan: CharacterisationPlan, point: SweepPoint, rig: MeasurementRig, states: Mapping[str, str]
 ) -> PlannedPoint:
     workload = plan.workloads[point.workload]
-    reason = None if rig is None else rig.refusal_reason(point, workload)
-    timed = rig is not None and not reason and point.board != sweep_plan.HERE
-    seconds = estimate_point_s(rig, point, workload, plan.course) if rig is not None and timed else None
+    reason = rig.refusal_reason(point, workload)
+    timed = not reason and point.board != sweep_plan.HERE
+    seconds = estimate_point_s(rig, point, workload, plan.course) if timed else None
     state = states.get(point.key, "skipped" if reason else "left")
     return PlannedPoint(point.key, state=state, seconds=seconds, point=describe_point(point), reason=reason)
 
@@ -306,17 +285,8 @@ class SweepRun:
 
     def __init__(self, plan: CharacterisationPlan, rigs: Mapping[str, MeasurementRig], journal: SweepJournal) -> None:
         self.plan, self._rigs, self.journal = plan, rigs, journal
-        self._left = list(journal.past.remaining_points(plan))[::-1]
-
-    @property
-    def remaining_count(self) -> int:
-        """Number of points still to be tried in this start."""
-        return len(self._left)
-
-    @property
-    def remaining_points(self) -> tuple[SweepPoint, ...]:
-        """The points still to be tried, in order."""
-        return tuple(self._left[::-1])
+        self.remaining_points = journal.past.remaining_points(plan)
+        """The points still to be tried in this start, in order."""
 
     @property
     def local_remaining_s(self) -> float | None:
@@ -327,7 +297,7 @@ class SweepRun:
 
     def next_point(self) -> SweepPoint | None:
         """Return the next point, or None when all are done."""
-        return self._left[-1] if self._left else None
+        return self.remaining_points[0] if self.remaining_points else None
 
     def run_next(self, report: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
         """Measure the next point, unless its rig refuses it, and write the journal.
@@ -335,34 +305,29 @@ class SweepRun:
         Returns:
             The measurement, or the reason why there is none.
         """
-        point = self._left[-1]
-        rig, workload = self._rigs[point.board], self.plan.workloads[point.workload]
-        result: PointMeasurement | UnmeasuredPoint
-        if (reason := rig.refusal_reason(point, workload)) is not None:
-            self.journal.skip(point, reason)
-            result = UnmeasuredPoint(point, reason, failed=False)
-        else:
-            self._idle_before_repeat(point, rig, report)
-            result = self._measure(point, rig, report)
-        self._left.pop()
+        point = self.remaining_points[0]
+        result = self._try_point(point, self._rigs[point.board], report)
+        self.remaining_points = self.remaining_points[1:]
         return result
 
-    def _measure(
+    def _try_point(
         self, point: SweepPoint, rig: MeasurementRig, report: ProgressCallback
     ) -> PointMeasurement | UnmeasuredPoint:
+        workload = self.plan.workloads[point.workload]
+        if (reason := rig.refusal_reason(point, workload)) is not None:
+            self.journal.skip(point, reason)
+            return UnmeasuredPoint(point, reason, failed=False)
+        seconds = idle_before_repeat_s(point, self.plan, self.journal)
+        if seconds > 0:
+            report(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
+            rig.idle(seconds)
         try:
-            measurement = rig.measure(point, self.plan.workloads[point.workload], self.plan.course, report)
+            measurement = rig.measure(point, workload, self.plan.course, report)
         except BoardError as error:
             self.journal.fail(point, str(error))
             return UnmeasuredPoint(point, str(error), failed=True)
         self.journal.finish(measurement)
         return measurement
-
-    def _idle_before_repeat(self, point: SweepPoint, rig: MeasurementRig, report: ProgressCallback) -> None:
-        seconds = idle_before_repeat_s(point, self.plan, self.journal)
-        if seconds > 0:
-            report(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
-            rig.idle(seconds)
 
 
 def idle_before_repeat_s(point: SweepPoint, plan: CharacterisationPlan, journal: SweepJournal) -> float:

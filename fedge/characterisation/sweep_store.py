@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class SweepResult:
     failed: tuple[tuple[SweepPoint, str], ...]
 
 
+A = TypeVar("A", MinibatchTimes, SensorTrace)
 MINIBATCHES, STRIPS = "minibatches", "strips"
 ARRAY_RECORDS: dict[str, type[MinibatchTimes | SensorTrace]] = {MINIBATCHES: MinibatchTimes, STRIPS: SensorTrace}
 UNFINISHED_FILES = ".*.part"
@@ -133,7 +134,7 @@ def _has_columns(path: Path, record: type[MinibatchTimes | SensorTrace]) -> bool
     return found >= {one.name for one in fields(record)}
 
 
-def _read_parquet(path: Path, record: type[MinibatchTimes | SensorTrace]) -> dict[str, Any]:
+def _read_parquet(path: Path, record: type[A]) -> A:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,7 +142,7 @@ def _read_parquet(path: Path, record: type[MinibatchTimes | SensorTrace]) -> dic
     try:
         with path.open("rb") as file:
             table = pq.read_table(file, columns=names)
-        return {name: table.column(name).to_numpy() for name in names}
+        return record(**{name: table.column(name).to_numpy() for name in names})
     except (OSError, KeyError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         right = "remove it, and the sweep's `fedge characterise` measures this point again"
@@ -202,9 +203,10 @@ class SweepProgress:
             self.attempts[key] = self.attempts.get(key, 0) + 1
         else:
             raise ValueError(event)
-        for other, points in (("skipped", self.skipped), ("failed", self.failed)):
-            if kind != other:
-                points.pop(key, None)
+        if kind != "skipped":
+            self.skipped.pop(key, None)
+        if kind != "failed":
+            self.failed.pop(key, None)
 
     def remaining_points(self, plan: CharacterisationPlan) -> tuple[SweepPoint, ...]:
         """Return the points that are neither finished nor failed ``MAX_ATTEMPTS`` times, in the order of the plan."""
@@ -259,8 +261,10 @@ class SweepJournal(JsonLines):
         """Write a point's arrays, then its journal line, so that a line always has its arrays."""
         write_arrays(self.path.parent, seen)
         known = {name: getattr(seen, name) for name in SAVED_FIELDS}
-        epochs = [asdict(epoch) for epoch in seen.epochs]
-        self._write_event("done", seen.point, _to_python_scalars(known | {"epochs": epochs}))
+        known |= {"point": seen.point.as_data(), "epochs": [asdict(epoch) for epoch in seen.epochs]}
+        # NumPy's scalars become Python's own.
+        plain = json.loads(json.dumps(known, default=lambda value: value.item()))
+        self._write_event("done", seen.point, plain)
 
     def skip(self, point: SweepPoint, reason: str) -> None:
         """Record that the board cannot measure the point; an identical entry is not repeated."""
@@ -364,23 +368,11 @@ def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Pa
         "notes": tuple(event["notes"]),
     }
 
-    def read(part: str, record: Any) -> Callable[[], Any]:
-        return lambda: record(**_read_parquet(_array_path(folder, part, point.key), record))
-
     return FinishedPoint(
         **{name: event[name] for name in SAVED_FIELDS} | made,
-        read_minibatches=read(MINIBATCHES, MinibatchTimes),
-        read_sensor_trace=read(STRIPS, SensorTrace),
+        read_minibatches=lambda: _read_parquet(_array_path(folder, MINIBATCHES, point.key), MinibatchTimes),
+        read_sensor_trace=lambda: _read_parquet(_array_path(folder, STRIPS, point.key), SensorTrace),
     )
-
-
-def _to_python_scalars(value: Any) -> Any:
-    """Convert NumPy scalars to Python's own, which JSON can encode."""
-    if isinstance(value, dict):
-        return {key: _to_python_scalars(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_python_scalars(one) for one in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 # Changes of a plan ----------------------------------------------------------------------------------------------------

@@ -241,8 +241,12 @@ def counter_growth(samples: Sequence[SystemSample], name: str, start_s: float, e
         The growth in the counter's unit, or None if there is no source.
     """
     ends = np.interp([start_s, end_s], _sample_column(samples, "at_s"), _sample_column(samples, name))
-    grew = float(ends[1] - ends[0])
-    return None if math.isnan(grew) else grew
+    return none_if_nan(ends[1] - ends[0])
+
+
+def none_if_nan(value: float) -> float | None:
+    """Return a number, or None for NaN."""
+    return None if math.isnan(value) else float(value)
 
 
 def mean_cpu_load(samples: Sequence[SystemSample], start_s: float, end_s: float) -> float | None:

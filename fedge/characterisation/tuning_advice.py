@@ -168,21 +168,20 @@ def _advise_from_model(
     """Yield the predicted improvements by values without measurements, each with the model's error."""
     measured = {(knob, get_knob_value(one.point, knob)) for knob, one in neighbours}
     model = fit_setting_model(now, group, fits)
-    for nexts in PROPOSERS:
-        for one in nexts(model, group):
+    for propose in PROPOSERS:
+        for one in propose(model, group):
             if (one.knob, one.then) not in measured:
-                yield from ((advice, one.error) for advice in _advise_change(now, model, one))
+                error = model.error if one.error is None else one.error
+                yield from ((advice, error) for advice in _advise_change(now, model, one, error))
 
 
-def _advise_change(now: PooledSetting, model: SettingModel, then: KnobChange) -> Iterator[TuningAdvice]:
+def _advise_change(now: PooledSetting, model: SettingModel, then: KnobChange, error: float) -> Iterator[TuningAdvice]:
     e2e_s = then.e2e_s or model.predict_e2e_s(then.pipeline)
-    why = f"{then.why} (the model's error: {100 * then.error:.0f} % of the epoch)"
-    figures = {"e2e_s": (now.stats.e2e_s, e2e_s)}
-    energy_j = _predict_energy_j(now.stats, model, then, e2e_s)
-    if energy_j is not None and now.stats.energy_j is not None:
-        figures["energy_j"] = (now.stats.energy_j, energy_j)
-    for quantity, (present, expected) in figures.items():
-        if 1.0 - expected.value / present.value > max(then.error, MIN_CHANGE):
+    why = f"{then.why} (the model's error: {100 * error:.0f} % of the epoch)"
+    figures = {"e2e_s": e2e_s, "energy_j": _predict_energy_j(now.stats, model, then, e2e_s)}
+    for quantity, expected in figures.items():
+        present = getattr(now.stats, quantity)
+        if expected is not None and 1.0 - expected.value / present.value > max(error, MIN_CHANGE):
             yield _make_advice(now, (then.knob, then.then), quantity, expected, why=why, label="estimated")
 
 
@@ -197,15 +196,9 @@ def _predict_energy_j(now: PointStats, model: SettingModel, then: KnobChange, e2
         return model.predict_energy_j(e2e_s)
     if then.power is None or now.energy_j is None:
         return None
-    joules, whole_s = now.energy_j.value, now.e2e_s.value
-    value, low, high = (
-        joules * seconds / whole_s * factor
-        for seconds, factor in (
-            (e2e_s.value, then.power.value),
-            (e2e_s.low, then.power.low),
-            (e2e_s.high, then.power.high),
-        )
-    )
+    joules, power = now.energy_j.value, then.power
+    ends = ((e2e_s.value, power.value), (e2e_s.low, power.low), (e2e_s.high, power.high))
+    value, low, high = (joules * seconds / now.e2e_s.value * factor for seconds, factor in ends)
     return Estimate(value, low, high, 0) if high <= joules else None
 
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
 from fedge.client.evaluation import check_samples
@@ -37,7 +34,7 @@ from fedge.worker import sources
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import datasets
-from fedge.workloads.partitions import split_samples, split_test
+from fedge.workloads.partitions import split_data, split_test
 
 SAMPLES_PER_PROBE = 4
 # A probe lasts at least as many samples of the power sensor: their noise of 1 to 2 % is then as small as that of steps.
@@ -90,24 +87,17 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
         right = "one of fedge's tasks, or data_folder in the board's settings"
         raise BadInput("workload.task", f"{name!r}, whose data set fedge does not know", right)
     root = Path(experiment.data.dir or workloads.DEFAULT_DATA_DIR).expanduser()
-    images = datasets.load_dataset(TASKS[name].dataset, root, download=experiment.data.download)
-    shares = split_samples(
-        experiment.data, images.train_y, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
-    )
-    share: NDArray[np.int64] = shares[index]
-    test = np.arange(len(images.test_y))
-    if experiment.evaluation.by != "server":
-        test = split_test(shares, images.train_y, images.test_y)[index]
-        check_samples(len(test))
-    return sources.Data(
-        images.train_x[share],
-        train_y=images.train_y[share],
-        test_x=images.test_x[test],
-        test_y=images.test_y[test],
-        mean=tuple(images.mean),
-        sd=tuple(images.sd),
-        classes=images.classes,
-    )
+    data = datasets.load_dataset(TASKS[name].dataset, root, download=experiment.data.download)
+    count, rng = len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    labels = sources.class_labels(data.train_y)
+    shares = split_data(experiment.data, labels, groups=data.groups, n_clients=count, rng=rng)
+    share = shares[index]
+    data = data._replace(train_x=data.train_x[share], train_y=data.train_y[share], groups=None)
+    if experiment.evaluation.by == "server":
+        return data
+    test = split_test(shares, labels, sources.class_labels(data.test_y))[index]
+    check_samples(len(test))
+    return data._replace(test_x=data.test_x[test], test_y=data.test_y[test])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -358,7 +358,7 @@ class _EmulatedRound:
         experiment, setup = self.experiment, self.client.setup
         scale = context.scale or TrainingScale(experiment.workload.batch_size)
         steps = setup.steps_at(context.scale)
-        options = build_train_options(experiment.workload, steps, scale, self.request.proximal_mu)
+        options = build_train_options(experiment.workload, steps, scale, self.request)
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")
 
         def start() -> Training:

@@ -18,7 +18,7 @@ from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
-from fedge.experiment import ServingSpec
+from fedge.experiment import PlacedBatchSpec, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.pareto import find_nearest_row
 from fedge.physics import time_power_model
@@ -82,7 +82,18 @@ def inference_costs_and_spreads(
     infer_s = [time_power_model.compute_step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
     power_w = [time_power_model.compute_power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
     table = InferenceCosts(modes, build_demand(spec).batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
+    if spec.placed is not None:
+        table = _scale_to_plan(table, spec.placed, find_nearest_row(modes, device.maxn))
     return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
+
+
+def _scale_to_plan(costs: InferenceCosts, placed: PlacedBatchSpec, top: int) -> InferenceCosts:
+    """Scale the costs of all modes so that those of row ``top``, the top clocks, are the planned ones."""
+    return dataclasses.replace(
+        costs,
+        infer_s=costs.infer_s * (placed.batch_s / costs.infer_s[top]),
+        power_w=costs.power_w * (placed.power_w / costs.power_w[top]),
+    )
 
 
 DEFAULT_WARM_UP_STEPS = 1.5

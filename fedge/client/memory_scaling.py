@@ -73,7 +73,7 @@ class ScalingContext:
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
     @property
-    def asked(self) -> TrainingScale:
+    def asked_scale(self) -> TrainingScale:
         """Return the scale that the board trains if it has the memory."""
         return dataclasses.replace(self.requested, width=self.width)
 
@@ -88,7 +88,8 @@ class ScalingContext:
         """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
         if scale is None or scale.width == 1.0:
             return 1.0
-        return narrow_network(self.network, scale.width).parameters / max(1, self.network.parameters)
+        narrow = narrow_network(self.network, scale.width)
+        return narrow.trained_parameters / max(1, self.network.trained_parameters)
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -129,9 +130,9 @@ class ScalingContext:
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
         if not self.spec.guard:
-            return (self.asked,)
+            return (self.asked_scale,)
         every = list_scales(
-            self.asked, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
+            self.asked_scale, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
         )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
@@ -178,7 +179,7 @@ def build_scaling_context(
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
-    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width)))
+    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width), training=True))
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
@@ -290,7 +291,7 @@ def summarize_memory_use(
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
     predicted_mb = _asked_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
-        scaling.asked,
+        scaling.asked_scale,
         used=attempt.scale,
         predicted_mb=predicted_mb,
         limit_mb=scaling.limit_mb,
@@ -300,7 +301,7 @@ def summarize_memory_use(
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=scaling.asked,
+        asked=scaling.asked_scale,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=scaling.limit_mb,
@@ -316,7 +317,7 @@ def summarize_memory_use(
 def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
     """Return the predicted memory at the scale that is asked for, corrected by the history, in MB."""
     chosen = choose_scale(
-        (scaling.asked,),
+        (scaling.asked_scale,),
         need=scaling.estimate_need,
         belief=build_memory_belief(observations),
         limit_mb=scaling.limit_mb,
@@ -329,7 +330,7 @@ def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObserv
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
     """Return the scale of the client's last measurement, or the one that is asked for before the first."""
     last = state.measurements[-1].scale if state.measurements else None
-    return scaling.asked if last is None else last
+    return scaling.asked_scale if last is None else last
 
 
 def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:
@@ -353,13 +354,13 @@ def count_steps_at(steps: int, requested: TrainingScale, scale: TrainingScale) -
     return math.ceil(steps * requested.batch_size / scale.batch_size)
 
 
-def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, proximal_mu: float) -> TrainOptions:
-    """Build the training options at a scale; the learning rate is proportional to the batch size.
+def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, request: RequestMessage) -> TrainOptions:
+    """Build the training options of a request at a scale; the learning rate is proportional to the batch size.
 
     References:
         Goyal et al. (2017), arXiv 1706.02677, section 2.1: linear scaling rule.
     """
-    rate = work.learning_rate
+    rate = work.learning_rate if request.learning_rate is None else request.learning_rate
     if scale.batch_size != work.batch_size:
         rate *= scale.batch_size / work.batch_size
     return TrainOptions(
@@ -367,8 +368,9 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
         batch_size=scale.batch_size,
         learning_rate=rate,
         momentum=work.momentum,
-        proximal_mu=proximal_mu,
+        proximal_mu=request.proximal_mu,
         width=scale.width,
+        mixed=work.mixed_precision,
     )
 
 

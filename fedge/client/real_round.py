@@ -173,7 +173,7 @@ class _RealRound:
     ) -> Asking[RoundResult]:
         worker, work = self.session.worker, self.session.experiment.workload
         scale = conditions.scale or TrainingScale(work.batch_size)
-        options = build_train_options(work, setup.steps_at(context.scale), scale, self.request.proximal_mu)
+        options = build_train_options(work, setup.steps_at(context.scale), scale, self.request)
         seed = derive_seed(self.session.experiment.seed, setup.board.name, self.request.round, "train")
         left_s, replies = self._time_left_s(), device.service_replies
         cancel_after_s = None if left_s is None else left_s + CANCEL_GRACE_S

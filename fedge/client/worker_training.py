@@ -59,6 +59,7 @@ class WorkerTraining:
                 "momentum": options.momentum,
                 "proximal_mu": options.proximal_mu,
                 **({} if options.width == 1.0 else {"width": options.width}),
+                **({"mixed": True} if options.mixed else {}),
             },
         }
         with translate_worker_errors():

@@ -133,9 +133,7 @@ def derive_priors(
     return (here, *carried) if layered and here is not None else carried
 
 
-def transfer_priors(
-    device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec], calibrated: Sequence[CostProfile] | None = None
-) -> tuple[CostProfile, ...]:
+def transfer_priors(device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]) -> tuple[CostProfile, ...]:
     """Rescale every calibrated training profile of another workload to this board and this workload.
 
     The board is accounted for by data-sheet ratios and the workload by its size; a workload of unknown size is not
@@ -145,9 +143,7 @@ def transfer_priors(
     Raises:
         BadInput: There is no profile of another workload.
     """
-    return _transfer_profiles(
-        device, workload, specs, select_prior_sources(workload, specs, calibrated).training_profiles
-    )
+    return _transfer_profiles(device, workload, specs, select_prior_sources(workload, specs).training_profiles)
 
 
 def select_prior_sources(

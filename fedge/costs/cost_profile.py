@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
 from fedge.user_catalogue import read_catalogue
+from fedge.yaml_files import validate_fields
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -183,13 +184,10 @@ def read_profile(path: Path | Traversable) -> CostProfile:
         BadInput: The file cannot be read or a field is invalid; the message names the field.
     """
     try:
-        content = _File.model_validate(load_yaml(path))
+        raw = load_yaml(path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(str(path), f"a file that cannot be read ({error})", "a cost profile (YAML)") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise BadInput(f"{path}: {where}", repr(first["input"]), first["msg"]) from error
+    content = validate_fields(_File, raw, str(path))
     table, errors = content.table, content.errors
     return CostProfile(
         content.device,

@@ -90,16 +90,13 @@ def _log_ratios(
     return np.log(np.array([ratios.get(name, 1.0) for name in names], dtype=np.float64))
 
 
-def find_cost_profile(
-    device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec], calibrated: Sequence[CostProfile] | None = None
-) -> CostProfile:
+def find_cost_profile(device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]) -> CostProfile:
     """Return the calibrated profile of a workload on a board, or an estimate scaled from the nearest calibrated board.
 
     Raises:
         UnknownName: No board has a profile of the workload.
     """
-    every = load_calibrated_training() if calibrated is None else calibrated
-    profiles = [profile for profile in every if profile.device in specs]
+    profiles = [profile for profile in load_calibrated_training() if profile.device in specs]
     having = [profile for profile in profiles if profile.workload == workload]
     if not having:
         raise UnknownName("workload.cost", workload, tuple(sorted({profile.workload for profile in profiles})))

@@ -38,20 +38,19 @@ def estimate_inference_cost(
     workload: str,
     batch_size: int,
     specs: Mapping[str, DeviceSpec],
-    calibrated: Sequence[CostProfile] | None = None,
     layers: LayerWork | None = None,
 ) -> CostProfile:
     """Return the cost of inferring one batch on a board: calibrated if available, otherwise a labelled estimate.
 
     Estimates are interpolated between calibrated batch sizes, extrapolated by at most a factor of
     ``MAX_EXTRAPOLATION``, scaled from the nearest board that has the workload, or, if none has it, made from its
-    ``layers``. ``calibrated`` defaults to the profiles shipped with fedge.
+    ``layers``.
 
     Raises:
         UnknownName: No board has a profile of the workload, and its layers are not given.
         BadInput: The batch size is too far outside the calibrated range.
     """
-    series = _group_series(load_calibrated_inference() if calibrated is None else calibrated, specs)
+    series = _group_series(load_calibrated_inference(), specs)
     having = [those[0] for those in series if those[0].workload == workload]
     if not having and layers is not None:
         return estimate_network_cost(device, Workload(workload, batch_size, "infer", layers), specs)

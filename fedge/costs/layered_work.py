@@ -86,12 +86,13 @@ def find_priced_network(entry: FleetEntry, workload: WorkloadSpec) -> NetworkCos
 def count_priced_bytes(entry: FleetEntry, workload: WorkloadSpec) -> float | None:
     """Return the bytes of the model that an entry's emulated links move, or None if its size is not known.
 
-    It is the model whose steps are charged for, not the one that is trained in its place.
+    It is the model whose steps are charged for, not the one that is trained in its place. Frozen parameters stay where
+    they are.
     """
     if workload.model_mb is not None:
         return 1e6 * workload.model_mb
     network = find_priced_network(entry, workload)
-    return None if network is None else float(ELEMENT_BYTES * network.parameters)
+    return None if network is None else float(ELEMENT_BYTES * network.trained_parameters)
 
 
 def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
@@ -103,7 +104,7 @@ def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
     name = spec.model.rpartition("/")[2].partition(".")[0]
     return LayerWork(
         name,
-        counted=sum_layers(network_from_spec(spec)),
+        counted=sum_layers(network_from_spec(spec), training=True),
         mixed=spec.mixed,
         loading=spec.loading,
         image_mpixel=spec.image_mpixel,

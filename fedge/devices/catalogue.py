@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
 from fedge.user_catalogue import read_catalogue
-from fedge.yaml_files import parse_yaml, read_yaml_mapping
+from fedge.yaml_files import parse_yaml, read_yaml_mapping, validate_fields
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def load_spec(path: Path | str) -> DeviceSpec:
         BadInput: The file is invalid; names the file and the field.
     """
     content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/devices.md)")
-    return _build_spec(_validate_board(content, str(path)), str(path))
+    return _build_spec(validate_fields(_Board, content, str(path)), str(path))
 
 
 @lru_cache(maxsize=1)
@@ -196,7 +196,7 @@ def _load_all() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
 def _read_board(file: Traversable) -> tuple[_Board, str]:
     """Read and check a board of the user; returns it and the name of its file."""
     where = str(file)
-    board = _validate_board(parse_yaml(file.read_text(encoding="utf-8"), where), where)
+    board = validate_fields(_Board, parse_yaml(file.read_text(encoding="utf-8"), where), where)
     _build_spec(board, where)
     return board, where
 
@@ -206,31 +206,10 @@ def _load_stock() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
     folder = resources.files("fedge.devices") / "catalogue"
     files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
     contents = ((yaml.load(file.read_text(encoding="utf-8"), _LOADER), file.name) for file in files)  # noqa: S506 -- safe
-    boards = sorted(((_validate_board(*one), one[1]) for one in contents), key=lambda pair: pair[0].name)
+    boards = sorted(((validate_fields(_Board, *one), one[1]) for one in contents), key=lambda pair: pair[0].name)
     specs = {board.name: _build_spec(board, where) for board, where in boards}
     others = {alias: board.name for board, _ in boards for alias in board.aliases}
     return MappingProxyType(specs), MappingProxyType(others)
-
-
-def _validate_board(content: Any, where: str) -> _Board:
-    try:
-        return _Board.model_validate(content)
-    except ValidationError as error:
-        raise _build_field_error(where, error) from error
-
-
-def _build_field_error(where: str, error: ValidationError) -> BadInput:
-    """Convert the first validation error to a ``BadInput`` of one line."""
-    first: Any = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
-        return BadInput(f"{where}: {field}", "nothing", "every field of docs/devices.md")
-    if first["type"] == "extra_forbidden":
-        known = _Board.model_fields if len(first["loc"]) == 1 else ()
-        return BadInput(f"{where}: {field}", "an unknown field", f"known: {', '.join(known) or 'see docs/devices.md'}")
-    got = repr(first["input"])
-    right = str(first["msg"]).removeprefix("Value error, ").splitlines()[0]
-    return BadInput(f"{where}: {field}", got if len(got) <= 60 else got[:57] + "...", right)
 
 
 def _build_spec(board: _Board, where: str) -> DeviceSpec:

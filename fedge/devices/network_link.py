@@ -24,4 +24,4 @@ class NetworkLink:
         """Return the times and the radio energy of one download and one upload."""
         down_s = self.latency_s + 8e-6 * down_bytes / self.down_mbps
         up_s = self.latency_s + 8e-6 * up_bytes / self.up_mbps
-        return LinkUse(down_s, up_s, self.radio_w * (down_s + up_s))
+        return LinkUse(down_s, up_s, self.radio_w * (down_s + up_s), moved_mb=1e-6 * (down_bytes + up_bytes))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedge.devices.local_board import BoardLocation
 from fedge.errors import BadInput
 from fedge.powerd.powerd_client import SOCKET as POWER_SOCKET
 from fedge.worker.worker_client import SOCKET as WORKER_SOCKET
-from fedge.yaml_files import read_yaml
+from fedge.yaml_files import read_yaml, validate_fields
 
 SETTINGS_PATH = Path("/etc/fedge/node.yaml")
 """Default path of the settings file on a board."""
@@ -94,14 +94,7 @@ def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
     content = read_yaml(path)
     if not isinstance(content, dict) or "board" not in content:
         raise BadInput(str(path), "a file that does not name the board", EXPECTED_SETTINGS)
-    try:
-        return NodeSettings.model_validate(content)
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join((TelemetrySettings if len(first["loc"]) > 1 else NodeSettings).model_fields)
-        right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
-        raise BadInput(f"{path}: {field}", repr(first["input"]), right) from error
+    return validate_fields(NodeSettings, content, str(path))
 
 
 def load_local_settings(path: Path | None = None) -> NodeSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.common.constant import SType
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
@@ -25,6 +26,35 @@ def build_message(content: RecordDict, message_type: str, node_id: int) -> Messa
     """Build a message to ``node_id``."""
     ensure_identity()
     return Message(content=content, message_type=message_type, dst_node_id=node_id)
+
+
+class HeldArray(Array):
+    """An ``Array`` that holds its values and is serialised anew whenever its bytes are read.
+
+    Strategies read the values of replies, not their bytes. Flower names an object after its class, so another process
+    could not read it.
+    """
+
+    def __init__(self, values: NDArray[np.generic]) -> None:
+        self.dtype, self.shape, self.stype = str(values.dtype), tuple(values.shape), SType.NUMPY
+        self._values = values
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]  # a field of Flower's
+        """Return the serialised values."""
+        return Array.from_numpy_ndarray(self._values).data
+
+    def numpy(self) -> NDArray[np.generic]:
+        """Return a copy of the values, as deserialising gives one."""
+        return self._values.copy()
+
+
+def hold_arrays(arrays: NamedArrays) -> ArrayRecord:
+    """Return a record for this process alone; the arrays must not be changed in place afterwards."""
+    record = ArrayRecord()
+    for name, values in arrays.items():  # from a mapping it would copy their bytes
+        record[name] = HeldArray(values)
+    return record
 
 
 def to_array_record(arrays: NamedArrays) -> ArrayRecord:

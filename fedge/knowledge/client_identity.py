@@ -13,7 +13,15 @@ from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.errors import BadInput
-from fedge.experiment import DEFAULT_LOADED_MPIXEL, Experiment, FleetBoard, FleetEntry, LoaderSpec, list_boards
+from fedge.experiment import (
+    DEFAULT_LOADED_MPIXEL,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    LoaderSpec,
+    ServingSpec,
+    list_boards,
+)
 from fedge.knowledge.evidence_files import MODEL, describe_file, emulated_board
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import MIN_REFERENCE_MODES, SETTINGS, ClientIdentity
@@ -29,7 +37,7 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     """
     entry, work = board.entry, build_workload(board.entry, experiment.workload)
     conditions = {
-        "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
+        "serving": "" if entry.serving is None else _describe_service(entry.serving),
         "loader": "" if entry.loader is None else _describe_loader(entry.loader),
     }
     task, network = experiment.workload.task, experiment.workload.network
@@ -53,11 +61,17 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     )
 
 
+def _describe_service(spec: ServingSpec) -> str:
+    """Return a service as text, without fields that are not set and that older entries did not have."""
+    newer = ("placement", "placed")
+    return spec.model_dump_json(exclude={name for name in newer if getattr(spec, name) is None})
+
+
 def _describe_loader(spec: LoaderSpec) -> str:
-    """Return a loader as text, with a fitted one by its content, wherever its file is."""
+    """Return a loader as text, as in older entries, or with a fitted one by its content, wherever its file is."""
     model = spec.model if spec.sha256 is None else spec.sha256
     given = spec.model_copy(update={"model": model, "image_mpixel": spec.image_mpixel or DEFAULT_LOADED_MPIXEL})
-    return given.model_dump_json(exclude={"sha256"})
+    return given.model_dump_json(exclude={"sha256"} if given.model else {"sha256", "model"})
 
 
 @cache_last_call

@@ -34,7 +34,7 @@ from fedge.types import Floats
 
 
 class TabulatedModes:
-    """What other boards tell of n modes, by each of g candidates.
+    """Values of n modes as other boards tell them, by each of g candidates.
 
     Attributes:
         mean: Mean log value, shape (g, n).
@@ -63,16 +63,16 @@ class OwnRows:
     """The board's own rows, by each of g candidates.
 
     Attributes:
-        along: A J(o) - H' k(o), shape (g, k, o).
-        away: H J(o) + k(o), shape (g, m, o).
+        slope_covariance: A J(o) - H' k(o), shape (g, k, o).
+        row_covariance: H J(o) + k(o), shape (g, m, o).
         whitener: L^-1, shape (g, o, o).
         whitened: z, shape (g, o).
         log_evidence: Log probability density of the rows given those of other boards, up to a constant, shape (g,).
         surprise: Sum of the squared deviations in standard deviations, each clipped, shape (g,).
     """
 
-    along: Floats
-    away: Floats
+    slope_covariance: Floats
+    row_covariance: Floats
     whitener: Floats
     whitened: Floats
     log_evidence: Floats
@@ -148,8 +148,8 @@ class SharedPosterior:
             near: Correlation of the misfits of own rows and modes, shape (o, n).
         """
         whitener = own.whitener[member]
-        away = whitener @ own.away[member].T @ self.posterior.whitener[member]
-        moved: Float32Array = (whitener @ own.along[member].T).astype(np.float32) @ modes.slopes[member]
+        away = whitener @ own.row_covariance[member].T @ self.posterior.whitener[member]
+        moved: Float32Array = (whitener @ own.slope_covariance[member].T).astype(np.float32) @ modes.slopes[member]
         moved -= (away * self._misfit[member]).astype(np.float32) @ modes.near
         moved += (whitener * self._misfit[member]).astype(np.float32) @ near
         moved += (self.posterior.rows.offset_sd**2 * whitener.sum(axis=-1, keepdims=True)).astype(np.float32)

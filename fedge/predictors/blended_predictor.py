@@ -52,7 +52,7 @@ class BlendedPredictor:
             BadInput: As ``fit``.
         """
         knowledge = [predictor.knowledge for predictor in predictors]
-        fits = fit_boards(knowledge, [predictor.list_priors() for predictor in predictors], measurements)
+        fits = fit_boards(knowledge, [predictor.list_priors for predictor in predictors], measurements)
         for predictor, fit in zip(predictors, fits, strict=True):
             predictor.fit_ = fit
 

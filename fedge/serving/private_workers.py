@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.child_processes import end_process
+from fedge.child_processes import THREAD_VARIABLES, end_process
 from fedge.errors import RunFailed
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
@@ -22,8 +22,6 @@ START_LIMIT_S = 120.0
 # Timeout of a start: slow boards need long to import torch. Default.
 END_LIMIT_S = 10.0
 # Timeout of an end: a supervisor takes at most 2 s to end its trainer.
-THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-# ``fedge`` limits its own threads with these variables; workers must not inherit the limits.
 LAUNCHER = """
 import ctypes, json, os, runpy, signal, sys
 wanted = json.loads(sys.argv.pop(1))
@@ -75,9 +73,10 @@ def _start_process(wish: WorkerSettings, folder: Path) -> Iterator[subprocess.Po
     """
     launch = json.dumps({"nice": wish.nice, "parent": os.getpid(), "root": str(ROOT)})
     command = [sys.executable, "-c", LAUNCHER, launch, "--socket", str(_socket_path(folder, wish.name))]
-    env = {key: value for key, value in os.environ.items() if key not in THREAD_LIMITS}
+    # ``fedge`` limits its own threads; workers must not inherit the limits.
+    env = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
     if wish.threads is not None:
-        env |= dict.fromkeys(THREAD_LIMITS, str(wish.threads))
+        env |= dict.fromkeys(THREAD_VARIABLES, str(wish.threads))
     with _log_path(folder, wish.name).open("wb") as log:
         process = subprocess.Popen(
             [*command, "--device", wish.device],

@@ -152,9 +152,6 @@ def run_mode_choice(
     steps: int,
     policy: str,
     seed: int,
-    *,
-    exploration: ExplorationSpec = STUDY_EXPLORATION,
-    predictor: str = DEFAULT_PREDICTOR,
 ) -> ModeChoiceResult:
     """Run one policy through rounds with random deadlines on a measured table.
 
@@ -167,8 +164,6 @@ def run_mode_choice(
         steps: Steps per round.
         policy: One of ``POLICIES``.
         seed: Seed of the deadlines and of the policy.
-        exploration: How policy ``fedge`` probes modes.
-        predictor: Name of the predictor of policy ``fedge``.
 
     Raises:
         UnknownName: For an unknown policy.
@@ -178,7 +173,7 @@ def run_mode_choice(
     shares = make_generator(seed, "deadlines").uniform(1.0, ratio, rounds)
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
     if policy == "fedge":
-        board = _LearningClient(table, truth=truth, exploration=exploration, predictor=predictor, seed=seed)
+        board = _LearningClient(table, truth, seed)
         runs = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
     elif policy == "bofl":
         bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
@@ -280,22 +275,20 @@ class _RefitPerModePredictor:
 class _LearningClient:
     """A client that learns its modes over the rounds through fedge's own client round."""
 
-    def __init__(
-        self, table: ProfileTable, truth: _TableTruth, exploration: ExplorationSpec, predictor: str, seed: int
-    ) -> None:
+    def __init__(self, table: ProfileTable, truth: _TableTruth, seed: int) -> None:
         knowledge = replace(build_background(table, layered=False).knowledge, seed=seed)
         maxn = table.modes[truth.maxn]
         self._measurements: RoundParts = ()
         self._context = RoundContext(
             board="board",
             device=TableDevice(table),
-            predictor=_RefitPerModePredictor(load_predictor(predictor, knowledge)),
+            predictor=_RefitPerModePredictor(load_predictor(DEFAULT_PREDICTOR, knowledge)),
             policy=load_policy("balanced"),
             workload=Workload(table.workload, table.batch_size),
             candidates=table.modes,
             fastest_mode=maxn,
             waiting_mode=maxn,
-            exploration=exploration,
+            exploration=STUDY_EXPLORATION,
             make_explorer=lambda modes: load_explorer(STUDY_EXPLORER, modes, knowledge),
         )
 

@@ -210,8 +210,8 @@ def _build_blank_row(cell: PredictionCell, target: PredictionTarget) -> Predicti
     )
 
 
-def row_to_dict(row: PredictionRow) -> Mapping[str, Any]:
-    """Return the row for JSON: its fields in their order; a number that is not finite becomes None."""
+def row_to_dict(row: Any) -> Mapping[str, Any]:
+    """Return a study's row for JSON: its fields in their order; a number that is not finite becomes None."""
     values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {name: _finite_or_none(value) for name, value in values.items()}
 

@@ -10,11 +10,12 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedge.child_processes import THREAD_VARIABLES, set_environment
 from fedge.errors import BadInput, RunFailed
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -30,10 +31,6 @@ FREE_PORTS = range(10_002, 30_000)
 """Candidate ports, below Linux's range of ephemeral ports (32768 and above), see choose_port."""
 OBJECT_STORE_BYTES = 200_000_000
 """Ray's own default is 30 % of the memory; results are a few MB and are fetched as their tasks end."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""Read by numeric libraries when they are loaded. Tasks fill the cores and use one thread each, with which results are
-the same bits on every machine.
-"""
 QUIET_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray's future behaviour, which keeps it from warning on every start.
@@ -49,11 +46,6 @@ PRIVATE_SETTINGS = QUIET_SETTINGS | {
     # How long Ray's parts wait for each other; the default of 30 s is too short on a busy machine.
     "RAY_agent_register_timeout_ms": "300000",
 }
-
-
-def limit_to_one_thread() -> AbstractContextManager[None]:
-    """Let numeric libraries loaded inside, also by new processes, use one thread; then restore the environment."""
-    return set_environment(dict.fromkeys(THREAD_VARIABLES, "1"))
 
 
 def uses_cluster(env: Mapping[str, str]) -> bool:
@@ -260,18 +252,3 @@ def temporary_ray_folder() -> Iterator[Path]:
         yield temp
     finally:
         shutil.rmtree(temp, ignore_errors=True)
-
-
-@contextmanager
-def set_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process's environment inside the block, then restore them."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

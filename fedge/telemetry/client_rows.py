@@ -95,6 +95,7 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         recalled_samples=report.recalled_samples,
         staleness=0 if done else None,
         link_mbps=report.link_mbps,
+        moved_mb=report.link.moved_mb,
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),

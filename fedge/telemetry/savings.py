@@ -54,8 +54,8 @@ def compute_saving(
     """
     if policy == baseline == MAXN_POLICY and spent == "energy_j":
         return None
-    spent_j = _sum_known([getattr(row, spent) for row in rounds])
-    baseline_j = _sum_known([getattr(row, f"{baseline}_energy_j") for row in rounds])
+    spent_j = sum_known([getattr(row, spent) for row in rounds])
+    baseline_j = sum_known([getattr(row, f"{baseline}_energy_j") for row in rounds])
     return None if spent_j is None or not baseline_j else 1.0 - spent_j / baseline_j
 
 
@@ -74,6 +74,7 @@ def share_of_saving(saving: float | None, oracle: float | None, policy: str = ""
     return SavingShare(saving / oracle)
 
 
-def _sum_known(values: Sequence[float | None]) -> float | None:
+def sum_known(values: Sequence[float | None]) -> float | None:
+    """Return the sum, or None if a value is not known or there is none."""
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None

@@ -183,6 +183,8 @@ class ClientRow:
     """Whether nothing fits into the board's memory, so that it is not asked again until its memory settings change."""
     recalled_samples: int | None = None
     """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
+    moved_mb: float | None = None
+    """Size of the model that the board fetched plus the one that it sent. None in tables of older runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Callable, Dict
 from torch import nn
 
 from fedge.worker.task_shape import Shape
+from fedge.worker.text_networks import character_lstm, text_transformer
 
 
 def digits_cnn(shape: Shape) -> nn.Module:
@@ -130,5 +131,7 @@ MODELS: Dict[str, Callable[[Shape], nn.Module]] = {
     "resnet50-imagenet": partial(build_torchvision, "resnet50"),
     "mobilenet-v3-large-imagenet": partial(build_torchvision, "mobilenet_v3_large"),
     "vit-b16": vit_b16,
+    "text-transformer": text_transformer,
+    "character-lstm": character_lstm,
 }
 """Every network by name; each value builds a fresh one for a ``Shape``."""

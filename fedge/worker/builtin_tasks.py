@@ -14,10 +14,13 @@ class BuiltinTask(NamedTuple):
     Attributes:
         model: Key in ``architectures.MODELS``.
         dataset: Key in ``SHAPES``.
+        own_cost: Whether a step costs what the network's layers cost, unless an experiment names a cost. Otherwise
+            the network is a small stand-in for the workload that the experiment's default cost stands for.
     """
 
     model: str
     dataset: str
+    own_cost: bool = False
 
 
 SHAPES: Dict[str, Shape] = {
@@ -26,11 +29,15 @@ SHAPES: Dict[str, Shape] = {
     "mnist": Shape(1, 28, 10),
     "fashionmnist": Shape(1, 28, 10),
     "cifar10": Shape(3, 32, 10),
+    "cifar100": Shape(3, 32, 100),
+    "femnist": Shape(1, 28, 62),
+    "agnews": Shape(64, 64, 4, (64,)),
+    "shakespeare": Shape(80, 80, 80, (80,)),
     "imagenet": Shape(3, 224, 1000),
     "gld23k": Shape(3, 224, 1000),
     "tinyimagenet224": Shape(3, 224, 1000),
 }
-"""Image shape and number of scores of each data set.
+"""Shape of a sample and number of scores of each data set.
 
 The last two have 203 and 200 classes; the published weights of their workloads (``fedge/costs/workload_sizes.yaml``)
 belong to networks with 1,000 scores.
@@ -47,6 +54,10 @@ TASKS: Dict[str, BuiltinTask] = {
     "cifar10-resnet18": BuiltinTask("resnet18", "cifar10"),
     "cifar10-mobilenetv3": BuiltinTask("mobilenet-v3-small", "cifar10"),
     "cifar10-mobilenetv3-large": BuiltinTask("mobilenet-v3-large", "cifar10"),
+    "cifar100-resnet18": BuiltinTask("resnet18", "cifar100", own_cost=True),
+    "femnist-cnn": BuiltinTask("small-cnn", "femnist", own_cost=True),
+    "agnews-transformer": BuiltinTask("text-transformer", "agnews", own_cost=True),
+    "shakespeare-lstm": BuiltinTask("character-lstm", "shakespeare", own_cost=True),
 }
 """Tasks whose data sets are available, so that they can be trained to an accuracy."""
 
@@ -84,7 +95,7 @@ def find_builtin(name: str) -> BuiltinTask:
 
 
 def builtin_shape(name: str) -> Shape:
-    """Return the image shape and number of classes of a built-in task."""
+    """Return the shape of a sample and the number of classes of a built-in task."""
     return SHAPES[find_builtin(name).dataset]
 
 
@@ -93,8 +104,13 @@ def synthetic_source(name: str, samples: int = SYNTHETIC_SAMPLES) -> Dict[str, A
 
     Returns:
         A source in the form that ``sources.read`` takes.
+
+    Raises:
+        BadTask: The task's samples are no images, or its name is unknown.
     """
     shape = builtin_shape(name)
+    if shape.sample:
+        raise BadTask("task", f"{name!r} without data: its samples are no images", "data, or a task of images")
     sizes = {"channels": shape.channels, "side": shape.side, "classes": shape.classes}
     return {"synthetic": {"samples": samples, **sizes}}
 

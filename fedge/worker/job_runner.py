@@ -59,6 +59,7 @@ class JobRunner:
         facts: Versions and device of torch, once imported.
         loaded: The loaded task, or None.
         broken: The CUDA error after which only a new process can help; empty while there is none.
+        refused: Why the last task could not be loaded; empty once one was.
     """
 
     def __init__(self, parts: TrainerBackend, data_roots: Sequence[str], device: str) -> None:
@@ -68,6 +69,7 @@ class JobRunner:
         self.facts = TorchFacts(None, None, None)
         self.loaded: Optional[LoadedTask] = None
         self.broken = ""
+        self.refused = ""
         self.serving = InferenceServices(self._make_failure_reply, parts.release, time.monotonic)
         self._training: Any = None
         self._peak = PeakMemoryMeter()
@@ -119,8 +121,11 @@ class JobRunner:
         except BadField as error:
             return error_reply(error.kind, f"{job.verb}: {error}"), False
         except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
+            reply = self._make_failure_reply(job.verb, error)
+            if job.verb == "load":
+                self.refused = reply[0]["error"]["text"]
             # A load that was refused before it freed memory changed nothing: the loaded task stays.
-            return self._make_failure_reply(job.verb, error), job.verb != "load" or self.loaded is None
+            return reply, job.verb != "load" or self.loaded is None
 
     def _make_failure_reply(self, verb: str, error: BaseException) -> Reply:
         if isinstance(error, JobStopped):
@@ -152,6 +157,7 @@ class JobRunner:
         device = _get_device(job.header)
         # Compare with the present files: a board's own samples grow, and a file without a hash may be replaced.
         key = json.dumps([task, source, device, self._source_stamp(source)], sort_keys=True)
+        self.refused = ""
         if self.loaded is not None and self.loaded.key == key:
             header, arrays = self.loaded.reply
             return dict(header, warm=True), arrays

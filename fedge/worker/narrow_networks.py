@@ -6,6 +6,9 @@ Whether the result is a sub-network of the full one is not inferred from the lay
 zeros everywhere outside the leading blocks must compute exactly the same scores. Networks that concatenate branches,
 shuffle channels, normalise over all of them or split them into heads fail this test and cannot be narrowed.
 
+A network with adapters (low-rank matrices A and B beside frozen layers, of peft) loses rank instead: it keeps the first
+f(r) rows of A and columns of B, at the scale of the full rank, which is the full network with zeros in the other ranks.
+
 Inputs with missing channels are scaled by full / kept, as in dropout, so that sums keep their magnitude. It only
 matters for layers that are not followed by a normalisation.
 """
@@ -71,6 +74,8 @@ def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
     """
     if not 0 < width <= 1:
         raise CannotNarrow("width", str(width), "a part above 0 and at most 1")
+    if find_adapters(full):
+        return _cut_adapters(full, width)
     if shape.sample:
         raise CannotNarrow("width", f"samples of shape {shape.sample}", "a network for images")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -83,6 +88,33 @@ def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
     for module, factor in inputs:
         module.register_forward_pre_hook(partial(_scale_input, factor))
     return net.train(full.training)
+
+
+def find_adapters(net: nn.Module) -> List[Tuple[str, nn.Linear]]:
+    """Return the low-rank matrices of a network with adapters, by name; none if it has no adapters."""
+    return [
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and (".lora_A." in name or ".lora_B." in name)
+    ]
+
+
+def _cut_adapters(full: nn.Module, width: float) -> nn.Module:
+    """Return a network of lower rank that shares the frozen weights of ``full``."""
+    frozen = {id(weight): weight for weight in full.parameters() if not weight.requires_grad}
+    net = copy.deepcopy(full, frozen)
+    for name, module in find_adapters(net):
+        if ".lora_A." in name:
+            module.out_features = kept = _kept_ranks(module.out_features, width)
+            _cut_array(module, "weight", kept)
+        else:
+            module.in_features = kept = _kept_ranks(module.in_features, width)
+            _cut_array(module, "weight", module.out_features, kept)
+    return net
+
+
+def _kept_ranks(rank: int, width: float) -> int:
+    return math.ceil(round(width * rank, 9))
 
 
 def _random_images(shape: Shape) -> Tensor:

@@ -72,7 +72,8 @@ class ServiceNetwork:
 
     def _make_network(self, task: TrainingTask, seed: int, arrays: Optional[Arrays]) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # Frozen parameters, which do not come with the arrays, are those of the trainer: of seed 0.
+            torch.manual_seed(seed if arrays is None else 0)
             net = task.build(self.shape)
         if arrays is not None:
             with torch.no_grad():

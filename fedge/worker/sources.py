@@ -84,6 +84,11 @@ def free_data(
     return Data(train_x, train_y, test_x, test_y, mean=(), sd=(), classes=classes, groups=groups)
 
 
+def class_labels(y: Labels) -> Labels:
+    """Return one class per sample, for partitions by class; all 0 where samples have no single class."""
+    return y if y.ndim == 1 and y.dtype.kind == "i" else np.zeros(len(y), dtype=np.int64)
+
+
 def read(source: Dict[str, Any]) -> Data:
     """Read the data set that ``source`` describes.
 

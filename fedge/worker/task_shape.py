@@ -4,6 +4,10 @@ from typing import NamedTuple, Tuple
 
 from fedge.worker.refusal import Refusal
 
+VOCABULARY = 8192
+"""Numbers of words that a text is made of; 0 is padding. A word's number is a hash, so that no list of words has to
+travel, and some words share one."""
+
 
 class BadTask(Refusal):
     """An unknown task name, or a task file with an error in it."""

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import linecache
+import platform
 import sys
 import traceback
 from types import ModuleType
@@ -189,4 +190,12 @@ def _task_error(name: str, part: str, error: BaseException) -> BadTask:
             line = frame.lineno
     where = name if line is None else f"{name}, line {line}"
     reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return BadTask(where, f"{type(error).__name__} from {part}: {reason}", "mend it and load it again")
+    return BadTask(where, f"{type(error).__name__} from {part}: {reason}", suggest_cure(error))
+
+
+def suggest_cure(error: BaseException) -> str:
+    """Return what to do about an error of a task; for a missing package, how to install it for this Python."""
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if not missing:
+        return "mend it and load it again"
+    return f"`{sys.executable} -m pip install {missing}` on this machine (Python {platform.python_version()})"

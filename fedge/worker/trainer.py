@@ -1,9 +1,11 @@
 """Train, test and profile one task on named arrays; the same code on a board and in an emulated client."""
 
+import contextlib
 import copy
 import gc
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from fedge.worker import narrow_networks, subnetwork_arrays
 from fedge.worker.refusal import JobStopped, Refusal, iter_causes
-from fedge.worker.sources import Data, Labels
+from fedge.worker.sources import Data, Labels, class_labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
@@ -60,6 +62,7 @@ class TrainingOptions(NamedTuple):
         momentum: Momentum, 0 to below 1.
         proximal_mu: Weight of FedProx's proximal term; 0: none.
         width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
+        mixed: Whether to compute in half precision where torch considers it safe.
     """
 
     steps: int
@@ -68,6 +71,7 @@ class TrainingOptions(NamedTuple):
     momentum: float = 0.9
     proximal_mu: float = 0.0
     width: float = 1.0
+    mixed: bool = False
 
 
 class TrainingResult(NamedTuple):
@@ -189,7 +193,10 @@ class Trainer:
         return len(self._test_y)
 
     def initial_arrays(self, seed: int) -> OwnArrays:
-        """Return a freshly initialised model on the CPU: parameters and buffers by name, in the model's own order."""
+        """Return a freshly initialised model on the CPU: parameters and buffers by name, in the model's own order.
+
+        Frozen parameters are not among them: every client has those of seed 0.
+        """
         return _to_arrays(self._make_network(seed))
 
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
@@ -218,7 +225,9 @@ class Trainer:
         Raises:
             CannotNarrow: The network cannot have the width.
         """
-        return {name: tuple(tensor.shape) for name, tensor in self._get_narrow_network(width).state_dict().items()}
+        return {
+            name: tuple(tensor.shape) for name, tensor in collect_exchanged(self._get_narrow_network(width)).items()
+        }
 
     def evaluate(
         self, arrays: Arrays, stop: Callable[[], bool] = never_stop, share: Optional[Labels] = None
@@ -372,7 +381,8 @@ class Trainer:
         if width not in self._narrow:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
-            full = self._make_network(seed=0)
+            # Adapters share the frozen weights of the network that is there; others are narrowed on the CPU.
+            full = self._net if narrow_networks.find_adapters(self._net) else self._make_network(seed=0)
             self._narrow[width] = narrow_networks.narrow_network(full, width, self.shape).to(self.device)
         return self._narrow[width]
 
@@ -506,25 +516,41 @@ class SgdOptimizer:
 
 
 class TaskOptimizer:
-    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it."""
+    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it.
+
+    Also in half precision: bfloat16, or on GPUs without it float16, whose gradients are scaled so that none vanish.
+    """
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
-        assert task.optimizer is not None
         self._net, self._task, self._options = net, task, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        self._optimizer = task.optimizer(self._weights, options.learning_rate, options.momentum)
+        make = make_sgd if task.optimizer is None else task.optimizer
+        self._optimizer = make(self._weights, options.learning_rate, options.momentum)
+        device = self._weights[0].device.type if self._weights else "cpu"
+        half = choose_half_type(device) if options.mixed else None
+        self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device, dtype=half)
+        self._scaler = make_gradient_scaler() if half is torch.float16 else None
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """Do one step; see ``SgdOptimizer.step``."""
         self._optimizer.zero_grad()
-        scores = self._net(x)
-        loss = self._task.loss(scores, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._autocast():
+            scores = self._net(x)
+            loss = self._task.loss(scores, y)
+        if self._scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._scaler.scale(loss).backward()
+            self._scaler.unscale_(self._optimizer)
         for w, start in zip(self._weights, self._starts):
             if w.grad is not None:
                 w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
-        self._optimizer.step()
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         return loss.item(), float(compute_metric(self._task, scores.detach(), y))
 
 
@@ -533,7 +559,26 @@ AnyOptimizer = Union[SgdOptimizer, TaskOptimizer]
 
 def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> AnyOptimizer:
     """Return the task's own optimiser for a training, or SGD."""
-    return SgdOptimizer(net, task, options) if task.optimizer is None else TaskOptimizer(net, task, options)
+    plain = task.optimizer is None and not options.mixed
+    return SgdOptimizer(net, task, options) if plain else TaskOptimizer(net, task, options)
+
+
+def make_sgd(weights: "Any", learning_rate: float, momentum: float) -> "torch.optim.Optimizer":
+    """Return torch's SGD."""
+    return torch.optim.SGD(weights, lr=learning_rate, momentum=momentum)
+
+
+def choose_half_type(device: str) -> "Optional[torch.dtype]":
+    """Return the half precision of a kind of device; None on the CPU before torch 2, which lacks operators."""
+    if device == "cpu":
+        return torch.bfloat16 if int(torch.__version__.partition(".")[0]) >= 2 else None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def make_gradient_scaler() -> "Any":
+    """Return torch's scaler of gradients, which torch 2.3 moved."""
+    scaler: "Any" = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    return scaler()
 
 
 def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
@@ -546,11 +591,6 @@ def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
     if y.is_floating_point() or scores.dim() < 2 or scores.shape[:1] + scores.shape[2:] != y.shape:
         return torch.tensor(float("nan"))
     return (scores.argmax(1) == y).float().mean()
-
-
-def class_labels(y: Labels) -> Labels:
-    """Return one class per sample, for partitions by class; all 0 where samples have no single class."""
-    return y if y.ndim == 1 and y.dtype.kind == "i" else np.zeros(len(y), dtype=np.int64)
 
 
 class MinibatchFeed:
@@ -598,6 +638,19 @@ class MinibatchFeed:
         return self._pinned
 
 
+def collect_exchanged(net: nn.Module) -> Dict[str, Tensor]:
+    """Return a network's tensors that clients and server exchange: all but frozen parameters.
+
+    They share memory with the network.
+    """
+    every = net.state_dict(keep_vars=True)
+    return {
+        name: tensor.detach()
+        for name, tensor in every.items()
+        if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+    }
+
+
 def load_arrays(net: nn.Module, arrays: Arrays) -> None:
     """Load a model's arrays into its network.
 
@@ -605,14 +658,14 @@ def load_arrays(net: nn.Module, arrays: Arrays) -> None:
         BadCall: The arrays belong to another model; the network is unchanged.
     """
     _check_arrays(net, arrays)
-    for name, tensor in net.state_dict().items():
+    for name, tensor in collect_exchanged(net).items():
         array = np.asarray(arrays[name])
         # An average of integer buffers (batch norm's step counter) is no integer any more.
         tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
 
 
 def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
-    own = net.state_dict()
+    own = collect_exchanged(net)
     if set(arrays) != set(own):
         got = f"arrays called {_shorten_names(list(arrays))}"
         raise BadCall("model arrays", got, f"this model's {len(own)}: {_shorten_names(list(own))}")
@@ -668,7 +721,7 @@ def _to_tensor(array: "NDArray[Any]") -> Tensor:
 
 
 def _to_arrays(net: nn.Module) -> OwnArrays:
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in net.state_dict().items()}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in collect_exchanged(net).items()}
 
 
 def _shorten_names(names: List[str]) -> str:

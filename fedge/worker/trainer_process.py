@@ -278,6 +278,7 @@ class JobServer:
         fields.update(device=runner.device if loaded is None else loaded.device)
         fields.update(state="idle" if job is None else "busy", job=None if job is None else job.progress())
         fields.update(restarts=self._start.restarts, last_exit=self._start.last_exit, rss_mb=_rss_mb())
+        fields.update(refused=runner.refused or None)
         fields.update(services=runner.serving.describe_services())
         fields.update(up_s=time.monotonic() - self._begun_s)
         return fields

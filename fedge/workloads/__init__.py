@@ -117,14 +117,14 @@ def explain_missing_cuda() -> str:
 
 def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
     """Return per data set its name, whether its files are present, and their folder."""
+    from fedge.workloads.federated_files import FILE_SOURCES, FileSource
+
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
+    files: Mapping[str, datasets.DatasetSource | FileSource] = {**datasets.SOURCES, **FILE_SOURCES}
     return (
         ("digits", datasets.digits_path() is not None, "inside scikit-learn"),
         ("synthetic", True, "made on the spot"),
-        *(
-            (name, not source.missing_files(root), str(source.folder_below(root)))
-            for name, source in datasets.SOURCES.items()
-        ),
+        *((name, not source.missing_files(root), str(source.folder_below(root))) for name, source in files.items()),
     )
 
 

@@ -83,8 +83,17 @@ SOURCES: Mapping[str, DatasetSource] = {
         mean=(0.4914, 0.4822, 0.4465),
         sd=(0.2470, 0.2435, 0.2616),
     ),
+    "cifar100": DatasetSource(
+        "CIFAR100",
+        subfolder="cifar-100-python",
+        files=("train", "test", "meta"),
+        mean=(0.5071, 0.4865, 0.4409),
+        sd=(0.2673, 0.2564, 0.2762),
+        classes=100,
+    ),
 }
-"""Data sets stored as files in the data folder; ``digits`` and ``synthetic`` need none."""
+"""Data sets that torchvision fetches and reads; ``digits`` and ``synthetic`` need no files, the others are in
+``federated_files.FILE_SOURCES``."""
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
@@ -109,8 +118,12 @@ def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
         return _load_digits()
     if name == "synthetic":
         return _load_synthetic()
+    from fedge.workloads.federated_files import FILE_SOURCES
+
+    if name in FILE_SOURCES:
+        return FILE_SOURCES[name].load(name, root, DATA_FIELD)
     if name not in SOURCES:
-        raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES))
+        raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES, *FILE_SOURCES))
     source = SOURCES[name]
     try:
         with _lock_data_folder(root) if download else _open_read_only(root) as may_write:

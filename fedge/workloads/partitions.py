@@ -1,15 +1,18 @@
 """Partitions of the training samples over the clients: IID, Dirichlet per class, shards of a class, natural groups.
 
-Every sample belongs to exactly one client and no client is empty.
+Every sample belongs to exactly one client and no client is empty. A partition of the user's own may leave samples out.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge import registry
 from fedge.errors import BadInput
 from fedge.experiment import DataSpec
 from fedge.protocols import LearningTask
@@ -24,16 +27,26 @@ MIN_CLIENT_SAMPLES = 16
 
 
 def split_task(settings: DataSpec, task: LearningTask, n_clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Return the sample indices of every client, by the task's groups or labels; see ``split_samples``.
+    """Return the sample indices of every client of a task; see ``split_data``."""
+    return split_data(settings, task.labels, groups=getattr(task, "groups", None), n_clients=n_clients, rng=rng)
+
+
+def split_data(
+    settings: DataSpec, labels: Indices, groups: Indices | None, n_clients: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Return the sample indices of every client, by the samples' groups or labels; see ``split_samples``.
 
     Raises:
-        BadInput: Also if the partition is ``natural`` and the task's data has no groups.
+        BadInput: Also if the partition is ``natural`` and there are no groups.
     """
-    groups: Indices | None = getattr(task, "groups", None)
+    if settings.partition not in PARTITIONS:
+        return _split_by_own_partition(settings, labels, groups=groups, clients=n_clients, rng=rng)
+    if settings.options:
+        raise BadInput("data.options", ", ".join(settings.options), "none: they are for a partition of your own")
     if settings.partition == NATURAL and groups is None:
         raise BadInput("data.partition", repr(NATURAL), "iid, dirichlet or shards: the task's data names no groups")
-    labels = task.labels if settings.partition != NATURAL or groups is None else groups
-    return split_samples(settings, labels, n_clients, rng)
+    decides = labels if settings.partition != NATURAL or groups is None else groups
+    return split_samples(settings, decides, n_clients, rng)
 
 
 def split_samples(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
@@ -147,6 +160,50 @@ PARTITIONS: Mapping[str, Partition] = {
     "dirichlet": _split_by_dirichlet,
     "shards": _split_by_shards,
 }
+
+
+def _split_by_own_partition(
+    settings: DataSpec, labels: Indices, groups: Indices | None, clients: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Return the samples of every client by the user's function, or by a class of flwr-datasets."""
+    name, options = settings.partition, settings.options
+    own = registry.load_named("data.partition", name, dict.fromkeys(PARTITIONS, ""))
+    right = "a function (labels, groups, clients, rng, **options) that returns the indices of each client's samples"
+    try:
+        if inspect.isclass(own):
+            parts = _load_partitions(own, options, labels, groups=groups, clients=clients)
+        else:
+            parts = own(labels=labels, groups=groups, clients=clients, rng=rng, **options)
+        found = [np.sort(_to_indices(part)) for part in parts]
+    except Exception as error:  # the user's code can raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise BadInput("data.partition", f"{name} ({reason})", right) from error
+    outside = any(part.ndim != 1 or not len(part) or part[0] < 0 or part[-1] >= len(labels) for part in found)
+    if len(found) != clients or outside:
+        got = f"{name}, which gives {len(found)} clients {[len(part) for part in found][:5]} samples"
+        raise BadInput(
+            "data.partition", got, f"indices from 0 to {len(labels) - 1}, some for each of {clients} clients"
+        )
+    return found
+
+
+def _to_indices(part: Any) -> Indices:
+    indices = np.asarray(part)
+    return indices.astype(np.int64, casting="safe" if indices.size else "unsafe")
+
+
+def _load_partitions(
+    kind: Any, options: Mapping[str, Any], labels: Indices, groups: Indices | None, clients: int
+) -> list[Any]:
+    """Split by a partitioner of flwr-datasets over a table in memory with the columns sample, label and group."""
+    from datasets import Dataset
+
+    columns = {"sample": np.arange(len(labels)), "label": labels, **({} if groups is None else {"group": groups})}
+    if "num_partitions" in inspect.signature(kind).parameters:
+        options = {"num_partitions": clients, **options}
+    partitioner = kind(**options)
+    partitioner.dataset = Dataset.from_dict(columns)
+    return [partitioner.load_partition(number)["sample"] for number in range(clients)]
 
 
 def _fill_up(parts: list[Indices], smallest: int) -> list[Indices]:

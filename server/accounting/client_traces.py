@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fedge.telemetry.board_messages import trace_bounds_s
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.telemetry.trace_operations import (
     check_plausible_trace,
@@ -89,7 +90,7 @@ def _read_sent_trace(row: ClientRow, answer: ReplyMessage) -> tuple[Trace, tuple
         check_plausible_trace(trace)
     except ValueError as error:
         return EMPTY_TRACE, (_build_event(row, f"its trace was dropped: {error}"),)
-    begin_s, end_s = trace.start_s[0], trace.start_s[-1] + trace.span_s[-1]
+    begin_s, end_s = trace_bounds_s(trace)
     most_s = row.end_s - row.start_s if answer.report is None else answer.report.busy_s
     if begin_s < -MAX_OVERRUN_S or end_s > most_s + MAX_OVERRUN_S:
         text = f"its trace goes from {begin_s:.1f} to {end_s:.1f} s of a round that took it {most_s:.1f} s, and was cut"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import StrategySpec
-from fedge.flower.messages import build_message, ensure_identity, from_array_record, to_array_record
+from fedge.flower.messages import build_message, ensure_identity, from_array_record, hold_arrays, to_array_record
 from fedge.seeds import derive_seed
 from fedge.types import EvaluationReport, NamedArrays
 
@@ -251,7 +251,7 @@ def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDic
         "train_accuracy": contribution.accuracy,
         **contribution.metrics,
     }
-    return RecordDict({"arrays": to_array_record(learnt), "metrics": MetricRecord(metrics)})
+    return RecordDict({"arrays": hold_arrays(learnt), "metrics": MetricRecord(metrics)})
 
 
 def _export_state(strategy: Any) -> dict[str, np.ndarray]:

@@ -70,7 +70,8 @@ def merge_replies(
     contributions: Sequence[Contribution] = [*stale, *fresh]
     if experiment.late.action == "partial":
         work = experiment.workload
-        sgd = LocalSgd(work.momentum, work.learning_rate * task.proximal_mu)
+        rate = work.learning_rate if task.learning_rate is None else task.learning_rate
+        sgd = LocalSgd(work.momentum, rate * task.proximal_mu)
         contributions = normalise_contributions(task.arrays, learnt, contributions, sgd)
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))

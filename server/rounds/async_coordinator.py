@@ -20,6 +20,7 @@ from fedge.telemetry.settlement import fleet_row
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
+from fedge.workloads.rate_schedule import find_rate
 from server.accounting.async_rows import compute_task_end_s
 from server.aggregation.aggregator import Aggregator
 from server.aggregation.async_strategies import AsyncResult, AsyncStrategy, merge_results, prepare_upload
@@ -130,7 +131,14 @@ class AsyncCoordinator:
             return False
         with report_strategy_errors(self.experiment, state.version + 1):
             arrays, numbers = aggregator.configure(state.version + 1, state.arrays, len(chosen))
-        task = RoundTask(state.tasks_begun + 1, state.clock_s, arrays, numbers, aggregator.order_trainable(arrays))
+        task = RoundTask(
+            state.tasks_begun + 1,
+            state.clock_s,
+            arrays,
+            numbers,
+            learning_rate=find_rate(self.experiment.workload, state.version + 1),
+            trainable=aggregator.order_trainable(arrays),
+        )
         replies = self._requests.request_training(task, self._build_goals(state, chosen), state.states)
         moment = state.dispatches + 1
         for name in chosen:

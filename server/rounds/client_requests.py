@@ -34,6 +34,7 @@ class RoundTask:
 
     Attributes:
         settings: Numbers of the strategy.
+        learning_rate: Learning rate; None for the workload's.
         trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.
     """
@@ -42,6 +43,7 @@ class RoundTask:
     start_s: float
     arrays: NamedArrays
     settings: Mapping[str, float] = field(default_factory=dict)
+    learning_rate: float | None = None
     trainable: tuple[str, ...] = ()
     cut: RealCutoff = NO_CUTOFF
 
@@ -92,6 +94,7 @@ class FleetRequests:
             self.experiment.policy.name,
             model_bytes=count_bytes(task.arrays),
             proximal_mu=task.proximal_mu,
+            learning_rate=task.learning_rate,
             cancel_s=task.cut.cancel_s,
         )
         if self.experiment.mods:
@@ -128,7 +131,8 @@ class FleetRequests:
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = self._add_peer_kinds(find_kinds(self.experiment))
-            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
+            peers = {peer.name for peer in self.knowledge.peers}
+            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys(), peers)
         return {
             name: dataclasses.replace(
                 ask,

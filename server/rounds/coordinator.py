@@ -21,6 +21,7 @@ from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
 from fedge.wire import ReplyMessage
+from fedge.workloads.rate_schedule import find_rate
 from server.accounting.client_traces import book_traces
 from server.accounting.idle_energy import advance_to_available, charge_idle_clients
 from server.aggregation.aggregator import Aggregator, build_strategy
@@ -251,6 +252,7 @@ class Coordinator:
             start_s=opening.fleet.clock_s,
             arrays=arrays,
             settings=numbers,
+            learning_rate=find_rate(self.experiment.workload, opening.number),
             trainable=aggregator.order_trainable(arrays),
             cut=compute_real_cutoff(self.experiment.late, opening.plan.deadline_s, opening.selection.wanted)
             if real

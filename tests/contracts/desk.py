@@ -55,8 +55,13 @@ def _parent(stat: Path) -> int:
 
 
 @contextmanager
-def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True) -> Iterator[Desk]:
-    """The board ``name`` of ``jetsons.BOARDS``, its daemon answering, with its worker unless that is not needed."""
+def desk(
+    name: str, tmp_path: Path, board: str = "board-1", worker: bool = True, python: str = sys.executable
+) -> Iterator[Desk]:
+    """The board ``name`` of ``jetsons.BOARDS``, its daemon answering, with its worker unless that is not needed.
+
+    ``python`` is the interpreter of the worker.
+    """
     root = jetsons.build(name, tmp_path)
     settings = NodeSettings(
         board=board,
@@ -72,12 +77,26 @@ def desk(name: str, tmp_path: Path, board: str = "board-1", worker: bool = True)
     daemon += ["--tick-s", f"{TICK_S}"]
     trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
     log = tmp_path / "log"
-    with _running(daemon, settings.power_socket, log):
+    with _running([sys.executable, *daemon], settings.power_socket, log):
         if not worker:
             yield Desk(settings, root, log)
             return
-        with _running(trainer, settings.worker_socket, log) as supervisor:
+        with _running([python, *trainer], settings.worker_socket, log) as supervisor:
             yield Desk(settings, root, log, supervisor)
+
+
+def note_idle(found: Desk) -> None:
+    """Power at rest as measured before, so that the tests do not wait for it."""
+    from fedge.devices.idle_power import IdlePowerStore
+    from fedge.devices.local_board import name_meter, open_local_board
+    from fedge.modes import build_grid
+
+    with open_local_board(found.settings.place) as here:
+        spec, meter = here.board.spec, name_meter(here.sensor, found.settings.sensor)
+        book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
+        for mode in (spec.maxn, *[m for m in build_grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
+            book._watts[str(mode)] = 3.0
+    book.record(spec.maxn, 3.5)
 
 
 def _config(truth: jetsons.Board) -> dict[str, object]:
@@ -87,10 +106,10 @@ def _config(truth: jetsons.Board) -> dict[str, object]:
 
 @contextmanager
 def _running(command: Sequence[str], at: str, log: Path) -> Iterator[int]:
-    """A Python program until the end of the block, once it listens at a socket's path; its process id."""
+    """A program until the end of the block, once it listens at a socket's path; its process id."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environment, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=ROOT)
     try:
         wait_for(lambda: _listens(at) or process.poll() is not None, log)
         assert process.poll() is None, log.read_text(encoding="utf-8")

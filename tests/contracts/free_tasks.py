@@ -1,4 +1,9 @@
-"""Task files whose samples are no images: characters of a text, and rows of a table; data made on the spot."""
+"""Task files whose samples are no images: a text, rows of a table, a language model; data made on the spot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
 
 CHARACTERS = """
 import numpy as np
@@ -71,3 +76,31 @@ def data(source):
     y = (x @ np.array([1, -2, 0, 3, 1], dtype=np.float32)).astype(np.float32)
     return free_data(x[:320], y[:320], x[320:], y[320:], classes=1)
 """
+LANGUAGE_MODEL = """
+import torch
+from fedge.worker.language_models import causal_lm, read_texts
+
+TINY = dict(model_type="llama", vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+
+
+def model(shape):
+    return causal_lm(TINY, rank=8, alpha=16)
+
+
+def optimizer(parameters, learning_rate, momentum):
+    return torch.optim.AdamW(parameters, lr=learning_rate)
+
+
+def data(source):
+    return read_texts(source, TINY, context=24)
+"""
+SENTENCE = "the board waits. the mode fits. the round ends. "
+
+
+def write_texts(folder: Path) -> None:
+    """Texts of three groups, for training and for testing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, times in (("train", 20), ("test", 5)):
+        lines = [json.dumps({"text": SENTENCE * times, "group": group}) for group in ("ann", "ben", "cem")]
+        (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

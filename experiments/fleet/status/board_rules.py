@@ -130,6 +130,14 @@ def check_sockets(case: BoardCase) -> Iterator[HostFinding]:
             yield make_problem(f"the {who} does not answer: {reason}", cure)
 
 
+def check_refused_task(case: BoardCase) -> Iterator[HostFinding]:
+    """Find a worker that could not load its last task, for instance because a package of it is missing."""
+    refused = as_text(case.part("worker").get("refused"))
+    if refused:
+        what, _, cure = refused.rpartition("; ")
+        yield make_problem(f"its worker could not load the last task: {what or refused}", cure if what else "")
+
+
 def check_supernode_refusal(case: BoardCase) -> Iterator[HostFinding]:
     """Find a SuperNode that the SuperLink refuses."""
     found = find_refusal(case)
@@ -246,6 +254,7 @@ BOARD_RULES: Sequence[BoardRule] = (
     check_flwr_version,
     check_fedge_version,
     check_sockets,
+    check_refused_task,
     check_supernode_refusal,
     check_node,
     check_earlier_key,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from experiments.report.quantities import UNKNOWN, duration
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.quantities import LABEL_MARKS, UNKNOWN, duration
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-OFFER_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
 OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory, MB", "of, MB")
 
 
@@ -32,18 +31,18 @@ def offers_table(selection: BoardSelection) -> Table:
 
 
 def _offer_cells(place: int, offer: BoardOffer) -> tuple[Cell, ...]:
-    mark, memory = OFFER_MARKS[offer.label], offer.memory
-    needed = UNKNOWN if memory.need_mb is None else f"{OFFER_MARKS[memory.label]}{memory.need_mb:,.0f}"
+    mark, memory = LABEL_MARKS[offer.label], offer.memory
+    needed = UNKNOWN if memory.need_mb is None else f"{LABEL_MARKS[memory.label]}{memory.need_mb:,.0f}"
     return (
         text_cell(offer.board),
         text_cell("yes" if offer.is_suitable else "no"),
-        number_cell(str(place), place) if offer.is_suitable else number_cell(UNKNOWN),
+        value_cell(place if offer.is_suitable else None),
         text_cell(str(offer.mode).removesuffix(" MHz")),
         number_cell(f"{mark}{duration(offer.epoch_s)}", offer.epoch_s, "s"),
         number_cell(f"{mark}{offer.energy_j / 1e3:,.1f}", offer.energy_j / 1e3, "kJ"),
         number_cell(f"{mark}{offer.power_w:.1f}", offer.power_w, "W"),
         number_cell(needed, memory.need_mb, "MB"),
-        number_cell(f"{memory.allowed_mb:,.0f}", memory.allowed_mb, "MB"),
+        value_cell(memory.allowed_mb, ",.0f", "MB"),
     )
 
 

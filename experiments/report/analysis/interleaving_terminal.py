@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.report.quantities import UNKNOWN
+from experiments.report.quantities import UNKNOWN, percent
 from experiments.report.tables import Table, lay_out_lines, number_cell, print_lines, text_cell
 from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
 from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
@@ -60,7 +60,7 @@ def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Itera
     watts = [f"{watts:.1f} W {name}" for name, watts in _list_powers(advice, option)]
     yield "Power", f"{option.power_w:.1f} W of {advice.options.power_w:g} W ({', '.join(watts)})"
     if services:
-        yield "Serving", f"{100 * option.share:.0f} % of time"
+        yield "Serving", f"{percent(option.share, 0)} of time"
     yield "Limited", _describe_limits(advice)
     for what in advice.doubtful:
         yield "DOUBTFUL", f"{what}: measure this mode again before relying on the plan"
@@ -222,10 +222,10 @@ def _describe_search_quality(search: StrategySearch) -> str:
     if not worth.solved:
         return ", which does NOT meet the limits."
     if search.chosen is not None and search.chosen.batch_size is None:
-        return f": training steps {100 * gap.loss:.1f} % longer than the best choice's."
+        return f": training steps {percent(gap.loss)} longer than the best choice's."
     if math.isnan(gap.loss):  # nothing is trained
-        return f": inference {100 * gap.excess:.1f} % longer than the best choice's."
-    return f": {100 * gap.loss:.1f} % less training than the best choice."
+        return f": inference {percent(gap.excess)} longer than the best choice's."
+    return f": {percent(gap.loss)} less training than the best choice."
 
 
 def _format_trial(trial: ProfiledTrial) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.costs.layers.layer_summary import LayerCostRow, LayerSummary
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
 
@@ -32,14 +32,15 @@ def _describe_totals(summary: LayerSummary) -> Iterator[str]:
     """Yield a line per total: what, how much, and what it is made of."""
     network, batch_size, kind = summary.network, summary.batch_size, summary.kind
     work = network.batch_work(batch_size, kind)
-    times = f"{TRAINING_PASSES:g} x " if kind == "train" else ""
+    frozen = network.parameters - network.trained_parameters
+    times = f"{TRAINING_PASSES:g} x " if kind == "train" and not frozen else ""
     batch = f"{batch_size} x " if batch_size > 1 else ""
     weights, moved = format_si(network.weight_bytes, "B"), format_si(network.activation_bytes, "B")
     totals = (
         ("Computes", format_si(work.flop, "FLOP"), f"{times}{batch}{format_si(network.flop, 'FLOP')}"),
         ("Moves", format_si(work.bytes, "B"), f"{times}({weights} of weights + {batch}{moved} of activations)"),
         ("Intensity", number(work.intensity, 3, "FLOP/B") if work.bytes else number(None), ""),
-        ("Parameters", f"{network.parameters:,}", ""),
+        ("Parameters", f"{network.parameters:,}", f"{network.trained_parameters:,} of them trained" if frozen else ""),
         ("Activations", f"{network.activations:,}", "elements written per sample in a forward pass"),
         ("Convolutions", f"{len(network.convolutions):,}", ""),
     )
@@ -56,7 +57,7 @@ def format_si(value: float, unit: str) -> str:
 
 def kinds_table(rows: Sequence[LayerCostRow]) -> Table:
     """Build a table of the cost of each kind of operator."""
-    lines = tuple((text_cell(row.name), number_cell(str(row.layers), row.layers), *_cost_cells(row)) for row in rows)
+    lines = tuple((text_cell(row.name), value_cell(row.layers), *_cost_cells(row)) for row in rows)
     return Table("kinds", ("kind", "layers", "MFLOP", "MB", "FLOP/B"), lines, "By kind")
 
 

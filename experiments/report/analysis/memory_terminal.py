@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.quantities import number, percent
+from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
 from fedge.costs.memory.step_need import LARGEST_BATCH
@@ -30,7 +30,7 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
     )
     fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
     largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
-    share = _format_percent(prediction.system_share)
+    share = percent(prediction.system_share, 0)
     lines = (
         f"Memory   {_format_mb(step.memory_mb)} ({_format_spread(step.memory_sd_log)}), {fits}",
         f"Time     {_format_seconds(step.step_s)} ({_format_spread(step.step_sd_log)})",
@@ -51,9 +51,9 @@ def batch_table(prediction: MemoryPrediction) -> Table:
     for batch in prediction.listed_batches:
         step = prediction.predict_need(batch)
         rows.append((
-            number_cell(str(batch), batch),
+            value_cell(batch),
             text_cell(_describe_fit(prediction, batch)),
-            number_cell(f"{step.memory_mb:,.0f}", step.memory_mb, "MB"),
+            value_cell(step.memory_mb, ",.0f", "MB"),
             number_cell(number(step.step_s, 3), step.step_s, "s"),
             number_cell(number(batch / step.step_s, 3), batch / step.step_s),
         ))  # fmt: skip
@@ -79,13 +79,13 @@ def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
         lines = [_error_cells(network, [errors[network, *column] for column in columns]) for network in networks]
         for name, summary in (("mean", lambda values: sum(values) / len(values)), ("worst", max)):
             values = [summary([errors[network, *column].mape for network in networks]) for column in columns]
-            lines.append((text_cell(name), number_cell(""), *(number_cell(f"{one:.1f}", one, "%") for one in values)))
+            lines.append((text_cell(name), number_cell(""), *(value_cell(one, ".1f", "%") for one in values)))
         yield Table(f"errors-{split}", heads, tuple(lines), f"{title}: error in %")
 
 
 def _error_cells(network: str, errors: Sequence[MemoryErrorRow]) -> tuple[Cell, ...]:
     steps = "/".join(str(count) for count in dict.fromkeys(row.n for row in errors))
-    return text_cell(network), number_cell(steps), *(number_cell(f"{row.mape:.1f}", row.mape, "%") for row in errors)
+    return text_cell(network), number_cell(steps), *(value_cell(row.mape, ".1f", "%") for row in errors)
 
 
 def _format_mb(value: float) -> str:
@@ -98,11 +98,7 @@ def _format_seconds(value: float) -> str:
 
 def _format_spread(sd_log: float) -> str:
     """Format one standard deviation: in percent if small, otherwise as a factor."""
-    return f"± {_format_percent(sd_log)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
-
-
-def _format_percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
+    return f"± {percent(sd_log, 0)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
 
 
 def _format_batch(size: int) -> str:

@@ -16,19 +16,10 @@ from experiments.report.analysis.placement_terminal import (
     instances_table,
     shorten_combination,
 )
-from experiments.report.page import (
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-)
+from experiments.report.page import Card, Section, render_badge, render_paragraph, write_page
 from experiments.report.palette import assign_colours
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
-from fedge.atomic_files import write_text
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 
 if TYPE_CHECKING:
     from fedge.analysis.placement.placement_advice import PlacementAdvice
@@ -36,19 +27,21 @@ if TYPE_CHECKING:
 
 def write_placement_page(advice: PlacementAdvice, out: Path) -> None:
     """Write the page atomically."""
-    title = f"{advice.network.name} on {advice.board.name}"
-    foot = f"Accelerators: {advice.board.source}."
-    write_text(out, render_page(f"Placement: {title}", _render_head(advice, title), _build_sections(advice), foot))
-
-
-def _render_head(advice: PlacementAdvice, title: str) -> Markup:
-    facts = (
-        f"{AIM_WORDS[advice.plan.goal.objective]}{describe_limits(advice)}",
-        f"{advice.plan.considered:,} placements, {advice.plan.computed:,} of them computed, {advice.planning_s:.2f} s",
+    title, plan = f"{advice.network.name} on {advice.board.name}", advice.plan
+    write_page(
+        out,
+        f"Placement: {title}",
+        _build_sections(advice),
+        f"Accelerators: {advice.board.source}.",
+        heading=title,
+        facts=(
+            f"{AIM_WORDS[plan.goal.objective]}{describe_limits(advice)}",
+            f"{plan.considered:,} placements, {plan.computed:,} of them computed, {advice.planning_s:.2f} s",
+        ),
+        lead=render_paragraph(Markup("{} {}").format(render_badge(advice.label), advice.chosen.placement)),
+        cards=_list_cards(advice),
+        notes=describe_fit_and_notes(advice),
     )
-    choice = render_paragraph(Markup("{} {}").format(render_badge(advice.label), advice.chosen.placement))
-    notes = (render_paragraph(note) for note in describe_fit_and_notes(advice))
-    return render_head(title, facts, choice, render_cards(_list_cards(advice)), *notes)
 
 
 def _list_cards(advice: PlacementAdvice) -> list[Card]:
@@ -111,7 +104,7 @@ def _winners_table(advice: PlacementAdvice) -> Table:
         gain = outcome.images_per_s / alone - 1
         size = one.placement.instances[0].batch_size
         rows.append((
-            number_cell(str(size), size),
+            value_cell(size),
             swatch_cell(colour[best.combination], shorten_combination(best.combination)),
             number_cell(number(outcome.images_per_s, 4), outcome.images_per_s),
             number_cell(f"{100 * gain:+.0f} %".replace("-", "−"), 100 * gain, "%"),
@@ -127,7 +120,7 @@ def plane_table(advice: PlacementAdvice) -> Table:
     colour = assign_colours([curve.combination for curve in advice.curves])
     rows = tuple(
         (
-            number_cell(str(place), place),
+            value_cell(place),
             swatch_cell(colour[curve.combination], shorten_combination(curve.combination)),
             number_cell(str(curve.best_outcome.placement.instances[0].batch_size)),
             number_cell(number(1e3 * curve.best_outcome.latency_s, 4), 1e3 * curve.best_outcome.latency_s, "ms"),
@@ -148,7 +141,7 @@ def _figures_table(advice: PlacementAdvice) -> Table:
     rows = tuple(
         (
             text_cell(name),
-            number_cell(f"{one.value:g}", one.value),
+            value_cell(one.value, "g"),
             Cell(render_badge(one.label)),
             text_cell(one.source),
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ def instances_table(advice: PlacementAdvice) -> Table:
     rows = tuple(
         (
             text_cell(one.instance.accelerator),
-            number_cell(str(one.instance.batch_size), one.instance.batch_size),
+            value_cell(one.instance.batch_size),
             text_cell(one.instance.precision),
             number_cell(number(one.images_per_s, 4), one.images_per_s),
             number_cell(number(1e3 * one.alone_s, 4), 1e3 * one.alone_s, "ms"),

@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, log_ticks, scatter_trace, xy_layout
+from experiments.report.chart import (
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    highlight_trace,
+    line_trace,
+    log_ticks,
+    scatter_trace,
+    xy_layout,
+)
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from experiments.report.quantities import number, percent
 from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_implication
 from fedge.costs.layers.network_cost import LayerCost
+from fedge.modes import find_mode_index
 from fedge.types import Floats
 
 if TYPE_CHECKING:
@@ -102,13 +113,11 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
             dash="dash",
             markers=False,
         ),
-        _marker_trace(found, "MAXN", maxn, {"symbol": "star", "size": 15, "color": ALARM}),
-        _marker_trace(found, "chosen", chosen, {"symbol": "diamond", "size": 13, "color": COLOURS[1]}),
+        _highlight_mode(found, "MAXN", maxn, "star"),
+        _highlight_mode(found, "chosen", chosen, "diamond"),
     ]
     if found.shown_row not in {maxn, chosen}:
-        data.append(
-            _marker_trace(found, "requested", found.shown_row, {"symbol": "square", "size": 12, "color": COLOURS[2]})
-        )
+        data.append(_highlight_mode(found, "requested", found.shown_row, "square"))
     layout = xy_layout(
         axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
         axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
@@ -128,17 +137,13 @@ def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
     for word, row in (*requested, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
         rows.setdefault(row, word)
     for name, preset in spec.presets.items():
-        hits = np.flatnonzero((np.abs(modes.knobs - [*_mode_knobs(preset)]) < 1e-6).all(axis=1))
-        if len(hits):
-            rows.setdefault(int(hits[0]), name)
+        known = find_mode_index(modes, preset)
+        if known is not None:
+            rows.setdefault(known, name)
     front = found.front
     for place in np.linspace(0, len(front) - 1, min(MAX_FRONT_MODES, len(front))).round().astype(int):
         rows.setdefault(front[int(place)], "front")
     return [(word, row) for row, word in rows.items()]
-
-
-def _mode_knobs(mode: Any) -> tuple[float, float, float, float]:
-    return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
 
 
 def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: int) -> ChartFrame:
@@ -279,14 +284,9 @@ def _background_trace(found: RooflineAnalysis, rows: Any, spent_ms: Floats, joul
     )
 
 
-def _marker_trace(found: RooflineAnalysis, name: str, row: int, marker: dict[str, Any]) -> Trace:
-    return scatter_trace(
-        name,
-        [1e3 * float(found.batch_times.total_s[row])],
-        [float(found.joules[row])],
-        marker={**marker, "line": {"width": 1.5, "color": "white"}},
-        hover=[f"{name}: {_hover_text(found, row)}"],
-    )
+def _highlight_mode(found: RooflineAnalysis, name: str, row: int, symbol: str) -> Trace:
+    milliseconds, joules = 1e3 * float(found.batch_times.total_s[row]), float(found.joules[row])
+    return highlight_trace(name, milliseconds, joules, symbol, _hover_text(found, row))
 
 
 def _hover_text(found: RooflineAnalysis, row: int) -> str:

@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.report.analysis import roofline_charts
-from experiments.report.analysis.roofline_terminal import describe_constants, modes_table
-from experiments.report.page import (
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-)
+from experiments.report.analysis.roofline_terminal import describe_constants, describe_implying_modes, modes_table
+from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Table, text_cell
 from fedge.analysis.roofline.roofline_model import batch_to_work, describe_implication
-from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
     from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
@@ -43,28 +34,23 @@ def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
         Section("Constants", "Constants of the modes above, and predictions per batch.", html=modes_table(found).html),
         Section("Sources", "Provenance of each number.", html=_sources_table(found).html),
     ]
-    title = f"{found.network.name} on {found.basis.spec.name}: rooflines"
-    write_text(out, render_page(title, _render_head(found), sections, "All values are predicted, per batch."))
-
-
-def _render_head(found: RooflineAnalysis) -> Markup:
     work = batch_to_work(found.batch)
-    facts = (
-        f"inference, batch size {found.options.batch_size}",
-        f"{number(work.flop / 1e9)} GFLOP",
-        f"{number(work.bytes / 1e6)} MB",
-        f"{work.intensity:.3g} FLOP per byte",
-        f"{len(found.network.layers)} layers",
-    )
-    label = Markup("Constants are {}; all times and energies are predicted from them.").format(
-        render_badge(found.lines.label)
-    )
-    return render_head(
-        f"{found.network.name} on {found.basis.spec.title}",
-        facts,
-        render_cards(_list_cards(found)),
-        render_paragraph(found.explanation),
-        render_paragraph(label),
+    label = Markup("Constants are {}; all times and energies are predicted from them.")
+    write_page(
+        out,
+        f"{found.network.name} on {found.basis.spec.name}: rooflines",
+        sections,
+        "All values are predicted, per batch.",
+        heading=f"{found.network.name} on {found.basis.spec.title}",
+        facts=(
+            f"inference, batch size {found.options.batch_size}",
+            f"{number(work.flop / 1e9)} GFLOP",
+            f"{number(work.bytes / 1e6)} MB",
+            f"{work.intensity:.3g} FLOP per byte",
+            f"{len(found.network.layers)} layers",
+        ),
+        cards=_list_cards(found),
+        notes=(found.explanation, label.format(render_badge(found.lines.label))),
     )
 
 
@@ -88,10 +74,7 @@ def _format_time_energy(found: RooflineAnalysis, row: int) -> str:
 
 def _describe_implication(found: RooflineAnalysis) -> str:
     line = found.lines.mode_roofline(found.choice.row)
-    return (
-        f"Time-efficient implies energy-efficient in {found.implying_mode_count:,} of {len(found.basis.modes):,} "
-        f"modes. In the chosen one: {describe_implication(line)}"
-    )
+    return f"{describe_implying_modes(found)} In the chosen one: {describe_implication(line)}"
 
 
 def _sources_table(found: RooflineAnalysis) -> Table:

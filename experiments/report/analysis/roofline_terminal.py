@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
 from fedge.analysis.roofline.pagoda_fit import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
@@ -27,11 +27,17 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     limit = f"at most {percent(options.max_slowdown - 1)} slower than MAXN"
     lines = (
         f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}",
-        f"Time-efficient implies energy-efficient in {analysis.implying_mode_count:,} of {len(modes):,} modes.",
+        describe_implying_modes(analysis),
         f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}",
         describe_constants(analysis),
     )
     print_lines(console, lines)
+
+
+def describe_implying_modes(analysis: RooflineAnalysis) -> str:
+    """Say in how many modes time-efficient implies energy-efficient."""
+    count, total = analysis.implying_mode_count, len(analysis.basis.modes)
+    return f"Time-efficient implies energy-efficient in {count:,} of {total:,} modes."
 
 
 def describe_constants(analysis: RooflineAnalysis) -> str:
@@ -82,7 +88,7 @@ def modes_table(analysis: RooflineAnalysis) -> Table:
     columns = [list_mode_values(analysis, row) for _, row in shown]
     rows = [(text_cell("mode, MHz"), *modes)]
     for quantity, *values in zip(MODE_QUANTITIES, *columns, strict=True):
-        rows.append((text_cell(quantity), *(number_cell(number(value), value) for value in values)))
+        rows.append((text_cell(quantity), *(value_cell(value, number) for value in values)))
     return Table("roofline-constants", ("quantity", *(word for word, _ in shown)), tuple(rows))
 
 
@@ -113,8 +119,8 @@ def sweep_table(sweep: RooflineSweep) -> Table:
         rates = (1e-9 * point.flop / point.seconds, 1e-9 * point.bytes / point.seconds)
         rows.append((
             text_cell(point.kernel),
-            *(number_cell(number(value), value) for value in (*figures, *rates)),
-            number_cell(percent(reached, 0), 100 * reached, "%"),
-            number_cell(number(point.joules), point.joules, "J"),
+            *(value_cell(value, number) for value in (*figures, *rates)),
+            percent_cell(reached, 0),
+            value_cell(point.joules, number, "J"),
         ))  # fmt: skip
     return Table("kernels", heads, tuple(rows))

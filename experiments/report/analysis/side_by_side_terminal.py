@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.quantities import UNKNOWN, percent
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
 from fedge.serving.side_by_side import SideBySideOutcome
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 
@@ -82,16 +82,16 @@ def format_outcome(outcome: SideBySideOutcome) -> str:
     dropped = "" if not service.dropped else f"  dropped {service.dropped}"
     return (
         f"requests {service.requests}  p50/p95/p99 {latencies} ms  violations "
-        f"{format_percent(outcome.violation_share)}{dropped}"
+        f"{percent(outcome.violation_share, 2)}{dropped}"
         f"  waiting {service.waiting}  {training}"
     )
 
 
-def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> str:
+def format_histogram(histogram: LatencyHistogram) -> str:
     """Draw a latency histogram as one line of bars on a logarithmic scale, with the budget marked."""
     budget = bin_index(histogram.budget_s)
     first, last = min(*histogram.bins, budget), max(*histogram.bins, budget)
-    step = max(1, -(-(last - first + 1) // width))
+    step = max(1, -(-(last - first + 1) // STRIP_WIDTH))
     columns = [0] * ((last - first) // step + 1)
     for place, count in histogram.bins.items():
         columns[(place - first) // step] += count
@@ -114,7 +114,7 @@ def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> 
     rows = tuple(
         (
             text_cell(one.approach),
-            number_cell(f"{one.minibatches_hz:.1f}", one.minibatches_hz, "1/s"),
+            value_cell(one.minibatches_hz, ".1f", "1/s"),
             *_service_cells(one),
         )
         for one in outcomes
@@ -128,21 +128,15 @@ def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
         return [number_cell(UNKNOWN)] * 7
     latencies_s = [outcome.percentile_s(quantile) for quantile in (50, 95, 99)]
     size = service.served / service.batches if service.batches else None
-    late = outcome.violation_share
     return [
-        number_cell(str(service.requests), service.requests),
+        value_cell(service.requests),
         *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
-        number_cell(format_percent(late), None if late is None else 100.0 * late, "%"),
-        number_cell(str(service.dropped), service.dropped),
-        number_cell(UNKNOWN if size is None else f"{size:.1f}", size),
+        percent_cell(outcome.violation_share, 2),
+        value_cell(service.dropped),
+        value_cell(size, ".1f"),
     ]
 
 
 def format_milliseconds(seconds: float | None) -> str:
     """Format milliseconds with three digits, or a dash if unknown."""
     return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
-
-
-def format_percent(share: float | None) -> str:
-    """Format a share in percent, or a dash if unknown."""
-    return UNKNOWN if share is None else f"{100.0 * share:.2f} %"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.studies.serving.strategy_scores import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class StrategyColumn:
     def make_cell(self, row: StrategyRow) -> Cell:
         """Return the row's cell; a dash for a failed strategy and for an unknown figure."""
         value = None if row.error is not None else self.value(row)
-        return number_cell(UNKNOWN if value is None else f"{value:.{self.digits}f}", value)
+        return value_cell(value, f".{self.digits}f")
 
 
 def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
@@ -64,7 +64,7 @@ def _case_table(rows: Sequence[StrategyRow]) -> Table:
     lines = tuple(
         (
             text_cell(row.strategy if row.error is None else f"{row.strategy} (failed)"),
-            *((number_cell(str(row.seed), row.seed),) if seeded else ()),
+            *((value_cell(row.seed),) if seeded else ()),
             number_cell(UNKNOWN if row.error is not None else f"{row.solved}/{row.solvable}"),
             *(column.make_cell(row) for column in columns),
         )

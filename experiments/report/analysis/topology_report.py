@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.report.analysis import topology_charts
-from experiments.report.page import (
-    EMPTY,
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-)
-from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
+from experiments.report.quantities import number, percent
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
-from fedge.atomic_files import write_text
 from fedge.worker.channel_cuts import LayerCut
 
 if TYPE_CHECKING:
@@ -58,16 +48,16 @@ def _variant_cells(fit: VariantFit, limits: StepLimits) -> tuple[Cell, ...]:
     variant, need = fit.variant, fit.need
     cautious_mb, cautious_s = limits.memory_with_margin_mb(need), limits.step_with_margin_s(need)
     return (
-        number_cell(str(fit.batch_size), fit.batch_size),
+        value_cell(fit.batch_size),
         number_cell(_format_millions(variant), variant.cost.parameters),
-        number_cell(f"{100 * variant.parameter_share:.1f} %", 100 * variant.parameter_share, "%"),
-        number_cell(f"{100 * variant.channel_share:.1f} %", 100 * variant.channel_share, "%"),
-        number_cell(f"{variant.cost.flop / 1e9:.3g}", variant.cost.flop / 1e9, "GFLOP"),
-        number_cell(number(need.memory_mb), need.memory_mb, "MB"),
-        number_cell(number(cautious_mb), cautious_mb, "MB"),
-        number_cell(number(need.step_s), need.step_s, "s"),
-        number_cell(number(cautious_s), cautious_s, "s"),
-        number_cell(number(1e3 * fit.sample_s), 1e3 * fit.sample_s, "ms"),
+        percent_cell(variant.parameter_share),
+        percent_cell(variant.channel_share),
+        value_cell(variant.cost.flop / 1e9, ".3g", "GFLOP"),
+        value_cell(need.memory_mb, number, "MB"),
+        value_cell(cautious_mb, number, "MB"),
+        value_cell(need.step_s, number, "s"),
+        value_cell(cautious_s, number, "s"),
+        value_cell(1e3 * fit.sample_s, number, "ms"),
     )
 
 
@@ -83,7 +73,7 @@ def _channel_cells(cut: LayerCut) -> tuple[Cell, ...]:
     inputs, outputs = cut.of or (0, 0)
     kept_in = inputs if cut.inputs is None else len(cut.inputs)
     kept_out = outputs if cut.outputs is None else len(cut.outputs)
-    return tuple(number_cell(str(count), count) for count in (kept_in, inputs, kept_out, outputs))
+    return tuple(value_cell(count) for count in (kept_in, inputs, kept_out, outputs))
 
 
 def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
@@ -121,9 +111,9 @@ def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
     console = _make_console()
     shape = "x".join(map(str, variant.input_shape))
     shares = (
-        f"{100 * variant.parameter_share:.1f} % of the parameters ({_format_millions(variant)}), "
-        f"{100 * variant.flop_share:.1f} % of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
-        f"{100 * variant.channel_share:.1f} % of the channels"
+        f"{percent(variant.parameter_share)} of the parameters ({_format_millions(variant)}), "
+        f"{percent(variant.flop_share)} of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
+        f"{percent(variant.channel_share)} of the channels"
     )
     print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
     shown = list(variant.plan.items()) if every_layer else select_layers(variant)
@@ -190,8 +180,15 @@ def write_topology_page(result: TopologyResult, training: TrainingCheck | None, 
     note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}").format(
         render_badge(need.label), need.source, AT_MAXN_NOTE
     )
-    head = render_head(title, facts, render_cards(_list_cards(result)), render_paragraph(note))
-    write_text(out, render_page(title, head, _build_sections(result, training), "Made by fedge topology."))
+    write_page(
+        out,
+        title,
+        _build_sections(result, training),
+        "Made by fedge topology.",
+        facts=facts,
+        cards=_list_cards(result),
+        notes=(note,),
+    )
 
 
 def _list_cards(result: TopologyResult) -> list[Card]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -20,20 +20,11 @@ from experiments.report.characterisation.characterisation_summary import (
     summarise_result,
     summary_to_json,
 )
-from experiments.report.characterisation.knob_labels import KIND_NAMES
 from experiments.report.characterisation.setting_families import make_short_names
-from experiments.report.page import (
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-    render_template,
-)
-from experiments.report.quantities import duration, energy, number, percent, ratio
+from experiments.report.page import Card, Section, render_badge, render_page, render_template
+from experiments.report.quantities import UNKNOWN, duration, energy, number, percent, ratio
 from fedge.atomic_files import write_text
+from fedge.characterisation.point_knobs import KIND_NAMES
 from fedge.characterisation.sweep_store import SweepResult, to_write_error
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.telemetry import run_folder
@@ -65,8 +56,25 @@ def write_report(result: SweepResult) -> list[Path]:
 def write_page(summary: CharacterisationSummary, out: Path) -> None:
     """Write the page, replacing ``out`` atomically."""
     plan = summary.result.plan
-    foot = f"Folder: {summary.result.folder}. Seed {plan.seed}."
-    write_text(out, render_page(f"{plan.name}: characterisation", build_head(summary), build_sections(summary), foot))
+    # Charts show settings; a link to a repeat marks its setting, by the key of the first repeat.
+    first_repeats = {one.key: setting.key for setting in summary.settings for one in setting.repeats[1:]}
+    facts = (
+        _join_names("board", plan.boards),
+        _join_names("workload", tuple(plan.workloads)),
+        " and ".join(dict.fromkeys(KIND_NAMES[one.kind] for one in plan.points)),
+        _describe_schedule(summary),
+    )
+    text = render_page(
+        f"{plan.name}: characterisation",
+        build_sections(summary),
+        f"Folder: {summary.result.folder}. Seed {plan.seed}.",
+        heading=f"{plan.name}: time and energy",
+        facts=filter(None, facts),
+        cards=_build_cards(summary),
+        notes=_describe_labels(summary),
+        below=render_template("characterisation_head.html", first_repeats=first_repeats),
+    )
+    write_text(out, text)
 
 
 def build_sections(summary: CharacterisationSummary) -> list[Section]:
@@ -97,26 +105,6 @@ def _build_chart_sections(summary: CharacterisationSummary) -> list[Section]:
 # Head -----------------------------------------------------------------------------------------------------------------
 
 
-def build_head(summary: CharacterisationSummary) -> Markup:
-    """Build title, facts, cards, the meaning and sources of each label, style, script and table of contents."""
-    plan = summary.result.plan
-    facts = (
-        _join_names("board", plan.boards),
-        _join_names("workload", tuple(plan.workloads)),
-        " and ".join(dict.fromkeys(KIND_NAMES[one.kind] for one in plan.points)),
-        _describe_schedule(summary),
-    )
-    # Charts show settings; a link to a repeat marks its setting, by the key of the first repeat.
-    first_repeats = {one.key: setting.key for setting in summary.settings for one in setting.repeats[1:]}
-    return render_head(
-        f"{plan.name}: time and energy",
-        filter(None, facts),
-        render_cards(_build_cards(summary)),
-        *map(render_paragraph, _describe_labels(summary)),
-        render_template("characterisation_head.html", first_repeats=first_repeats),
-    )
-
-
 def _join_names(word: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{word}{'s' * (len(names) != 1)} {', '.join(names[:MAX_NAMES])}{more}"
@@ -143,31 +131,22 @@ def _build_figure_cards(summary: CharacterisationSummary) -> list[Card]:
     stalls = [share for one in stats if (share := ratio(one.stall_s.value, one.e2e_s.value)) is not None]
     epochs_s = [one.e2e_s.value for one in stats]
     energies_j = [one.energy_j.value for one in stats if one.energy_j is not None]
+    spans = (
+        ("Stall", stalls, lambda share: percent(share, 0), "of the epoch"),
+        ("Epoch", epochs_s, _format_brief_time, f"end to end{', minimum to maximum' * (len(stats) > 1)}"),
+        ("Energy", energies_j, energy, "per epoch" if energies_j else "power was not measured"),
+    )
     steady = sum(one.settled for one in stats)
-    spent_s = sum(one.seconds for one in summary.result.points)
     return [
-        Card("Stall", _format_span([percent(one, 0) for one in _extremes(stalls)]), "of the epoch"),
-        Card(
-            "Epoch",
-            _format_span([_format_brief_time(one) for one in _extremes(epochs_s)]),
-            "end to end, minimum to maximum" if len(stats) > 1 else "end to end",
-        ),
-        Card(
-            "Energy",
-            _format_span([energy(one) for one in _extremes(energies_j)]),
-            "per epoch" if energies_j else "power was not measured",
-        ),
+        *(Card(name, _format_span(values, write), remark) for name, values, write, remark in spans),
         Card("Settled", f"{steady:,} of {len(stats):,}", "points with steady step times"),
-        Card("Measuring time", duration(spent_s), "sum over all points"),
+        Card("Measuring time", duration(sum(one.seconds for one in summary.result.points)), "sum over all points"),
     ]
 
 
-def _extremes(values: Sequence[float]) -> tuple[float, ...]:
-    return (min(values), max(values)) if values else ()
-
-
-def _format_span(words: Sequence[str]) -> str:
-    return " – ".join(dict.fromkeys(words)) or "–"
+def _format_span(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """Format the least and the largest value."""
+    return " – ".join(dict.fromkeys(write(end) for end in (min(values), max(values)))) if values else UNKNOWN
 
 
 def _format_brief_time(seconds: float) -> str:

@@ -86,7 +86,7 @@ def summary_to_json(summary: CharacterisationSummary) -> dict[str, Any]:
             "advice": [_advice_to_json(one) for one in summary.advice],
             "effects": [_effect_to_json(one) for one in summary.effects],
             "effects_from_first": [_effect_to_json(one) for one in summary.effects_from_first],
-            "variability": [_variability_to_json(one) for one in summary.variability],
+            "variability": [_to_record(one, values=list(one.values)) for one in summary.variability],
             "labels": _labels_to_json(summary),
         }
     )
@@ -94,30 +94,21 @@ def summary_to_json(summary: CharacterisationSummary) -> dict[str, Any]:
 
 
 def _advice_to_json(one: TuningAdvice) -> dict[str, Any]:
-    unit = _quantity_unit(one.quantity)
     expected = {"expected": one.expected.value, "expected_low": one.expected.low, "expected_high": one.expected.high}
-    figures = {f"{name}_{unit}": value for name, value in {"present": one.present, **expected}.items()}
-    return {**_drop_keys(asdict(one), "present", "expected"), **figures, "saving": one.saving}
+    return {**_to_record(one, present=one.present, **expected), "saving": one.saving}
 
 
 def _effect_to_json(one: KnobEffect) -> dict[str, Any]:
-    unit = _quantity_unit(one.quantity)
-    rest = _drop_keys(asdict(one), "before_value", "after_value", "ratio")
-    values = {f"before_value_{unit}": one.before_value, f"after_value_{unit}": one.after_value}
-    return {**rest, **values, "ratio": one.ratio.value, "ratio_low": one.ratio.low, "ratio_high": one.ratio.high}
+    rest = _to_record(one, before_value=one.before_value, after_value=one.after_value)
+    ratio = rest.pop("ratio")
+    return {**rest, "ratio": ratio["value"], "ratio_low": ratio["low"], "ratio_high": ratio["high"]}
 
 
-def _variability_to_json(one: Variability) -> dict[str, Any]:
-    return {**_drop_keys(asdict(one), "values"), f"values_{_quantity_unit(one.quantity)}": list(one.values)}
-
-
-def _quantity_unit(quantity: str) -> str:
-    """Return the unit at the end of a quantity's name: ``s`` for ``e2e_s``."""
-    return quantity.rpartition("_")[2]
-
-
-def _drop_keys(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name not in names}
+def _to_record(one: TuningAdvice | KnobEffect | Variability, **figures: Any) -> dict[str, Any]:
+    """Return a record's fields, with ``figures``, some of them, at the end, named with the unit of its quantity."""
+    unit = one.quantity.rpartition("_")[2]
+    rest = {name: value for name, value in asdict(one).items() if name not in figures}
+    return {**rest, **{f"{name}_{unit}": value for name, value in figures.items()}}
 
 
 def _labels_to_json(summary: CharacterisationSummary) -> list[dict[str, Any]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from experiments.report.characterisation.knob_labels import KIND_NAMES, describe_turn
 from experiments.report.page import Section, render_badge, render_template
 from experiments.report.quantities import duration, energy, percent
-from fedge.characterisation.findings import SweepFinding
+from fedge.characterisation.findings import SweepFinding, describe_step
+from fedge.characterisation.point_knobs import KIND_NAMES
 from fedge.characterisation.tuning_advice import TuningAdvice
 
 FIRST_SHOWN = 8
@@ -79,7 +79,7 @@ def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> dict[str, object]:
     best = places[0][0]
     others = places[1 : 1 + MAX_OTHER_PLACES]
     return {
-        "turn": describe_turn(best.knob, best.now, best.then),
+        "turn": describe_step(best.knob, best.now, best.then).replace("->", "→"),
         "saving": _describe_savings(places[0]),
         "figures": [_describe_figures(one) for one in places[0]],
         "why": f"{best.why[:1].upper()}{best.why[1:].removesuffix('.')}.",
@@ -92,7 +92,7 @@ def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> dict[str, object]:
 
 
 def _describe_place(one: TuningAdvice) -> str:
-    return ", ".join((one.workload, one.board, KIND_NAMES.get(one.kind, one.kind)))
+    return ", ".join((one.workload, one.board, KIND_NAMES[one.kind]))
 
 
 def _describe_savings(advice: Sequence[TuningAdvice]) -> str:

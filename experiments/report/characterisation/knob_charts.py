@@ -16,8 +16,7 @@ from experiments.report.characterisation.chart_elements import (
     format_with_interval,
     make_error_bars,
 )
-from experiments.report.characterisation.knob_labels import format_setting, get_axis_title
-from experiments.report.characterisation.knob_sentences import describe_change, describe_stall, get_knob_title
+from experiments.report.characterisation.knob_sentences import describe_change, describe_stall
 from experiments.report.characterisation.setting_families import (
     NUMERIC_KNOBS,
     SAME_NAME,
@@ -26,7 +25,6 @@ from experiments.report.characterisation.setting_families import (
     describe_fixed_knobs,
     find_axes,
     format_axis_value,
-    get_axis_value,
     make_short_names,
     split_by_scale,
 )
@@ -52,6 +50,7 @@ from experiments.report.chart import (
 from experiments.report.page import Section
 from experiments.report.palette import GREY, SYMBOLS
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
+from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point
 
 MAX_BARS = 12
 """Bars per view, with further families in the menu; with the next three constants, a default that keeps bars
@@ -65,6 +64,16 @@ MAX_FAMILIES = 6
 """Lines per view, as many as there are colours."""
 MAX_UPRIGHT_NAME = 9
 """Length of a value's name above which bars are horizontal."""
+AXIS_TITLES = {
+    "cores": "CPU cores online",
+    "cpu_mhz": "CPU clock (MHz)",
+    "gpu_mhz": "GPU clock (MHz)",
+    "mem_mhz": "memory clock (MHz)",
+    "batch_size": "samples per batch",
+    "workers": "loader workers (processes)",
+    "prefetch": "prefetch (batches per worker)",
+}
+"""Titles of axes that differ from the knob's title."""
 Row = tuple[str, SettingSummary | None]
 """A row of the breakdown: the name of a bar with its setting, or of the group whose bars follow."""
 
@@ -75,35 +84,28 @@ class ChartQuantity:
 
     Attributes:
         field: A field of ``PointStats``.
-        per_epoch: Whether it refers to an epoch or a number of samples.
+        suffix: What the quantity refers to, after the title: an epoch, or a number of samples.
     """
 
     field: str
     title: str
     unit: str
-    per_epoch: bool = True
+    suffix: str = " of {0.title}"
 
     def format_name(self, basis: FigureBasis) -> str:
         """Return the name including what the quantity refers to: "time of an epoch"."""
-        if not self.per_epoch:
-            return self.title
-        if self in FIRST_EPOCH:
-            return self.title if basis.whole else f"{self.title} per {basis.unit_name}"
-        return f"{self.title} of {basis.title}"
+        return f"{self.title}{self.suffix.format(basis)}".removesuffix(" per epoch")
 
     def choose_scale(self, values: Sequence[float | None]) -> UnitScale:
         """Choose the unit of the axis for values in SI units."""
-        if self.unit == "W":
-            return UnitScale("W", 1.0)
-        return energy_scale(values) if self.unit == "J" else time_scale(values)
+        return {"W": lambda _: UnitScale("W", 1.0), "J": energy_scale, "s": time_scale}[self.unit](values)
 
 
-TIME, STALL = ChartQuantity("e2e_s", "time", "s"), ChartQuantity("stall_s", "stall", "s")
-ENERGY = ChartQuantity("energy_j", "energy", "J")
-POWER = ChartQuantity("power_w", "mean power", "W", per_epoch=False)
+TIMES = (ChartQuantity("e2e_s", "time", "s"), ChartQuantity("stall_s", "stall", "s"))
+METERED = (ChartQuantity("energy_j", "energy", "J"), ChartQuantity("power_w", "mean power", "W", suffix=""))
 FIRST_EPOCH = (
-    ChartQuantity("first_e2e_s", "time of the first epoch", "s"),
-    ChartQuantity("first_stall_s", "stall of the first epoch", "s"),
+    ChartQuantity("first_e2e_s", "time of the first epoch", "s", suffix=" per {0.unit_name}"),
+    ChartQuantity("first_stall_s", "stall of the first epoch", "s", suffix=" per {0.unit_name}"),
 )
 """Of the first epoch, whose page cache may be empty: relevant for storage and cache."""
 
@@ -139,8 +141,8 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
     families = build_families(settings, knob)
     groups = split_by_scale(families)
     views = _split_views(groups)
-    every = [one for family in families for one in family.settings]
-    shown, basis = _list_visible_parts(settings), choose_basis(every)
+    basis = choose_basis([one for family in families for one in family.settings])
+    shown = _list_visible_parts(settings)
     parts = [
         _make_breakdown_frame(
             f"parts of {basis.title}{_name_view(view, len(views))}",
@@ -152,29 +154,25 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
         for view in views
     ]
     first = FIRST_EPOCH if knob in {"storage", "cache"} and has_later_epochs(settings) else ()
-    quantities = (TIME, STALL, *((ENERGY, POWER) if metered else ()), *first)
     drawn = [group[:MAX_FAMILIES] for group in groups]
     figures = [
         frame
-        for quantity in quantities
+        for quantity in (*TIMES, *(METERED if metered else ()), *first)
         for group in drawn
         if (frame := _make_quantity_frame(group, quantity, mark_workload=len(groups) > 1)) is not None
     ]
     height = max(HEIGHT_PX, AROUND_PX + BAR_PX * max(len(_list_rows(view)) for view in views))
-    caption = _describe_omissions(families, sum(map(len, views)), sum(map(len, drawn)))
     whose = "Other knobs of the first group" if len(families) > 1 else "Other knobs"
-    fixed = f"{whose}: {describe_fixed_knobs(families[0], settings)}."
+    caption = f"{whose}: {describe_fixed_knobs(families[0], settings)}."
+    in_bars, in_lines = sum(map(len, views)), sum(map(len, drawn))
+    if min(in_bars, in_lines) < len(families):
+        caption += (
+            f" {in_bars:,} of {len(families):,} groups are shown as parts, {in_lines:,} as lines or bars of one "
+            "quantity: those nearest to the plan's base."
+        )
+    title = KNOB_TITLES[knob][:1].upper() + KNOB_TITLES[knob][1:]
     frames = [parts[0], *figures, *parts[1:]]
-    return menu_chart(f"knob-{knob}", get_knob_title(knob), frames, caption=f"{fixed}{caption}", height_px=height)
-
-
-def _describe_omissions(families: Sequence[SettingFamily], in_bars: int, in_lines: int) -> str:
-    if min(in_bars, in_lines) == len(families):
-        return ""
-    return (
-        f" {in_bars:,} of {len(families):,} groups are shown as parts, {in_lines:,} as lines or bars of one quantity: "
-        "those nearest to the plan's base."
-    )
+    return menu_chart(f"knob-{knob}", title, frames, caption=caption, height_px=height)
 
 
 # Parts of an epoch ----------------------------------------------------------------------------------------------------
@@ -291,7 +289,7 @@ def _make_total_traces(
         places,
         marker={"color": GREY, "size": 5, "symbol": "line-ns-open"},
         hover=[
-            Markup("end to end {}<br>{}").format(format_with_interval(total, "s"), format_setting(one.point))
+            Markup("end to end {}<br>{}").format(format_with_interval(total, "s"), describe_point(one.point))
             for one, total in zip(settings, totals, strict=True)
         ],
         error_x=make_error_bars(totals, colour=GREY),
@@ -324,10 +322,10 @@ def _make_quantity_frame(
     scale = quantity.choose_scale(values)
     numeric = knob in NUMERIC_KNOBS
     flat = not numeric and max(len(format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
-    style = _QuantityStyle(quantity, basis, scale, flat)
     name = quantity.format_name(basis)
     amounts = axis(f"{name} ({scale.unit})", rangemode="tozero")
-    knobs = _make_knob_axis(families, knob) if numeric else axis("" if flat else get_axis_title(knob), type="category")
+    title = "" if flat else AXIS_TITLES.get(knob, KNOB_TITLES[knob])
+    knobs = axis(title, **(_number_ticks(families, knob) if numeric else {"type": "category"}))
     layout = xy_layout(
         amounts if flat else knobs,
         {**knobs, "autorange": "reversed"} if flat else amounts,
@@ -336,58 +334,46 @@ def _make_quantity_frame(
         barmode="group",
     )
     workload = f", {settings[0].point.workload}" if mark_workload else ""
-    data = [_make_family_trace(family, place, style) for place, family in enumerate(families)]
+    data = [
+        _make_family_trace(family, place, quantity, basis=basis, per=scale.per, flat=flat)
+        for place, family in enumerate(families)
+    ]
     change = describe_change(f"{name[:1].upper()}{name[1:]}", families, quantity.field, basis)
     return ChartFrame(f"{name}{workload}", data, layout, change)
 
 
-def _make_knob_axis(families: Sequence[SettingFamily], knob: str) -> dict[str, Any]:
-    """Build a numeric axis with the values as ticks if there are few; logarithmic for batch sizes that double."""
+def _number_ticks(families: Sequence[SettingFamily], knob: str) -> dict[str, Any]:
+    """Return the values as ticks if there are few; logarithmic for batch sizes that double."""
     values = sorted({float(value) for family in families for value in family.values})
     log = knob == "batch_size" and values[0] > 0 and values[-1] > 8 * values[0]
     ticks = {"tickvals": values, "ticktext": [f"{one:g}" for one in values]} if len(values) <= 10 else {}
-    return axis(get_axis_title(knob), **({"type": "log"} if log else {}), **ticks)
+    return {**({"type": "log"} if log else {}), **ticks}
 
 
-@dataclass(frozen=True, slots=True)
-class _QuantityStyle:
-    """Style that all traces of a view share; ``flat`` bars are horizontal, which leaves room for long names."""
-
-    quantity: ChartQuantity
-    basis: FigureBasis
-    scale: UnitScale
-    flat: bool
-
-
-def _make_family_trace(family: SettingFamily, place: int, style: _QuantityStyle) -> Trace:
-    """Draw a family as a line over numbers, as bars over names."""
+def _make_family_trace(
+    family: SettingFamily, place: int, quantity: ChartQuantity, *, basis: FigureBasis, per: float, flat: bool
+) -> Trace:
+    """Draw a family as a line over numbers, as bars over names; ``flat`` bars leave room for long names."""
     colour = LINE_COLOURS[place % len(LINE_COLOURS)]
-    amounts = [style.basis.get_estimate(one, style.quantity.field) for one in family.settings]
-    heights = [None if one is None else one.value / style.scale.per for one in amounts]
+    amounts = [basis.get_estimate(one, quantity.field) for one in family.settings]
+    heights = [None if one is None else one.value / per for one in amounts]
     hover = [
-        Markup("<b>{}</b><br>{}").format(format_with_interval(amount, style.quantity.unit), format_setting(one.point))
+        Markup("<b>{}</b><br>{}").format(format_with_interval(amount, quantity.unit), describe_point(one.point))
         for one, amount in zip(family.settings, amounts, strict=True)
     ]
     keys = [one.key for one in family.settings]
     if family.axis in NUMERIC_KNOBS:
         return line_trace(
             family.name,
-            [float(get_axis_value(one, family.axis)) for one in family.settings],
+            [float(value) for value in family.values],
             heights,
             colour=colour,
             markers=True,
             hover=hover,
             marker={"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-            error_y=make_error_bars(amounts, style.scale.per, colour),
+            error_y=make_error_bars(amounts, per, colour),
             customdata=keys,
         )
-    bars = bar_trace(
-        family.name,
-        [format_axis_value(one, family.axis) for one in family.settings],
-        heights,
-        colour=colour,
-        horizontal=style.flat,
-        hover=hover,
-        customdata=keys,
-    )
-    return {**bars, "error_x" if style.flat else "error_y": make_error_bars(amounts, style.scale.per, GREY)}
+    names = [format_axis_value(one, family.axis) for one in family.settings]
+    bars = bar_trace(family.name, names, heights, colour=colour, horizontal=flat, hover=hover, customdata=keys)
+    return {**bars, "error_x" if flat else "error_y": make_error_bars(amounts, per, GREY)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from experiments.report.characterisation.knob_labels import KNOB_TITLES, format_knob_value
 from experiments.report.characterisation.setting_families import (
     NUMERIC_KNOBS,
     SAME_NAME,
@@ -15,18 +14,19 @@ from experiments.report.characterisation.setting_families import (
 from experiments.report.characterisation.setting_summary import FigureBasis, SettingSummary
 from experiments.report.quantities import percent
 from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, format_knob_value
 
 MIN_CHANGE = 0.02
 """Relative change below which a change counts as none, as for findings."""
 NEAR_ZERO = 0.005
 """Ratio below which nothing is left."""
-UNCHANGED_TEXT = "changes by less than 2 %"
 OVERLAP_TEXT = " (intervals overlap)"
 """Added if the 95 % intervals overlap."""
 MAX_DESCRIBED_FAMILIES = 6
 """Number of families that a sentence may describe: those that are drawn."""
 MULTIPLE_FROM = 2.0
 """Ratio from which a rise is written as a multiple."""
+KNOB_UNITS = {**dict.fromkeys(CLOCK_KNOBS, "MHz"), "batch_size": "samples", "prefetch": "batches ahead"}
 
 
 def describe_change(title: str, families: Sequence[SettingFamily], field: str, basis: FigureBasis) -> str:
@@ -48,12 +48,6 @@ def describe_change(title: str, families: Sequence[SettingFamily], field: str, b
     return f"{title} {change or f'by {KNOB_TITLES[knob]}'}"
 
 
-def get_knob_title(knob: str) -> str:
-    """Return a knob's name with a capital letter: "Loader workers", "GPU clock"."""
-    title = KNOB_TITLES[knob]
-    return f"{title[:1].upper()}{title[1:]}"
-
-
 def _value_range(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None]
     return max(known) - min(known) if known else 0.0
@@ -70,12 +64,13 @@ def _describe_numbers(families: Sequence[SettingFamily], field: str, basis: Figu
     if not ends:
         return ""
     ratios = [last.value / first.value for first, last in ends]
-    values = [value for family in families for value in family.values]
-    knob = families[0].axis
-    span = f"from {format_knob_value(knob, min(values))} to {format_knob_value(knob, max(values))} {_knob_unit(knob)}"
-    change = _describe_ratios(min(ratios), max(ratios))
-    doubt = "" if change == UNCHANGED_TEXT or any(are_disjoint(*pair) for pair in ends) else OVERLAP_TEXT
-    return f"{change} {span}{doubt}"
+    low, high = min(ratios), max(ratios)
+    knob, values = families[0].axis, [value for family in families for value in family.values]
+    span = " to ".join(format_knob_value(knob, end) for end in (min(values), max(values)))
+    unchanged = max(abs(low - 1), abs(high - 1)) < MIN_CHANGE
+    doubt = "" if unchanged or any(are_disjoint(*pair) for pair in ends) else OVERLAP_TEXT
+    change = "changes by less than 2 %" if unchanged else _describe_ratios(low, high)
+    return f"{change} from {span} {KNOB_UNITS.get(knob, KNOB_TITLES[knob])}{doubt}"
 
 
 def are_disjoint(one: Estimate, other: Estimate) -> bool:
@@ -85,16 +80,8 @@ def are_disjoint(one: Estimate, other: Estimate) -> bool:
     return one.high < other.low or other.high < one.low
 
 
-def _knob_unit(knob: str) -> str:
-    if knob in {"cpu_mhz", "gpu_mhz", "mem_mhz"}:
-        return "MHz"
-    return {"batch_size": "samples", "prefetch": "batches ahead"}.get(knob, KNOB_TITLES[knob])
-
-
 def _describe_ratios(low: float, high: float) -> str:
     """Describe a range of ratios, given the smallest and the largest."""
-    if max(abs(low - 1), abs(high - 1)) < MIN_CHANGE:
-        return UNCHANGED_TEXT
     if high < NEAR_ZERO:
         return "falls to nothing"
     if high < 1:
@@ -103,11 +90,7 @@ def _describe_ratios(low: float, high: float) -> str:
         return f"grows {_format_range(f'{low:.1f}', f'{high:.1f}')} times"
     if low > 1:
         return f"rises by {_format_range(percent(low - 1, 0), percent(high - 1, 0))}"
-    return f"changes by {_format_signed(low)} to {_format_signed(high)}"
-
-
-def _format_signed(ratio: float) -> str:
-    return f"{'+' if ratio >= 1 else ''}{percent(ratio - 1, 0)}"
+    return "changes by " + " to ".join(f"{'+' if end >= 1 else ''}{percent(end - 1, 0)}" for end in (low, high))
 
 
 def _format_range(low: str, high: str) -> str:
@@ -144,18 +127,17 @@ def describe_stall(families: Sequence[SettingFamily]) -> str:
     family = max(
         families[:MAX_DESCRIBED_FAMILIES], key=lambda one: _value_range([each.stall_share for each in one.settings])
     )
-    return f"{_describe_family_stall(family)}{_family_suffix(family, families)}"
-
-
-def _describe_family_stall(family: SettingFamily) -> str:
     known = [(share, one) for one in family.settings if math.isfinite(share := one.stall_share)]
     if not known:
-        return "Stall is unknown"
+        return f"Stall is unknown{_family_suffix(family, families)}"
     numeric = family.axis in NUMERIC_KNOBS
-    first, last = known[0], known[-1]
-    if not numeric:
-        first, last = max(known, key=lambda pair: pair[0]), min(known, key=lambda pair: pair[0])
-        if first[0] - last[0] < MIN_CHANGE:
-            return f"Stall is {percent(first[0], 0)} of an epoch whatever the {KNOB_TITLES[family.axis]}"
-    one, other = (f"{'at' if numeric else 'with'} {_format_position(one, family.axis)}" for _, one in (first, last))
-    return f"Stall is {percent(first[0], 0)} of an epoch {one}, {percent(last[0], 0)} {other}"
+    ends = (max(known, key=lambda pair: pair[0]), min(known, key=lambda pair: pair[0]))
+    (share, one), (other_share, other) = (known[0], known[-1]) if numeric else ends
+    text = f"Stall is {percent(share, 0)} of an epoch"
+    if not numeric and share - other_share < MIN_CHANGE:
+        text += f" whatever the {KNOB_TITLES[family.axis]}"
+    else:
+        at = "at" if numeric else "with"
+        text += f" {at} {_format_position(one, family.axis)}"
+        text += f", {percent(other_share, 0)} {at} {_format_position(other, family.axis)}"
+    return f"{text}{_family_suffix(family, families)}"

@@ -10,8 +10,12 @@ import numpy as np
 from markupsafe import Markup
 
 from experiments.report.characterisation.chart_elements import LINE_COLOURS, format_with_interval, make_error_bars
-from experiments.report.characterisation.knob_labels import KIND_NAMES, format_setting, is_same_mode, preset_names
-from experiments.report.characterisation.setting_summary import FigureBasis, SettingSummary, choose_basis
+from experiments.report.characterisation.setting_summary import (
+    FigureBasis,
+    SettingSummary,
+    choose_basis,
+    find_preset_name,
+)
 from experiments.report.chart import (
     Chart,
     ChartFrame,
@@ -26,6 +30,7 @@ from experiments.report.chart import (
 from experiments.report.page import Section
 from experiments.report.palette import ALARM, GREY
 from experiments.report.quantities import UnitScale, energy_scale, time_scale
+from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
 from fedge.pareto import front_mask
 
 MAX_DOTS = 1200
@@ -125,7 +130,7 @@ def _mark_settings(settings: Sequence[SettingSummary], style: _PlaneStyle) -> di
 def _describe_setting(one: SettingSummary, basis: FigureBasis) -> str:
     units = {"e2e_s": "s", "energy_j": "J", "power_w": "W"}
     figures = ", ".join(format_with_interval(basis.get_estimate(one, field), unit) for field, unit in units.items())
-    return Markup("<b>{}</b><br>{}<br>point {}").format(format_setting(one.point), figures, one.key)
+    return Markup("<b>{}</b><br>{}<br>point {}").format(describe_point(one.point), figures, one.key)
 
 
 def _make_dominated_trace(settings: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
@@ -156,10 +161,8 @@ NamedMode = tuple[str, SettingSummary]
 def _find_named_modes(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[NamedMode]:
     """Return the fastest setting of each named power mode, the fastest mode first."""
     fastest: dict[str, SettingSummary] = {}
-    presets = preset_names(settings[0].point.board)
     for one in sorted(settings, key=lambda one: _setting_time_s(one, basis)):
-        mode = one.point.mode
-        name = next((name for each, name in presets.items() if mode is not None and is_same_mode(each, mode)), None)
+        name = find_preset_name(one.point.board, one.point.mode)
         if name is not None:
             fastest.setdefault(name, one)
     return list(fastest.items())

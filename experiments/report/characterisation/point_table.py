@@ -10,17 +10,12 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report.characterisation.characterisation_summary import CharacterisationSummary
-from experiments.report.characterisation.knob_labels import (
-    KIND_NAMES,
-    KNOB_TITLES,
-    collect_knobs,
-    format_knob_value,
-    format_setting,
-)
+from experiments.report.characterisation.setting_summary import collect_knobs
 from experiments.report.page import Section, render_badge, render_paragraph
-from experiments.report.quantities import UNKNOWN, number, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.quantities import number, ratio
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point, format_knob_value
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
 
@@ -94,32 +89,32 @@ def _point_sort_key(one: PointStats) -> tuple[Any, ...]:
 
 def _make_knob_cells(point: SweepPoint, varied: Sequence[str], *, repeats: bool) -> tuple[Cell, ...]:
     key = Cell(Markup('<code id="point-{}">{}</code>').format(point.key, point.key))
-    repeat = (number_cell(str(point.repeat + 1), point.repeat + 1),) if repeats else ()
-    return (key, text_cell(point.board), *(_make_knob_cell(name, getattr(point, name)) for name in varied), *repeat)
-
-
-def _make_knob_cell(name: str, value: Any) -> Cell:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return number_cell(str(value), value)
-    return text_cell(KIND_NAMES[value] if name == "kind" else format_knob_value(name, value))
+    values = {name: getattr(point, name) for name in varied} | ({"repeat": point.repeat + 1} if repeats else {})
+    cells = (
+        value_cell(value)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else text_cell(format_knob_value(name, value))
+        for name, value in values.items()
+    )
+    return (key, text_cell(point.board), *cells)
 
 
 def _make_figure_cells(one: PointStats, *, metered: bool) -> tuple[Cell, ...]:
-    share = one.stall_s.value / one.e2e_s.value if one.e2e_s.value > 0 else None
+    share = ratio(one.stall_s.value, one.e2e_s.value)
     half_s = (one.e2e_s.high - one.e2e_s.low) / 2 if one.e2e_s.is_bounded else None
     power = (_make_mean_cell(one.energy_j, "J"), _make_mean_cell(one.power_w, "W")) if metered else ()
     return (
         _make_mean_cell(one.e2e_s, "s"),
         number_cell(number(half_s, 2), half_s, "s"),
         _make_mean_cell(one.stall_s, "s"),
-        number_cell(percent(share), None if share is None else 100 * share, "%"),
+        percent_cell(share),
         _make_mean_cell(one.compute_s, "s"),
         *power,
     )
 
 
 def _make_mean_cell(amount: Estimate | None, unit: str) -> Cell:
-    return number_cell(UNKNOWN) if amount is None else number_cell(number(amount.value), amount.value, unit)
+    return value_cell(None if amount is None else amount.value, number, unit)
 
 
 def _make_quality_cells(one: PointStats) -> tuple[Cell, ...]:
@@ -128,8 +123,8 @@ def _make_quality_cells(one: PointStats) -> tuple[Cell, ...]:
     count = f"{len(one.notes)} note{'s' * (len(one.notes) != 1)}"
     return (
         text_cell("yes") if one.settled else _make_folded_cell("no", one.unsettled_reason),
-        number_cell(str(one.warm_up), one.warm_up),
-        number_cell(str(one.outliers), one.outliers),
+        value_cell(one.warm_up),
+        value_cell(one.outliers),
         Cell(Markup(" ").join(map(render_badge, labels)), words="; ".join(labels)),
         text_cell(notes) if len(notes) <= MAX_NOTE_CHARS else _make_folded_cell(count, notes),
     )
@@ -161,11 +156,9 @@ def build_reasons_table(word: str, points: Sequence[tuple[SweepPoint, str]]) -> 
     """Build a table of points without results and the reasons; of many points, it has one row per reason."""
     if len(points) > MAX_REASONS:
         counts = Counter(reason for _, reason in points).most_common(MAX_REASONS)
-        return Table(
-            word, ("points", "why"), tuple((number_cell(str(n), n), text_cell(reason)) for reason, n in counts)
-        )
+        return Table(word, ("points", "why"), tuple((value_cell(n), text_cell(reason)) for reason, n in counts))
     rows = tuple(
-        (Cell(Markup("<code>{}</code>").format(one.key)), text_cell(format_setting(one)), text_cell(reason))
+        (Cell(Markup("<code>{}</code>").format(one.key)), text_cell(describe_point(one)), text_cell(reason))
         for one, reason in points
     )
     return Table(word, ("point", "setting", "why"), rows)

@@ -83,16 +83,17 @@ def build_point_section(
     sensors, lost_sensors = _collect_frames(
         settings, MAX_SENSOR_POINTS, lambda label, key: _make_sensor_frame(label, finished[key])
     )
-    charts = [
-        _make_chart(key, title, frames, len(settings))
-        for key, title, frames in (("steps", "Step times", steps), ("sensors", "Sensors", sensors))
-        if frames
-    ]
-    missing = [
-        text
-        for text, frames in (("No steps are recorded.", steps), ("No point has sensor samples.", sensors))
-        if not frames
-    ]
+    charts: list[Chart] = []
+    missing: list[str] = []
+    for key, title, frames, none in (
+        ("steps", "Step times", steps, "No steps are recorded."),
+        ("sensors", "Sensors", sensors, "No point has sensor samples."),
+    ):
+        if frames:
+            omitted = f"The menu has {len(frames)} of {len(settings):,} settings." * (len(frames) < len(settings))
+            charts.append(menu_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point"))
+        else:
+            missing.append(none)
     missing += [f"Not shown: {reason}." for reason in dict.fromkeys([*lost_steps, *lost_sensors])]
     lead = (
         "Time of each step, and the loads, memory, disk, power and temperature. With loader workers, fetching and "
@@ -120,11 +121,6 @@ def _collect_frames(
     return frames, lost
 
 
-def _make_chart(key: str, title: str, frames: Sequence[ChartFrame], settings: int) -> Chart:
-    omitted = f"The menu has {len(frames)} of {settings:,} settings." if len(frames) < settings else ""
-    return menu_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point")
-
-
 # Steps ----------------------------------------------------------------------------------------------------------------
 
 
@@ -146,20 +142,13 @@ class _StepSelection:
     rows: NDArray[np.int64]
     top_ms: float
 
-    @property
-    def longest_part_ms(self) -> Floats:
-        """Longest drawn part of each step."""
-        return _longest_part_ms(self.times)
+    longest_ms: Floats
+    """Longest drawn part of each step, shape (n,)."""
 
     @property
     def rows_above_axis(self) -> NDArray[np.int64]:
         """The drawn steps with a part that is longer than the axis."""
-        return self.rows[self.longest_part_ms[self.rows] > self.top_ms]
-
-
-def _longest_part_ms(times: MinibatchTimes) -> Floats:
-    longest: Floats = 1e3 * np.maximum.reduce([getattr(times, part.field) for part in TIMELINE_PARTS])
-    return longest
+        return self.rows[self.longest_ms[self.rows] > self.top_ms]
 
 
 def _select_steps(times: MinibatchTimes) -> _StepSelection:
@@ -170,10 +159,11 @@ def _select_steps(times: MinibatchTimes) -> _StepSelection:
         warm_up[own[: steadiness.warm_up]] = True
         outliers[own] = steadiness.outliers
     rows = select_extremes([getattr(times, part.field) for part in TIMELINE_PARTS], MAX_STEPS)
-    drawn_ms = _longest_part_ms(times)[rows]
+    longest_ms: Floats = 1e3 * np.maximum.reduce([getattr(times, part.field) for part in TIMELINE_PARTS])
+    drawn_ms = longest_ms[rows]
     steady_ms = drawn_ms[~warm_up[rows]]
     top_ms = AXIS_HEADROOM * float(np.quantile(steady_ms if len(steady_ms) else drawn_ms, 0.995))
-    return _StepSelection(times, warm_up, outliers, rows, top_ms or 1.0)
+    return _StepSelection(times, warm_up, outliers, rows, top_ms=top_ms or 1.0, longest_ms=longest_ms)
 
 
 def _make_step_frame(label: str, finished: FinishedPoint, discard: int) -> ChartFrame | None:
@@ -212,7 +202,7 @@ def _make_outlier_trace(steps: _StepSelection) -> Trace:
     return scatter_trace(
         "outlier",
         times.start_s[rows].tolist(),
-        np.minimum(steps.longest_part_ms[rows], steps.top_ms).tolist(),
+        np.minimum(steps.longest_ms[rows], steps.top_ms).tolist(),
         marker={"symbol": "circle-open", "size": 11, "color": ALARM, "line": {"width": 1.6}},
         hover=[
             f"outlier: {number(1e3 * float(times.step_s[row]), 4)} ms from end to end<br>"

@@ -12,10 +12,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.report.characterisation.knob_labels import collect_knobs
 from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.point_knobs import MODE_KNOBS, get_knob_value, kind_of_board
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
+from fedge.errors import BadInput
+from fedge.types import PowerMode
+
+
+def collect_knobs(point: SweepPoint) -> dict[str, Any]:
+    """Return every knob but the repeat by name, with the power mode as its four parts."""
+    return {name: get_knob_value(point, name) for name in ("board", *KNOBS[1:3], *MODE_KNOBS, *KNOBS[3:])}
+
+
+def find_preset_name(board: str, mode: PowerMode | None) -> str | None:
+    """Return the first name of a board's preset that equals a mode up to rounding of its clocks; None without one."""
+    from fedge.devices.catalogue import find
+
+    try:
+        presets = find(kind_of_board(board)).presets if mode is not None else {}
+    except BadInput:  # a board that is not in the catalogue
+        return None
+    return next((name for name, one in presets.items() if _is_same_mode(one, mode)), None)
+
+
+def _is_same_mode(first: PowerMode, second: PowerMode | None) -> bool:
+    return all(math.isclose(getattr(first, part), getattr(second, part), rel_tol=1e-6) for part in MODE_KNOBS)
 
 
 @dataclass(frozen=True, slots=True)

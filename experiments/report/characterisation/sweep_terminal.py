@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.report.quantities import duration, energy, percent
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.point_knobs import describe_point
+from fedge.characterisation.findings import describe_step, format_count
+from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_prediction import EpochPrediction
-from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome, format_count
+from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome
 from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.telemetry import run_folder
@@ -87,15 +88,14 @@ def _list_findings(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_advice(one: Mapping[str, Any]) -> str:
-    from experiments.report.characterisation.knob_labels import KIND_NAMES, describe_turn
-
     timed = one["quantity"] == "e2e_s"
     present, expected = (
         duration(one[f"{name}_s"]) if timed else energy(one[f"{name}_j"]) for name in ("present", "expected")
     )
     saved = f"{percent(one['saving'], 0)} less {'time' if timed else 'energy'} of an epoch ({present} → {expected})"
-    where = f"{one['workload']} on {one['board']}, {KIND_NAMES.get(one['kind'], one['kind'])}, {one['label']}"
-    return f"{describe_turn(one['knob'], one['now'], one['then'])}: {saved}, {where}"
+    where = f"{one['workload']} on {one['board']}, {KIND_NAMES[one['kind']]}, {one['label']}"
+    step = describe_step(one["knob"], one["now"], one["then"]).replace("->", "→")
+    return f"{step}: {saved}, {where}"
 
 
 def _time_owner(result: SweepResult) -> str:
@@ -132,13 +132,13 @@ def build_prediction_table(predictions: Sequence[EpochPrediction]) -> Table:
         (
             text_cell(line.workload),
             text_cell(line.mode),
-            number_cell(str(line.batch_size), line.batch_size),
-            number_cell(str(line.workers), line.workers),
+            value_cell(line.batch_size),
+            value_cell(line.workers),
             number_cell(f"{duration(line.e2e_s)}{_format_spread(line.e2e_spread)}", line.e2e_s, "s"),
-            number_cell(duration(line.seen_s), line.seen_s, "s"),
-            number_cell(duration(line.stall_s), line.stall_s, "s"),
+            value_cell(line.seen_s, duration, "s"),
+            value_cell(line.stall_s, duration, "s"),
             number_cell(f"{energy(line.energy_j)}{_format_spread(line.energy_spread)}", line.energy_j, "J"),
-            number_cell(energy(line.seen_j), line.seen_j, "J"),
+            value_cell(line.seen_j, energy, "J"),
         )
         for line in predictions
     )

@@ -11,7 +11,7 @@ from experiments.report.chart import Chart, ChartFrame, Trace, axis, legend_layo
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import SYMBOLS
 from experiments.report.quantities import percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, percent_cell, text_cell, value_cell
 from fedge.characterisation.reliability import Variability
 
 MAX_LINES = 60
@@ -44,18 +44,16 @@ def build_variability_section(variability: Sequence[Variability]) -> Section:
 
 
 def _build_chart(scope: str, variability: Sequence[Variability]) -> Chart:
-    frames = [
-        _make_frame(quantity, scope, rows)
-        for quantity in QUANTITY_TITLES
-        if (rows := [one for one in variability if one.quantity == quantity])
-    ]
+    by_quantity = {name: [one for one in variability if one.quantity == name] for name in QUANTITY_TITLES}
+    frames = [_make_frame(name, scope, rows) for name, rows in by_quantity.items() if rows]
     return menu_chart(scope, f"Deviation {SCOPE_TITLES[scope]}", frames, height_px=300)
 
 
 def _make_frame(quantity: str, scope: str, variability: Sequence[Variability]) -> ChartFrame:
     drawn = sorted(variability, key=lambda one: -one.spread)[:MAX_LINES]
     boards = sorted({one.board for one in drawn})
-    reach = max(0.5, 1.15 * max(abs(value) for one in drawn for value in _deviations_percent(one)))
+    traces = [_make_board_trace(board, place, drawn) for place, board in enumerate(boards)]
+    reach = max(0.5, 1.15 * max(abs(value) for trace in traces for value in trace["y"]))
     layout = {
         "xaxis": axis("repeat", dtick=1) if scope == "within" else axis("board", categoryorder="category ascending"),
         # At least +-0.5 %, so that negligible noise does not look large.
@@ -64,27 +62,19 @@ def _make_frame(quantity: str, scope: str, variability: Sequence[Variability]) -
         "showlegend": len(boards) > 1,
         "hovermode": "closest",
     }
-    name = QUANTITY_TITLES[quantity]
-    largest = f"{name.capitalize()} varies by at most {percent(drawn[0].spread)} {SCOPE_TITLES[scope]}"
-    omitted = (
-        f"; the {len(drawn)} of {len(variability):,} settings that vary most" if len(drawn) < len(variability) else ""
-    )
-    data = [_make_board_trace(board, place, drawn) for place, board in enumerate(boards)]
-    return ChartFrame(name, data, layout, f"{largest}{omitted}")
-
-
-def _deviations_percent(one: Variability) -> list[float]:
-    """Return each value's deviation from the mean in percent of the mean."""
-    mean = sum(one.values) / len(one.values)
-    return [100.0 * (value / mean - 1.0) if mean else 0.0 for value in one.values]
+    name, count = QUANTITY_TITLES[quantity], len(variability)
+    summary = f"{name.capitalize()} varies by at most {percent(drawn[0].spread)} {SCOPE_TITLES[scope]}"
+    omitted = f"; the {len(drawn)} of {count:,} settings that vary most" if len(drawn) < count else ""
+    return ChartFrame(name, traces, layout, f"{summary}{omitted}")
 
 
 def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> Trace:
+    """Draw each value of a board's settings as its deviation from their mean, in percent."""
+    means = [(one, sum(one.values) / len(one.values)) for one in drawn if one.board == board]
     dots = [
-        (one, name, deviation)
-        for one in drawn
-        if one.board == board
-        for name, deviation in zip(one.names, _deviations_percent(one), strict=True)
+        (one, name, 100.0 * (value / mean - 1.0) if mean else 0.0)
+        for one, mean in means
+        for name, value in zip(one.names, one.values, strict=True)
     ]
     colour, symbol = LINE_COLOURS[place % len(LINE_COLOURS)], SYMBOLS[place % len(SYMBOLS)]
     hover = Markup("{}, {}<br>{}: {:+.2f} %")
@@ -105,9 +95,9 @@ def build_variability_table(variability: Sequence[Variability]) -> Table:
             text_cell(one.board),
             text_cell(one.workload),
             text_cell(QUANTITY_TITLES.get(one.quantity, one.quantity)),
-            number_cell(str(len(one.values)), len(one.values)),
-            number_cell(percent(one.cv, 2), 100 * one.cv, "%"),
-            number_cell(percent(one.spread, 2), 100 * one.spread, "%"),
+            value_cell(len(one.values)),
+            percent_cell(one.cv, 2),
+            percent_cell(one.spread, 2),
             Cell(Markup("{} {}").format(render_badge(one.label), one.setting), words=one.setting),
         )
         for one in sorted(variability, key=lambda one: -one.spread)[:MAX_ROWS]

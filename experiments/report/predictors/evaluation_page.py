@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.report.palette import assign_colours
 from experiments.report.predictors.choice_terminal import ChoiceColumn, describe_seeds
-from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell
+from experiments.report.tables import Cell, Table, print_lines, swatch_cell, value_cell
 from fedge.studies.prediction_cells import PredictionRow
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.page import EMPTY, Section, render_badge, render_head, render_page, render_paragraph
+from experiments.report.page import EMPTY, Section, render_badge, render_paragraph, write_page
 from experiments.report.predictors import evaluation_charts
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import text_cell
-from fedge.atomic_files import write_text
 from fedge.studies.budget_choices import MARGIN_CONFIDENCE
 from fedge.studies.prediction_cells import CellResult, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
@@ -115,7 +114,7 @@ def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[Evalu
         failed = sum(row.error is not None for row in group)
         name = f"{method} ({failed} failed)" if failed else method
         cells = (column.make_cell(group) for column in columns)
-        rows.append((swatch_cell(colour[method], name), number_cell(str(count), count), *cells))
+        rows.append((swatch_cell(colour[method], name), value_cell(count), *cells))
     return Table(key, ("method", "modes", *(column.heading for column in columns)), tuple(rows), title)
 
 
@@ -162,23 +161,26 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
         )
     ]
     foot = Markup("<br>").join(target.table.path for target in study.targets)
-    write_text(out, render_page("Evaluation of predictors", _render_head(study, rows), sections, foot))
-
-
-def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> Markup:
-    facts = (
-        f"{len(study.targets)} table{'s' * (len(study.targets) > 1)}",
-        Markup(", ").join(Markup("<b>{}</b>").format(setup.method) for setup in study.setups),
-        f"{', '.join(map(str, study.modes))} modes profiled",
-        f"{study.seeds} seed{'s' * (study.seeds > 1)}",
-    )
     note = Markup(
         "{} values come from a table. {} values come from a method that profiled few modes. Errors are over the modes "
         "that were not profiled; figures are means over seeds, with the worst seed in brackets."
     ).format(render_badge(weakest_label(target.table.label for target in study.targets)), render_badge("predicted"))
     failed = [row for row in rows if row.error is not None]
     trouble = render_paragraph(f"{len(failed)} of {len(rows)} cells failed: {failed[0].error}") if failed else EMPTY
-    return render_head("Evaluation of predictors", facts, render_paragraph(note), _methods_table(study).html, trouble)
+    write_page(
+        out,
+        "Evaluation of predictors",
+        sections,
+        foot,
+        facts=(
+            f"{len(study.targets)} table{'s' * (len(study.targets) > 1)}",
+            Markup(", ").join(Markup("<b>{}</b>").format(setup.method) for setup in study.setups),
+            f"{', '.join(map(str, study.modes))} modes profiled",
+            f"{study.seeds} seed{'s' * (study.seeds > 1)}",
+        ),
+        notes=(note,),
+        below=_methods_table(study).html + trouble,
+    )
 
 
 def _methods_table(study: PredictionStudy) -> Table:

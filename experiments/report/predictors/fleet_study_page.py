@@ -20,7 +20,7 @@ from experiments.report.chart import (
     scatter_trace,
     xy_layout,
 )
-from experiments.report.page import LABELS, Section, render_badge, render_head, render_page, render_paragraph
+from experiments.report.page import LABELS, Section, render_badge, render_paragraph, write_page
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_symbols
 from experiments.report.predictors.choice_terminal import (
     BASELINE_NAMES,
@@ -29,7 +29,6 @@ from experiments.report.predictors.choice_terminal import (
     describe_engine,
     describe_infeasible_limits,
 )
-from fedge.atomic_files import write_text
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
 from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
@@ -64,23 +63,25 @@ def write_fleet_page(experiment: Experiment, runs: Sequence[FleetRun], out: Path
         *(_boards_section(place, policy, group[0]) for place, (policy, group) in enumerate(by_policy.items())),
     ]
     foot = ", ".join(f"{entry.count} x {entry.name or entry.device}" for entry in experiment.fleet)
-    write_text(out, render_page("Fleet study", _render_head(experiment, runs), sections, foot))
-
-
-def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> Markup:
     seeds = len({run.seed for run in runs})
-    facts = (
-        Markup("<b>{}</b>").format(experiment.name),
-        f"{sum(entry.count for entry in experiment.fleet):,} boards",
-        f"{len(runs[0].rounds)} round{'s' * (len(runs[0].rounds) > 1)}",
-        f"{seeds} seed{'s' * (seeds > 1)}",
-    )
     note = Markup(
         "Boards choose modes and the server plans from predictions. Figures use the true time and power of every "
         "mode, without measurement noise; these are {}. The oracle plans in the same way from the true values. Nothing "
         "is trained; otherwise the rounds are those of a run."
     ).format(_describe_truths(experiment))
-    return render_head("Fleet study", facts, render_paragraph(note) + render_paragraph(describe_engine(runs)))
+    write_page(
+        out,
+        "Fleet study",
+        sections,
+        foot,
+        facts=(
+            Markup("<b>{}</b>").format(experiment.name),
+            f"{sum(entry.count for entry in experiment.fleet):,} boards",
+            f"{len(runs[0].rounds)} round{'s' * (len(runs[0].rounds) > 1)}",
+            f"{seeds} seed{'s' * (seeds > 1)}",
+        ),
+        notes=(note, describe_engine(runs)),
+    )
 
 
 def _describe_truths(experiment: Experiment) -> Markup:

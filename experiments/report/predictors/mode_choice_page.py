@@ -10,15 +10,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace, xy_layout
-from experiments.report.page import Section, render_badge, render_head, render_page, render_paragraph
+from experiments.report.page import Section, render_badge, write_page
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.choice_terminal import mode_choice_table
 from experiments.report.quantities import energy_scale
-from fedge.atomic_files import write_text
 from fedge.studies.mode_choice_study import ModeChoiceResult
 from fedge.types import ProfileTable
-
-MODE_CHOICE_TITLE = "Mode choice under deadlines"
 
 
 def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult], out: Path) -> None:
@@ -39,24 +36,25 @@ def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[M
             for place, ratio in enumerate(ratios)
         ),
     ]
-    head = _render_head(target, steps, choices)
-    write_text(out, render_page(MODE_CHOICE_TITLE, head, sections, target.path))
-
-
-def _render_head(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult]) -> Markup:
     seeds, rounds = len({choice.seed for choice in choices}), len(choices[0].rounds)
-    facts = (
-        Markup("<b>{}</b>, {}").format(target.device, target.workload),
-        f"{len(target.modes):,} modes",
-        f"{rounds} round{'s' * (rounds > 1)} of {steps} steps",
-        f"{seeds} seed{'s' * (seeds > 1)}",
-    )
     note = Markup(
         "{} The table serves as the true time and power. Deadlines differ between rounds. The oracle knows the table "
         "and meets each deadline with the least energy; regret is a policy's energy in excess of the oracle's, "
         "including exploration. Savings are relative to the same rounds at MAXN."
     ).format(render_badge(target.label))
-    return render_head(MODE_CHOICE_TITLE, facts, render_paragraph(note))
+    write_page(
+        out,
+        "Mode choice under deadlines",
+        sections,
+        target.path,
+        facts=(
+            Markup("<b>{}</b>, {}").format(target.device, target.workload),
+            f"{len(target.modes):,} modes",
+            f"{rounds} round{'s' * (rounds > 1)} of {steps} steps",
+            f"{seeds} seed{'s' * (seeds > 1)}",
+        ),
+        notes=(note,),
+    )
 
 
 def _ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterator[Chart]:

@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report.chart import Chart, Trace, axis, error_bars, line_trace, log_ticks, scatter_trace, xy_layout
-from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
+from experiments.report.chart import (
+    Chart,
+    Trace,
+    axis,
+    error_bars,
+    highlight_trace,
+    line_trace,
+    log_ticks,
+    scatter_trace,
+    xy_layout,
+)
+from experiments.report.palette import COLOURS, GREY, SYMBOLS
 from experiments.report.predictors.model_terminal import describe_origin
 from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
@@ -61,8 +71,8 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
         _front_trace(points, cost),
         _interval_trace(_space_points(near, BARS), cost),
         _measurement_trace(facts.measurements, cost, measured),
-        _marker_trace("knee", front.knee, cost, {"symbol": "diamond", "size": 13, "color": COLOURS[1]}),
-        _marker_trace("MAXN", front.maxn, cost, {"symbol": "star", "size": 15, "color": ALARM}),
+        _highlight_mode("knee", front.knee, cost, "diamond"),
+        _highlight_mode("MAXN", front.maxn, cost, "star"),
     ]
     shown = [*near, front.knee, front.maxn]
     low_ms, high_ms = _axis_range(shown, lambda point: point.step_s, 1e3)
@@ -180,14 +190,8 @@ def _measurement_trace(measurements: Sequence[Measurement], cost: _CostAxis, wor
     )
 
 
-def _marker_trace(name: str, point: ModePoint, cost: _CostAxis, marker: dict[str, Any]) -> Trace:
-    return scatter_trace(
-        name,
-        [1e3 * point.step_s.value],
-        [cost.point_interval(point).value],
-        marker={**marker, "line": {"width": 1.5, "color": "white"}},
-        hover=[f"{name}: {_hover_text(point)}"],
-    )
+def _highlight_mode(name: str, point: ModePoint, cost: _CostAxis, symbol: str) -> Trace:
+    return highlight_trace(name, 1e3 * point.step_s.value, cost.point_interval(point).value, symbol, _hover_text(point))
 
 
 def _hover_text(point: ModePoint) -> str:

@@ -6,15 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.page import (
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-)
+from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.predictors import model_charts
 from experiments.report.predictors.model_terminal import (
     KNOB_HEADINGS,
@@ -28,7 +20,6 @@ from experiments.report.predictors.model_terminal import (
 )
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell
-from fedge.atomic_files import write_text
 from fedge.knowledge.mode_points import ModeFront, ModePoint
 from fedge.knowledge.model_summary import ModelSummary
 from fedge.types import Predictions
@@ -50,20 +41,21 @@ def write_front_page(front: ModeFront, facts: ModelSummary, predictions: Predict
         Section("Modes", _describe_modes_table(front), html=_modes_table(front).html),
         Section("Sources", "Provenance of each number.", html=facts_to_table(facts).html),
     ]
-    title = f"{about.device}: {about.workload}"
-    write_text(out, render_page(title, _render_head(front, facts), sections, "All values are per step."))
-
-
-def _render_head(front: ModeFront, facts: ModelSummary) -> Markup:
-    about = facts.about
-    words = (
-        f"batch size {about.batch_size}",
-        Markup("predicted by <b>{}</b>").format(about.method),
-        f"fitted to {facts.modes:,} mode{'s' * (facts.modes > 1)}",
-        f"{facts.candidates:,} candidate modes",
+    write_page(
+        out,
+        f"{about.device}: {about.workload}",
+        sections,
+        "All values are per step.",
+        heading=f"{about.workload} on {about.device}",
+        facts=(
+            f"batch size {about.batch_size}",
+            Markup("predicted by <b>{}</b>").format(about.method),
+            f"fitted to {facts.modes:,} mode{'s' * (facts.modes > 1)}",
+            f"{facts.candidates:,} candidate modes",
+        ),
+        cards=_list_cards(front, facts),
+        notes=(_describe_labels(facts),),
     )
-    cards = render_cards(_list_cards(front, facts))
-    return render_head(f"{about.workload} on {about.device}", words, cards, render_paragraph(_describe_labels(facts)))
 
 
 def _describe_labels(facts: ModelSummary) -> Markup:

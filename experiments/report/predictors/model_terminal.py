@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
-from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell
+from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell, value_cell
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
@@ -225,7 +225,7 @@ def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[Cell
     if i >= len(parts):
         return Cell(""), number_cell("")
     value = factor * parts[i].value
-    return text_cell(parts[i].name), number_cell(number(value), value)
+    return text_cell(parts[i].name), value_cell(value, number)
 
 
 def format_knobs(mode: PowerMode) -> tuple[str, ...]:

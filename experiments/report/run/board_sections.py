@@ -20,10 +20,10 @@ from experiments.report.chart import (
 )
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import ALARM, GREY, LINE_DASHES, assign_colours
-from experiments.report.quantities import UNKNOWN, duration, number, percent, ratio
+from experiments.report.quantities import duration, number, percent, ratio
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import sample_run
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.experiment import list_boards
 from fedge.telemetry.store_records import ClientRow
 
@@ -129,17 +129,16 @@ def _stretch_row(stretch: list[ClientRow], colour: str) -> tuple[Cell, ...]:
     return (
         swatch_cell(colour, first.board),
         text_cell(rounds),
-        number_cell(UNKNOWN if first.batch_size is None else str(first.batch_size), first.batch_size),
-        number_cell(UNKNOWN if first.width is None else f"{first.width:g}", first.width),
-        *(_megabytes_cell(value) for value in (first.predicted_memory_mb, first.memory_limit_mb, last.memory_mb)),
-        number_cell(str(failures), failures),
-        number_cell(duration(lost_s), lost_s, "s"),
+        value_cell(first.batch_size),
+        value_cell(first.width, "g"),
+        *(
+            value_cell(value, lambda amount: f"{amount:,.0f} MB", "MB")
+            for value in (first.predicted_memory_mb, first.memory_limit_mb, last.memory_mb)
+        ),
+        value_cell(failures),
+        value_cell(lost_s, duration, "s"),
         text_cell(first.lowered or "as requested"),
     )
-
-
-def _megabytes_cell(value: float | None) -> Cell:
-    return number_cell(UNKNOWN if value is None else f"{value:,.0f} MB", value, "MB")
 
 
 def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
@@ -223,21 +222,15 @@ def _serving_row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
     budget_s = row.latency_budget_s
     seconds = (row.latency_p50_s, row.latency_p95_s, row.latency_p99_s, row.latency_worst_s)
     return (
-        number_cell(str(row.round), row.round),
+        value_cell(row.round),
         swatch_cell(colour, row.board),
-        _count_cell(row.requests),
-        _count_cell(row.late_requests),
-        _count_cell(row.dropped_requests),
-        number_cell(duration(budget_s), budget_s, "s"),
+        *(value_cell(count, ",") for count in (row.requests, row.late_requests, row.dropped_requests)),
+        value_cell(budget_s, duration, "s"),
         *(_latency_cell(value, budget_s) for value in seconds),
-        _count_cell(row.service_batch),
+        value_cell(row.service_batch, ","),
         number_cell(percent(row.service_share), row.service_share),
-        number_cell(number(row.train_steps_per_s), row.train_steps_per_s, "1/s"),
+        value_cell(row.train_steps_per_s, number, "1/s"),
     )
-
-
-def _count_cell(value: int | None) -> Cell:
-    return number_cell(UNKNOWN if value is None else f"{value:,}", value)
 
 
 def _latency_cell(value_s: float | None, budget_s: float | None) -> Cell:

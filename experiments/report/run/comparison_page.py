@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from experiments.report.page import Section, render_badge, render_head, render_page, render_paragraph
-from experiments.report.quantities import UNKNOWN, duration, energy, percent
+from experiments.report.page import Section, render_badge, render_page, render_paragraph
+from experiments.report.quantities import UNKNOWN, duration, energy, number, percent
 from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
-from experiments.report.run.prediction_errors import percent_cell
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup, group_by_experiment, has_several_seeds
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
+
+
+def format_megabytes(value: float | None) -> str:
+    """Format a size in MB."""
+    return number(value, 3, "MB")
 
 
 def format_count(value: float | None) -> str:
@@ -86,6 +90,24 @@ SAVING_COLUMNS = (
     RunColumn("failed", lambda run: float(run.summary["failed"]), format_count, min),
     RunColumn("cancelled", lambda run: float(run.summary["cancelled"]), format_count),
 )
+
+
+def _summary_value(key: str) -> Callable[[LoadedRun], float | None]:
+    return lambda run: run.summary[key]
+
+
+CLIENT_COLUMNS = (
+    RunColumn("moved", _summary_value("client_moved_mb"), format_megabytes, min, unit="MB"),
+    RunColumn("energy", _summary_value("client_energy_j"), energy, min, unit="J"),
+    RunColumn("energy of a step", _summary_value("client_step_j"), energy, min, unit="J"),
+    RunColumn("peak memory", _summary_value("client_memory_mb"), format_megabytes, min, unit="MB"),
+    RunColumn("predicted memory", _summary_value("client_predicted_memory_mb"), format_megabytes, min, unit="MB"),
+)
+
+
+def client_table(runs: Sequence[LoadedRun]) -> Table:
+    """Build a table with what a client of every run moves, draws and needs in a round on average."""
+    return _runs_table("clients", runs, CLIENT_COLUMNS)
 
 
 def cost_table(runs: Sequence[LoadedRun]) -> Table:
@@ -169,6 +191,10 @@ def prediction_errors_table(runs: Sequence[LoadedRun]) -> Table:
     return Table("prediction-errors", ("run", *heads), rows)
 
 
+CLIENTS_LEAD = (
+    "Means over the rounds that clients finished. Moved: the model fetched and the one sent. Memory: the peak that the "
+    "boards reported, emulated where they are, and its prediction for the priced network."
+)
 ERRORS_LEAD = (
     "Means over the boards. Over all modes, against the emulated truth: before the first measurement, and in the last "
     "round. In the modes used in the last round: against measurements."
@@ -178,10 +204,17 @@ ERRORS_LEAD = (
 def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) -> str:
     """Render the page, with the sections ``first`` before the others."""
     groups = group_by_experiment(runs)
-    title = f"{len(runs)} runs side by side"
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
     sections = [*first, *_build_sections(runs, groups)]
-    return render_page(title, _render_comparison_head(title, runs, groups), sections, foot)
+    texts = dict.fromkeys(describe_emulation(run) for run in runs)
+    same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
+    return render_page(
+        f"{len(runs)} runs side by side",
+        sections,
+        foot,
+        facts=dict.fromkeys(run.experiment.name for run in runs),
+        notes=[*(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)), same],
+    )
 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
@@ -195,6 +228,7 @@ def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
     return (
         cost_table(runs),
         saving_table(runs),
+        client_table(runs),
         *(over_seeds if has_several_seeds(groups) else ()),
         prediction_errors_table(runs),
         labels_table(runs),
@@ -212,6 +246,7 @@ def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> l
     differences = render_differences(runs)
     return [
         Section("Every run", "★ marks the best figure of a column.", (), tables),
+        Section("Per client and round", CLIENTS_LEAD, (), client_table(runs).html),
         *seed_comparison.build_seed_sections(runs),
         *accuracy,
         Section("Time against energy", marks, pareto_charts.build_pareto_charts(groups)),
@@ -220,14 +255,6 @@ def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> l
         Section("Labels", "Provenance of each run's figures.", (), labels_table(runs).html),
         Section("Differences", "Fields in which the experiments differ.", (), differences),
     ]
-
-
-def _render_comparison_head(title: str, runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Markup:
-    texts = dict.fromkeys(describe_emulation(run) for run in runs)
-    same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
-    sentence = Markup('<i class="swatch" style="background:{}"></i>{}')
-    sentences = [render_paragraph(sentence.format(group.colour, text)) for group, text in describe_groups(groups)]
-    return render_head(title, dict.fromkeys(run.experiment.name for run in runs), *sentences, render_paragraph(same))
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------

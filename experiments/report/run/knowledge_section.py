@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from experiments.report.page import Section, render_badge, render_paragraph
 from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, text_cell, value_cell
 from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
@@ -106,7 +106,7 @@ def origin_table(run: LoadedRun) -> Table:
         (
             text_cell(_join_names(names)),
             text_cell(f"{origin.relation}: {origin.board}"),
-            number_cell(str(origin.rows), origin.rows),
+            value_cell(origin.rows),
             Cell(
                 Markup("{} {}").format(render_badge(origin.label), origin.form), words=f"{origin.label} {origin.form}"
             ),

@@ -19,7 +19,7 @@ from experiments.report.chart import (
 )
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
 from experiments.report.palette import GREY, assign_symbols
-from experiments.report.quantities import duration, energy, energy_scale, time_scale
+from experiments.report.quantities import duration, energy, energy_scale, percent, time_scale
 from experiments.report.run.loaded_runs import find_common_goal
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup
 
@@ -85,7 +85,7 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
         _pareto_chart(
             "goal",
             title="To a common accuracy",
-            caption=GOAL_CAPTION.format(f"{100 * goal.accuracy:.1f} %"),
+            caption=GOAL_CAPTION.format(percent(goal.accuracy)),
             groups=groups,
             points=_list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j),
             references=[],

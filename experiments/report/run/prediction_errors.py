@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
 from markupsafe import Markup
 
 from experiments.report.page import EMPTY, render_paragraph
 from experiments.report.palette import assign_colours
-from experiments.report.quantities import is_known, percent
+from experiments.report.quantities import is_known
 from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Table, percent_cell, swatch_cell, text_cell, value_cell
 from fedge.telemetry.store_records import ClientRow, relative_error
 
 PREDICTED_QUANTITIES = (("step_s", "time", "time per step", "ms", 1e3), ("power_w", "power", "power", "W", 1.0))
@@ -131,23 +132,13 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
     rows = tuple(
         (
             text_cell(errors.samples),
-            number_cell(str(errors.rows), errors.rows),
+            value_cell(errors.rows),
             *(percent_cell(e) for e in (errors.worked_time, errors.worked_power)),
             *(percent_cell(e) for e in (errors.every_time, errors.every_power)),
         )
         for errors in errors_by_samples(run)
     )
     return Table("errors-by-measurements", ("own measurements", "rounds", *kinds), rows)
-
-
-def interpolate_quantile(values: Sequence[float], p: float) -> float | None:
-    """Return the quantile ``p`` by linear interpolation between the sorted values; None if there are none."""
-    if not values:
-        return None
-    place = p * (len(values) - 1)
-    ordered, below = sorted(values), math.floor(place)
-    above = min(below + 1, len(values) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def error_quantile_table(run: LoadedRun) -> Table:
@@ -160,25 +151,11 @@ def error_quantile_table(run: LoadedRun) -> Table:
             misses = [p / m - 1.0 for row, m, p in pairs if row.device == device]
             if misses:
                 sizes = [abs(miss) for miss in misses]
-                cells = (
-                    percent_cell(interpolate_quantile(misses, 0.5)),
-                    *(percent_cell(interpolate_quantile(sizes, p)) for p in QUANTILES),
-                )
-                rows.append(
-                    (
-                        swatch_cell(colour[device], device),
-                        text_cell(key),
-                        number_cell(str(len(misses)), len(misses)),
-                        *cells,
-                    )
-                )
+                shares = (np.median(misses), *np.quantile(sizes, QUANTILES))
+                names = (swatch_cell(colour[device], device), text_cell(key), value_cell(len(misses)))
+                rows.append((*names, *(percent_cell(float(share)) for share in shares)))
     heads = ("board", "of", "predictions", "signed median", "median", "90 %", "95 %", "largest")
     return Table("prediction-quantiles", heads, tuple(rows))
-
-
-def percent_cell(share: float | None) -> Cell:
-    """Create a cell of a share in percent."""
-    return number_cell(percent(share), None if share is None else 100 * share, "%")
 
 
 def render_prediction_errors(run: LoadedRun) -> Markup:

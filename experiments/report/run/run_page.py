@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.page import Card, Section, render_cards, render_head, render_page, render_paragraph
+from experiments.report.page import Card, Section, render_page
 from experiments.report.quantities import UNKNOWN, duration, energy, number, percent
 from experiments.report.run import (
     board_sections,
@@ -103,30 +103,28 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
 
 
 def _render_run(run: LoadedRun) -> str:
-    title = f"{run.name}: {run.experiment.policy.name}"
-    return render_page(title, _render_run_head(run), _build_sections(run), f"Run folder: {run.folder}")
-
-
-# Head -----------------------------------------------------------------------------------------------------------------
-
-
-def _render_run_head(run: LoadedRun) -> Markup:
     experiment, boards, done = run.experiment, len(run.device_by_board), len(run.rounds)
     kinds = ", ".join(f"{sum(k == device for k in run.device_by_board.values())} {device}" for device in run.devices)
     rounds = f"{done} of {experiment.rounds}" if done < experiment.rounds else str(done)
-    facts = (
-        Markup("policy <b>{}</b>").format(experiment.policy.name),
-        f"{rounds} round{'s' * (experiment.rounds > 1)}",
-        f"{boards} board{'s' * (boards > 1)} ({kinds})",
-        experiment.strategy.name,
-        f"predictor {experiment.predictor}",
-        f"backend {experiment.backend}",
-        f"seed {experiment.seed}",
-        *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
+    return render_page(
+        f"{run.name}: {run.experiment.policy.name}",
+        _build_sections(run),
+        f"Run folder: {run.folder}",
+        heading=run.name,
+        facts=(
+            Markup("policy <b>{}</b>").format(experiment.policy.name),
+            f"{rounds} round{'s' * (experiment.rounds > 1)}",
+            f"{boards} board{'s' * (boards > 1)} ({kinds})",
+            experiment.strategy.name,
+            f"predictor {experiment.predictor}",
+            f"backend {experiment.backend}",
+            f"seed {experiment.seed}",
+            *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
+        ),
+        cards=_list_cards(run),
+        notes=(describe_emulation(run),),
+        below=run_tables.provenance_table(run).html,
     )
-    note = render_paragraph(describe_emulation(run))
-    body = render_cards(_list_cards(run)), note, run_tables.provenance_table(run).html
-    return render_head(run.name, facts, *body)
 
 
 def _list_cards(run: LoadedRun) -> list[Card]:

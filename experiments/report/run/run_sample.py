@@ -65,7 +65,7 @@ def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
     return tuple(board for board in run.device_by_board if board in chosen)
 
 
-def thin_rows(rows: Sequence[T], limit: int = MAX_POINTS) -> tuple[Sequence[T], str]:
-    """Return every n-th row, so that at most ``limit`` remain, and a note if rows were left out."""
-    step = -(-len(rows) // limit) if rows else 1
+def thin_rows(rows: Sequence[T]) -> tuple[Sequence[T], str]:
+    """Return every n-th row, so that at most ``MAX_POINTS`` remain, and a note if rows were left out."""
+    step = -(-len(rows) // MAX_POINTS) if rows else 1
     return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is shown."

@@ -10,7 +10,7 @@ from typing import Any
 from fedge.atomic_files import write_text
 from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
-from fedge.telemetry.savings import compute_saving, select_comparable
+from fedge.telemetry.savings import compute_saving, select_comparable, sum_known
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
@@ -124,9 +124,9 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
     return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
-        "oracle_energy_j": _sum_known([row.oracle_energy_j for row in rounds]),
-        "maxn_energy_j": _sum_known([row.maxn_energy_j for row in rounds]),
-        "maxn_parked_energy_j": _sum_known([row.maxn_parked_energy_j for row in rounds]),
+        "oracle_energy_j": sum_known([row.oracle_energy_j for row in rounds]),
+        "maxn_energy_j": sum_known([row.maxn_energy_j for row in rounds]),
+        "maxn_parked_energy_j": sum_known([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
         "round_vs_maxn": _round_vs_maxn(compared),
         "resting_energy_j": resting_j,
@@ -165,6 +165,21 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
         "link_mbps": _median_known([row.link_mbps for row in clients]),
+        **_client_means(clients),
+    }
+
+
+def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
+    """Return what a client moves, draws and needs in a round on average, over the rounds that it finished."""
+    rows = [row for row in clients if row.status == "done"]
+    return {
+        "client_moved_mb": _mean_known([row.moved_mb for row in rows if row.moved_mb is not None]),
+        "client_energy_j": _mean_known([row.energy_j for row in rows]),
+        "client_step_j": _mean_known([row.work_j / row.steps for row in rows if row.steps]),
+        "client_memory_mb": _mean_known([row.memory_mb for row in rows if row.memory_mb is not None]),
+        "client_predicted_memory_mb": _mean_known(
+            [row.predicted_memory_mb for row in rows if row.predicted_memory_mb is not None]
+        ),
     }
 
 
@@ -213,13 +228,8 @@ def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) ->
 
 def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
     """Return the duration of comparable rounds as a multiple of MAXN's."""
-    maxn_s = _sum_known([row.maxn_round_s for row in compared])
+    maxn_s = sum_known([row.maxn_round_s for row in compared])
     return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
-
-
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if values and len(known) == len(values) else None
 
 
 def _median_known(values: Sequence[float | None]) -> float | None:
@@ -228,7 +238,7 @@ def _median_known(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_known(values: Sequence[float | None]) -> float | None:
-    total = _sum_known(values)
+    total = sum_known(values)
     return None if total is None else total / len(values)
 
 

@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from experiments.report.page import EMPTY, render_badge, render_paragraph
 from experiments.report.palette import assign_colours
-from experiments.report.quantities import UNKNOWN, data_size, duration, energy, number
+from experiments.report.quantities import data_size, duration, energy, number
 from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.telemetry.store_records import ClientRow
 from fedge.workloads.null_task import NULL_TASK
 
@@ -91,7 +91,7 @@ def provenance_table(run: LoadedRun) -> Table:
         device = run.device_by_board[f"{name}-1"]
         words = name if name == device else f"{name} ({device})"
         origins = (_origin_cell(labels.get("truth")), _origin_cell(labels.get("prior")))
-        rows.append((swatch_cell(colour[device], words), number_cell(str(entry.count), entry.count), *origins))
+        rows.append((swatch_cell(colour[device], words), value_cell(entry.count), *origins))
     origin = "time and power" if run.experiment.backend == "fleet" else "emulated time and power"
     return Table("boards", ("board", "count", origin, "prior of predictions"), tuple(rows))
 
@@ -125,11 +125,11 @@ def _client_row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
     return (
         swatch_cell(colour, row.board),
         _status_cell(row.status),
-        *(number_cell(UNKNOWN if value is None else f"{value:,.0f}", value) for value in clocks),
-        number_cell(duration(work_s), work_s, "s"),
+        *(value_cell(value, ",.0f") for value in clocks),
+        value_cell(work_s, duration, "s"),
         number_cell(number(row.power_w, 3, "W"), row.power_w, "W"),
-        number_cell(energy(row.energy_j), row.energy_j, "J"),
-        number_cell(UNKNOWN if row.temperature_c is None else f"{row.temperature_c:.0f}", row.temperature_c),
+        value_cell(row.energy_j, energy, "J"),
+        value_cell(row.temperature_c, ".0f"),
         text_cell(row.error or row.why),
     )
 
@@ -148,8 +148,8 @@ def events_table(run: LoadedRun, most: int = 0) -> Table:
     """Build a table of the latest ``most`` events of a run (0: all), latest last."""
     rows = tuple(
         (
-            number_cell(str(event.round), event.round),
-            number_cell(duration(event.at_s), event.at_s, "s"),
+            value_cell(event.round),
+            value_cell(event.at_s, duration, "s"),
             text_cell(event.board or "fleet"),
             _status_cell(event.kind),
             text_cell(event.message),

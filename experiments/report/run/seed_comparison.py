@@ -24,7 +24,7 @@ from experiments.report.quantities import (
 )
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
 from experiments.report.run.run_names import experiment_key
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 
 RunFigure = Callable[[LoadedRun], float | None]
 
@@ -210,7 +210,7 @@ def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[Head
     rows = tuple(
         (
             swatch_cell(group.colour, group.name),
-            number_cell(str(len(group.by_seed)), len(group.by_seed)),
+            value_cell(len(group.by_seed)),
             *(one.build_cell(group.mean_interval(one.figure), len(group.by_seed)) for one in figures),
         )
         for group in groups
@@ -244,7 +244,7 @@ def _difference_row(
     return (
         text_cell(f"{a.name} − {b.name}"),
         text_cell(figure.heading),
-        number_cell(str(interval.n), interval.n),
+        value_cell(interval.n),
         figure.build_difference_cell(interval),
         Cell(better, best=verdict not in UNDECIDED_NOTES),
     )

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from experiments.report.page import Section, render_paragraph
 from experiments.report.run.seed_comparison import HeadlineFigure, describe_summary_figure
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
 from experiments.sweeps.sweep_summary import (
     SweepSummary,
     VariantFigure,
@@ -56,7 +56,7 @@ def _build_row(shown: HeadlineFigure, figure: VariantFigure, variant: VariantSum
     return (
         text_cell(f"{shown.heading} ({shown.unit})" if shown.unit else shown.heading),
         text_cell(variant.label),
-        number_cell(str(seeds), seeds),
+        value_cell(seeds),
         shown.build_cell(figure.mean, seeds),
         number_cell("") if difference is None else shown.build_difference_cell(difference),
         Cell(verdict, best=verdict == "better"),

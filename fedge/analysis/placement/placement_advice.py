@@ -22,13 +22,13 @@ from fedge.analysis.placement.placement_outcome import (
 )
 from fedge.analysis.placement.placement_planner import PlacementPlan, RelaxedLimit, plan_placement, relax_limits
 from fedge.analysis.placement.placement_space import CombinationCurve, compute_combination_curves
+from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Label
 
-PLACEMENT_FORMAT = "fedge-placement-1"
 MAX_BATCHES = 16
 """Upper limit of the number of batch sizes in one request."""
 

@@ -99,7 +99,6 @@ def run_microbenchmark(
     seconds: float,
     now_s: Callable[[], float],
     meter: KernelEnergyMeter,
-    report_kernel: Callable[[str], None] = lambda _: None,
     array_mb: float | None = None,
 ) -> list[KernelPoint]:
     """Run every kernel and return the medians of the repeats.
@@ -109,7 +108,6 @@ def run_microbenchmark(
         seconds: Total duration, shared evenly by the kernels.
         now_s: The clock, in seconds.
         meter: Reads the energy in joules.
-        report_kernel: Called with each kernel's name before it runs.
         array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
 
     Raises:
@@ -120,13 +118,12 @@ def run_microbenchmark(
     if where == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device", "cuda", "a machine whose torch sees a CUDA device; cpu runs anywhere")
     settle = torch.cuda.synchronize if where == "cuda" else _skip_synchronisation
-    points = []
     share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
     with torch.inference_mode():
-        for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where])):
-            report_kernel(kernel.name)
-            points.append(_time_kernel(kernel, share_s=share_s, now_s=now_s, meter=meter, settle=settle))
-    return points
+        return [
+            _time_kernel(kernel, share_s=share_s, now_s=now_s, meter=meter, settle=settle)
+            for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where]))
+        ]
 
 
 def _time_kernel(

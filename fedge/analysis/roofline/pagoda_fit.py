@@ -141,9 +141,7 @@ def fit_energies(works: Sequence[BatchWork], seconds: Floats, joules: Floats) ->
     return found
 
 
-def fit_per_mode(
-    tables: Sequence[ProfileTable], networks: Mapping[str, NetworkCost], label: Label = "calibrated"
-) -> ModeRooflines:
+def fit_per_mode(tables: Sequence[ProfileTable], networks: Mapping[str, NetworkCost]) -> ModeRooflines:
     """Return rooflines of the modes that all ``tables`` have, fitted row by row.
 
     Raises:
@@ -158,4 +156,4 @@ def fit_per_mode(
     tau_f, tau_m = fit_paces(works, step_s)
     energy = np.stack([fit_energies(works, seconds, spent) for seconds, spent in zip(step_s.T, joules.T, strict=True)])
     eps_f, eps_m, pi_0_w = energy.T
-    return ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label=label)
+    return ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label="calibrated")

@@ -173,9 +173,9 @@ def _describe_profiles(profiles: Sequence[CostProfile]) -> list[str]:
     return [f"{name} at batch {'/'.join(sizes[name])}" for name in names]
 
 
-def is_fitted(constants: BoardConstants, intensity: float, near: float = 0.02) -> bool:
-    """Return whether the constants were fitted to a network of this intensity (FLOP per byte)."""
-    return any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks)
+def is_fitted(constants: BoardConstants, intensity: float) -> bool:
+    """Return whether the constants were fitted to a network of this intensity (FLOP per byte), to 2 %."""
+    return any(abs(one.intensity / intensity - 1.0) <= 0.02 for one in constants.networks)
 
 
 def label_for_network(constants: BoardConstants, intensity: float) -> BoardConstants:

@@ -40,7 +40,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedge.costs.layers.network_cost import TRAINING_PASSES, BatchWork, NetworkCost
+from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.physics.time_power_model import q_norm
 from fedge.types import Floats, Label
 
@@ -201,10 +201,10 @@ class BatchDurations:
 def build_roofline_batch(
     network: NetworkCost, batch_size: int, kind: Literal["train", "infer"] = "infer"
 ) -> RooflineBatch:
-    """Return a batch of a network; every layer is launched once, in training ``TRAINING_PASSES`` times."""
+    """Return a batch of a network; every layer is launched once, in training once per pass that it takes part in."""
     work = network.batch_work(batch_size, kind)
-    passes = TRAINING_PASSES if kind == "train" else 1.0
-    return RooflineBatch(work.flop, work.bytes, passes * len(network.layers), float(batch_size))
+    launches = sum(layer.training_passes for layer in network.layers) if kind == "train" else float(len(network.layers))
+    return RooflineBatch(work.flop, work.bytes, launches, float(batch_size))
 
 
 def batch_to_work(batch: RooflineBatch) -> BatchWork:

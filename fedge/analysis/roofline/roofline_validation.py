@@ -86,9 +86,7 @@ def predict_left_out(
     return found
 
 
-def score_choice(
-    case: RooflinePrediction, max_slowdown: float = DEFAULT_MAX_SLOWDOWN, margin: float = 0.0
-) -> RooflineChoiceScore:
+def score_choice(case: RooflinePrediction, margin: float = 0.0) -> RooflineChoiceScore:
     """Return the savings and slowdown in the measured table of the mode chosen by the prediction."""
     table, row = case.table, case.maxn_row
     batch = build_roofline_batch(case.network, table.batch_size)
@@ -98,10 +96,10 @@ def score_choice(
         time_s=seconds,
         joules=batch_energy_j(case.lines, batch, seconds),
         maxn_row=row,
-        max_slowdown=max_slowdown,
+        max_slowdown=DEFAULT_MAX_SLOWDOWN,
         margin=margin,
     )
-    best = find_oracle_row(table, row, max_slowdown)
+    best = find_oracle_row(table, row, DEFAULT_MAX_SLOWDOWN)
     slowdown, saving = _measured_slowdown_and_saving(table, choice.row, row)
     oracle_slowdown, oracle_saving = _measured_slowdown_and_saving(table, best, row)
     return RooflineChoiceScore(

@@ -45,7 +45,7 @@ def _list_removed_channels(kept: Channels, whole: int) -> list[int]:
     return sorted(set(range(whole)) - set(kept))
 
 
-def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomize_weights(module: nn.Module) -> nn.Module:
     """Return a copy with random weights, because a head of zeros or a scale near zero would hide errors.
 
     Its GroupNorms only scale and shift: their statistics mix channels by design, and would hide which layer reads
@@ -57,7 +57,7 @@ def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
     for part in copied.modules():
         if is_group_norm(part):
             part.__class__ = _scaling_norm_class()
-    chance = torch.Generator().manual_seed(seed)
+    chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in copied.named_parameters():
             noise = torch.randn(parameter.shape, generator=chance)

@@ -203,9 +203,7 @@ def check_variant_training(folder: Path) -> TrainingCheck:
     return train_on_noise(load_variant_module(folder), read_variant(folder).input_shape)
 
 
-def train_on_noise(
-    module: nn.Module, input_shape: Shape, batch_size: int = BATCH, steps: int = STEPS, proc: Path = PROC
-) -> TrainingCheck:
+def train_on_noise(module: nn.Module, input_shape: Shape, steps: int = STEPS, proc: Path = PROC) -> TrainingCheck:
     """Train ``module`` in place on one batch of noise, with the same random state in every step.
 
     Raises:
@@ -214,7 +212,7 @@ def train_on_noise(
     import torch
 
     chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch_size, *input_shape, generator=chance)
+    samples = torch.randn(BATCH, *input_shape, generator=chance)
     module.train()
     optimiser = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
     before_mb = _reset_peak_mb(proc)
@@ -224,7 +222,7 @@ def train_on_noise(
         raise RunFailed(f"a step of training failed: {' '.join(str(error).split())[:200]}") from error
     after_mb = _read_status_mb(proc, "VmHWM")
     grown_mb = None if before_mb is None or after_mb is None else max(0.0, after_mb - before_mb)
-    return TrainingCheck(losses, batch_size, grown_mb)
+    return TrainingCheck(losses, BATCH, grown_mb)
 
 
 def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:

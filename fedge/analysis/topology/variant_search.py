@@ -72,10 +72,10 @@ class VariantFit:
         return self.need.step_s / self.batch_size
 
 
-def list_channel_shares(least: float, step: float = WIDTH_STEP) -> tuple[float, ...]:
+def list_channel_shares(least: float) -> tuple[float, ...]:
     """Return channel shares from ``least`` to 1, both included."""
-    count = round((1.0 - least) / step)
-    return (*(round(1.0 - step * i, 6) for i in range(count, 0, -1)), 1.0)
+    count = round((1.0 - least) / WIDTH_STEP)
+    return (*(round(1.0 - WIDTH_STEP * i, 6) for i in range(count, 0, -1)), 1.0)
 
 
 def find_largest_fitting(count: int, fits: Callable[[int], bool], coarse: int = COARSE_WIDTHS) -> int | None:

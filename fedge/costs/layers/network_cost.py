@@ -1,7 +1,9 @@
 """Cost of a network as its layers' costs: FLOP and bytes per sample, and weights per batch.
 
 Costs are counted per operator, without fusion, at four bytes per element: a batch of b samples takes b times the FLOP,
-and moves the weights once and the activations b times. A training step takes three times both.
+and moves the weights once and the activations b times. A training step takes three times both: forward, gradient of the
+inputs, gradient of the weights. Where part of a network is frozen, a layer with frozen weights takes two of them, and
+one that stands before everything that is trained takes the forward pass alone.
 
 A narrower network keeps a share w of every layer's channels: k(c) = ceil(w c) of c, but all of the network's input and
 of its last layer's output. For a convolution with c channels in g groups and c' outputs, FLOP and weights scale as
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
+from fedge.costs.gpu_rates import OPTIMISER_PASSES
 from fedge.types import OperationCounts
 
 TRAINING_PASSES = 3.0
@@ -65,6 +68,8 @@ class LayerCost:
         activations: Elements written per sample.
         inputs: Input shapes for a batch of one.
         output: Output shape for a batch of one.
+        training_passes: Cost of the layer in a training step, in forward passes.
+        frozen: Those of its parameters that are not trained.
     """
 
     name: str
@@ -78,6 +83,13 @@ class LayerCost:
     inputs: tuple[Shape, ...] = ()
     output: Shape = ()
     convolution: Convolution | None = None
+    training_passes: float = TRAINING_PASSES
+    frozen: int = 0
+
+    @property
+    def training_share(self) -> float:
+        """Return the cost in a training step relative to a layer whose weights are trained."""
+        return self.training_passes / TRAINING_PASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +143,13 @@ class NetworkCost:
 
     @property
     def parameters(self) -> int:
-        """Return the number of learnt parameters."""
+        """Return the number of learnt parameters, trained here or frozen."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def trained_parameters(self) -> int:
+        """Return the number of parameters that training changes, which clients and server exchange."""
+        return sum(layer.parameters - layer.frozen for layer in self.layers)
 
     @property
     def activations(self) -> int:
@@ -146,9 +163,13 @@ class NetworkCost:
 
     def batch_work(self, batch_size: int, kind: Literal["train", "infer"] = "infer") -> BatchWork:
         """Return the work of one minibatch: of a forward pass, or of a training step for ``train``."""
-        times = TRAINING_PASSES if kind == "train" else 1.0
-        flop = batch_size * self.flop
-        return BatchWork(times * flop, times * (self.weight_bytes + batch_size * self.activation_bytes))
+        if kind == "infer":
+            return BatchWork(batch_size * self.flop, self.weight_bytes + batch_size * self.activation_bytes)
+        shares = [(layer.training_share, layer) for layer in self.layers]
+        flop = sum(share * layer.flop for share, layer in shares)
+        weights = sum(share * layer.weight_bytes for share, layer in shares)
+        moved = sum(share * (layer.read_bytes + layer.written_bytes) for share, layer in shares)
+        return BatchWork(TRAINING_PASSES * batch_size * flop, TRAINING_PASSES * (weights + batch_size * moved))
 
 
 ELEMENT_BYTES = 4
@@ -157,16 +178,38 @@ PRODUCT_KINDS = frozenset({"linear", "matmul", "attention", "lstm", "gru", "rnn_
 UNLAUNCHED_KINDS = frozenset({"view"})
 
 
-def sum_layers(network: NetworkCost) -> OperationCounts:
-    """Sum a network's layers; a folded batch normalisation counts with its reads and writes in training."""
+def sum_layers(network: NetworkCost, *, training: bool = False) -> OperationCounts:
+    """Sum a network's layers; a folded batch normalisation counts with its reads and writes in training.
+
+    With ``training``, a layer counts by its share of a step that trains all weights, so that passes over the sums are
+    the step of a network with frozen parts.
+    """
     layers = [layer for layer in network.layers if layer.kind not in UNLAUNCHED_KINDS]
+    if training:
+        layers = [_weigh_for_training(layer) for layer in layers]
     return OperationCounts(
         dense_flop=_sum_over(layers, lambda layer: layer.flop if _is_dense_convolution(layer) else 0.0),
         pointwise_flop=_sum_over(layers, lambda layer: layer.flop if _is_pointwise(layer) else 0.0),
         moved_bytes=_sum_over(layers, lambda layer: 0.0 if _is_depthwise(layer) else _moved_bytes(layer)),
         depthwise_bytes=_sum_over(layers, lambda layer: _moved_bytes(layer) if _is_depthwise(layer) else 0.0),
-        weight_bytes=network.weight_bytes,
-        operators=len(layers),
+        weight_bytes=_sum_over(layers, lambda layer: layer.weight_bytes),
+        operators=round(_sum_over(layers, lambda layer: layer.training_share if training else 1.0)),
+    )
+
+
+def _weigh_for_training(layer: LayerCost) -> LayerCost:
+    """Return a layer times its share of a full training step; frozen weights miss the optimiser's passes as well."""
+    if layer.training_passes == TRAINING_PASSES and not layer.frozen:
+        return layer
+    share = layer.training_share
+    trained = 1.0 - layer.frozen / layer.parameters if layer.parameters else float(share == 1.0)
+    of_weights = (layer.training_passes + OPTIMISER_PASSES * trained) / (TRAINING_PASSES + OPTIMISER_PASSES)
+    return dataclasses.replace(
+        layer,
+        flop=layer.flop * share,
+        read_bytes=layer.read_bytes * share,
+        written_bytes=layer.written_bytes * share,
+        weight_bytes=layer.weight_bytes * of_weights,
     )
 
 
@@ -200,9 +243,14 @@ DENSE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
 
 
 def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
-    """Return the cost of a network with a share of every layer's channels, above 0 and at most 1."""
+    """Return the cost of a network with a share of every layer's channels, above 0 and at most 1.
+
+    Of a network with frozen parts, the trained layers alone are narrowed: they are adapters, and lose rank.
+    """
     if width == 1.0:
         return network
+    if network.trained_parameters < network.parameters:
+        return _narrow_adapters(network, width)
     dense = [place for place, layer in enumerate(network.layers) if _is_dense(layer)]
     first, last = (dense[0], dense[-1]) if dense else (-1, -1)
     layers = tuple(
@@ -211,6 +259,14 @@ def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
     )
     name, source = f"{network.name} at width {width:g}", f"{network.source}; narrowed by us"
     return dataclasses.replace(network, name=name, layers=layers, source=source)
+
+
+def _narrow_adapters(network: NetworkCost, width: float) -> NetworkCost:
+    layers = tuple(
+        layer if layer.frozen or not layer.parameters else _scale_layer(layer, width, 1.0, 1.0)
+        for layer in network.layers
+    )
+    return dataclasses.replace(network, name=f"{network.name} with a share {width:g} of its ranks", layers=layers)
 
 
 def _is_dense(layer: LayerCost) -> bool:

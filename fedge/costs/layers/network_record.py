@@ -16,7 +16,7 @@ from typing import Any
 
 from fedge.costs.cost_profile import load_yaml
 from fedge.costs.layers.counting_rules import RULES
-from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
+from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
 
 RECORD_FORMAT = "fedge-layers-1"
@@ -92,6 +92,10 @@ def _layer_from_dict(data: Any, where: str) -> LayerCost:
         inputs=tuple(_parse_shape(shape, f"{where}: inputs") for shape in _require_list(fields, "inputs", where)),
         output=_parse_shape(fields.get("output"), f"{where}: output"),
         convolution=convolution_from_list(fields.get("convolution"), f"{where}: convolution"),
+        training_passes=_require_non_negative(
+            fields.get("training_passes", TRAINING_PASSES), f"{where}: training_passes"
+        ),
+        frozen=_require_whole_number(fields.get("frozen", 0), f"{where}: frozen"),
     )
 
 
@@ -176,6 +180,8 @@ def _parse_shape(value: Any, where: str) -> Shape:
 
 
 LAYER_COLUMNS = tuple(field.name for field in dataclass_fields(LayerCost))
+FROZEN_COLUMNS = 2
+"""The last columns, which only layers with frozen weights, or before everything that is trained, have."""
 ABSENT = "-"
 
 
@@ -233,11 +239,14 @@ def _format_layer(layer: LayerCost) -> str:
         shapes,
         _format_shape(layer.output) or ABSENT,
         ABSENT if geometry is None else ",".join(f"{number:.17g}" for number in geometry),
+        *((f"{layer.training_passes:g}", str(layer.frozen)) if layer.training_passes != TRAINING_PASSES else ()),
     ])  # fmt: skip
 
 
 def _parse_layer(line: str) -> LayerCost:
-    row = dict(zip(LAYER_COLUMNS, line.split(), strict=True))
+    values = line.split()
+    columns = LAYER_COLUMNS if len(values) == len(LAYER_COLUMNS) else LAYER_COLUMNS[:-FROZEN_COLUMNS]
+    row = dict(zip(columns, values, strict=True))
     inputs, output, geometry = row["inputs"], row["output"], row["convolution"]
     return LayerCost(
         name=row["name"],
@@ -251,6 +260,8 @@ def _parse_layer(line: str) -> LayerCost:
         inputs=() if inputs == ABSENT else tuple(_parse_shape_text(text) for text in inputs.split(",")),
         output=() if output == ABSENT else _parse_shape_text(output),
         convolution=None if geometry == ABSENT else _parse_convolution_text(geometry),
+        training_passes=float(row.get("training_passes", TRAINING_PASSES)),
+        frozen=int(row.get("frozen", 0)),
     )
 
 

@@ -179,11 +179,15 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
 
 
 def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
-    """Return the builder of a network of fedge's, for its own images or square ones of another size."""
+    """Return the builder of a network of fedge's, for its own samples or square images of another size."""
     from fedge.worker.task_shape import Shape as Images
 
     own = builtin_tasks.builtin_shape(model)
-    shape = input_shape or (own.channels, own.side, own.side)
+    shape = input_shape or own.input
+    if own.sample:
+        if shape != own.sample:
+            raise BadInput("--input", "x".join(map(str, shape)), f"nothing: {model} is for samples of {own.sample}")
+        return lambda: builtin_tasks.network_builder(model)(own), shape
     if len(shape) != 3 or shape[1] != shape[2]:
         raise BadInput("--input", "x".join(map(str, shape)), f"channels and two equal sides for {model}: 3x224x224")
     images = Images(shape[0], shape[1], own.classes)

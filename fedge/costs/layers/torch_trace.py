@@ -6,6 +6,7 @@ is computed. A module that needs real numbers (an ``item()``) runs once on the C
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,8 +28,11 @@ from fedge.costs.layers.counting_rules import (
     build_folded_layer_cost,
     build_layer_cost,
 )
-from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
+from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
+
+FROZEN_PASSES = 2.0
+"""Cost of a layer with frozen weights in a training step that goes back through it: forward and gradient of inputs."""
 
 
 def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch_norm: bool = True) -> NetworkCost:
@@ -114,16 +118,23 @@ class OperatorRecorder:
         """Storages of parameters that no layer has used yet, and their numbers of elements."""
         self._made_by: dict[int, str] = {}
         """Kind of the operator that last wrote each storage."""
+        self._frozen: dict[int, int] = {}
+        """Storages of frozen parameters, and their numbers of elements; empty if all are trained."""
+        self._trained: dict[int, int] = {}
+        """Storages of trained parameters, and their numbers of elements."""
+        self._follows_trained: set[int] = set()
+        """Storages whose elements depend on a trained parameter, so that the backward pass goes through them."""
         self._kept: list[Tensor] = []  # a storage's address may be reused once it is freed
 
     def run(self, images: Tensor) -> None:
         """Run one forward pass; fills ``layers`` and ``unknown``."""
         state = {key: value.detach().to(images.device) for key, value in _named_tensors(self.module).items()}
-        parameters = {key for key, _ in self.module.named_parameters()}
+        trained = {key: weight.requires_grad for key, weight in self.module.named_parameters()}
         for key, tensor in state.items():
             self._constant.add(_storage_id(tensor))
-            if key in parameters:
+            if key in trained:
                 self._unseen[_storage_id(tensor)] = tensor.numel()
+                (self._trained if trained[key] else self._frozen)[_storage_id(tensor)] = tensor.numel()
         self._kept.extend(state.values())
         surroundings = (_evaluation_mode(self.module), self._track_modules(), torch.device(images.device))
         with torch.no_grad(), ExitStack() as stack:
@@ -136,7 +147,9 @@ class OperatorRecorder:
     def _unused_parameters(self) -> Iterator[LayerCost]:
         """Yield a layer for parameters that the pass did not use (such as a head for training), to count them."""
         if left := sum(self._unseen.values()):
-            yield LayerCost("unused", kind="view", flop=0.0, read_bytes=0.0, written_bytes=0.0, parameters=left)
+            frozen = sum(size for storage, size in self._unseen.items() if storage in self._frozen)
+            layer = LayerCost("unused", kind="view", flop=0.0, read_bytes=0.0, written_bytes=0.0, parameters=left)
+            yield dataclasses.replace(layer, training_passes=0.0, frozen=frozen) if frozen else layer
 
     @contextmanager
     def _track_modules(self) -> Iterator[None]:
@@ -172,11 +185,33 @@ class OperatorRecorder:
         """Return whether a tensor depends on the sample."""
         return _storage_id(tensor) not in self._constant
 
-    def mark_tensors(self, tensors: Sequence[Tensor], *, constant: bool) -> None:
-        """Record whether new tensors are constant, i.e. depend on no sample."""
+    def mark_tensors(self, tensors: Sequence[Tensor], used: Sequence[Tensor], *, constant: bool | None) -> None:
+        """Record of tensors computed from others whether they are constant, i.e. depend on no sample (None: as they
+        were), and whether they depend on trained parameters.
+        """
+        follows = any(_storage_id(tensor) in self._trained.keys() | self._follows_trained for tensor in used)
         for tensor in tensors:
             self._kept.append(tensor)
-            (self._constant.add if constant else self._constant.discard)(_storage_id(tensor))
+            if constant is not None:
+                (self._constant.add if constant else self._constant.discard)(_storage_id(tensor))
+            if follows:
+                self._follows_trained.add(_storage_id(tensor))
+
+    def count_training(self, used: Sequence[Tensor]) -> tuple[float, int]:
+        """Return the passes of a training step through an operator, and its frozen parameters that no layer has used.
+
+        Most of its weights decide: a trained bias needs no gradient of a frozen weight.
+        """
+        storages = [_storage_id(tensor) for tensor in used]
+        if not any(storage in self._frozen for storage in storages):
+            reached = not self._frozen or any(s in self._trained or s in self._follows_trained for s in storages)
+            return (TRAINING_PASSES if reached else 1.0), 0
+        frozen, trained = (sum(part.get(s, 0) for s in storages) for part in (self._frozen, self._trained))
+        unseen = sum(self._unseen.get(storage, 0) for storage in storages if storage in self._frozen)
+        if trained >= frozen:
+            return TRAINING_PASSES, unseen
+        reached = trained > 0 or any(storage in self._follows_trained for storage in storages)
+        return (FROZEN_PASSES if reached else 1.0), unseen
 
     def claim_parameters(self, tensors: Sequence[Tensor]) -> int:
         """Return the number of parameters in these tensors that no earlier layer has used, and mark them as used."""
@@ -186,13 +221,15 @@ class OperatorRecorder:
         self, operation: Operation, used: Sequence[Tensor], out: Tensor, shape: Convolution | None = None
     ) -> None:
         """Record an operator as a layer, with the tensors it read and the one it wrote."""
+        passes, frozen = self.count_training(used)
         parameters = self.claim_parameters(used)
         name = self._layer_name(operation.kind)
         maker = self._made_by.get(_storage_id(used[0])) if used else None
         if self.fold and operation.kind == "batch_norm" and maker in FOLDABLE_KINDS:
-            self.layers.append(build_folded_layer_cost(name, operation, parameters))
+            layer = build_folded_layer_cost(name, operation, parameters)
         else:
-            self.layers.append(build_layer_cost(name, operation, parameters, shape))
+            layer = build_layer_cost(name, operation, parameters, shape)
+        self.layers.append(dataclasses.replace(layer, training_passes=passes, frozen=frozen))
         self._made_by[_storage_id(out)] = operation.kind
 
     def report_unknown(self, name: str) -> None:
@@ -233,7 +270,7 @@ class _FunctionMode(TorchFunctionMode):
         finally:
             recorder.quiet -= 1
         outs = _find_tensors(out)
-        recorder.mark_tensors(outs, constant=False)
+        recorder.mark_tensors(outs, _find_tensors((args, kwargs)), constant=False)
         operation = _describe_recurrent(name, args, outs)
         if operation is None:
             recorder.report_unknown(f"{name} (packed, or with projections)")
@@ -272,8 +309,8 @@ def _record_operator(
         name in aten.CREATORS or name in aten.FREE or not any(recorder.depends_on_sample(tensor) for tensor in used)
     )
     in_place = _storage_id(outs[0]) in {_storage_id(tensor) for tensor in used}
-    if not (in_place and constant):  # constants written to part of a tensor do not make the rest constant
-        recorder.mark_tensors(outs, constant=constant)
+    # Constants written to part of a tensor do not make the rest constant.
+    recorder.mark_tensors(outs, used, constant=None if in_place and constant else constant)
     if name in aten.FREE:
         return
     kind = aten.KINDS.get(name)

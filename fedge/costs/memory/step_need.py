@@ -74,8 +74,10 @@ def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int)
 
 def _memory_mb(calibration: MemoryCalibration, network: NetworkCost, layers: Floats, batch: Floats) -> float:
     terms = compute_memory_terms(layers, batch)
-    terms[:, MEMORY_TERMS.index("weights")] = MEGABYTES * network.parameters
-    return float(max(calibration.memory.need_mb(terms)[0], calibration.memory.floor_mb))
+    terms[:, MEMORY_TERMS.index("weights")] = MEGABYTES * network.trained_parameters
+    # Frozen weights have neither gradients nor an optimiser's state, so they count once, without the fitted factor.
+    frozen_mb = MEGABYTES * (network.parameters - network.trained_parameters)
+    return float(max(calibration.memory.need_mb(terms)[0] + frozen_mb, calibration.memory.floor_mb))
 
 
 def _step_s(time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: Floats, batch: Floats) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -60,6 +60,7 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
         given = {
             "serving": entry.serving is not None,
             "loader": entry.loader is not None,
+            "width": entry.width < 1.0,
             "availability.trace": entry.availability is not None and entry.availability.trace is not None,
             "ambient_c": entry.ambient_c != AMBIENT_C,
             "truth": BOARD_PLACE in entry.truth,
@@ -68,15 +69,12 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
             yield f"fleet[{place}].{key}", "a value", "nothing"
 
 
-def run_column_study(
-    experiment: Experiment, steps: int | None, report: Callable[[int], None] = lambda _: None
-) -> FleetRun:
+def run_column_study(experiment: Experiment, steps: int | None) -> FleetRun:
     """Play an experiment, as prepared for the study, in columns.
 
     Args:
         experiment: The experiment; ``check_columns`` accepts it.
         steps: Steps of every board per round; None for about 30 s at MAXN.
-        report: Called with the number of every finished round.
 
     Raises:
         RunFailed: If no client will ever be available.
@@ -87,5 +85,4 @@ def run_column_study(
         state, played = simulate_round(columns, experiment, state, number)
         rounds.append(compare_columns(columns, played, experiment.policy, number))
         explored.append(float(state.explored.sum() / max(1, np.count_nonzero(state.explored))))
-        report(number)
     return FleetRun(experiment.policy.name, experiment.seed, tuple(rounds), tuple(explored), engine="columns")

@@ -6,7 +6,15 @@ import math
 
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.emulated_board import find_top_mode
-from fedge.experiment import Experiment, FleetBoard, MemorySpec, PolicySpec, StrategySpec, list_boards
+from fedge.experiment import (
+    EvaluationSpec,
+    Experiment,
+    FleetBoard,
+    MemorySpec,
+    PolicySpec,
+    StrategySpec,
+    list_boards,
+)
 from fedge.seeds import make_generator
 from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK
 
@@ -42,7 +50,7 @@ def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, 
     fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
     data = experiment.data.model_copy(update={"partition": "iid", "samples": None})
     changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}
-    changes["strategy"] = StrategySpec()
+    changes |= {"strategy": StrategySpec(), "mods": (), "evaluation": EvaluationSpec()}
     return experiment.model_copy(update=changes)
 
 

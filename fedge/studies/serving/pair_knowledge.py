@@ -99,11 +99,7 @@ def _find_nearest_board(maxn: PowerMode) -> DeviceSpec:
     """Return the catalogue's board with the nearest top mode, for a board that the catalogue does not have."""
 
     def far(spec: DeviceSpec) -> float:
-        pairs = zip(_mode_knobs(spec.maxn), _mode_knobs(maxn), strict=True)
+        pairs = zip(spec.maxn.knobs, maxn.knobs, strict=True)
         return math.hypot(*(math.log(a / b) for a, b in pairs))
 
     return min(load_catalogue().values(), key=far)
-
-
-def _mode_knobs(mode: PowerMode) -> tuple[float, ...]:
-    return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)

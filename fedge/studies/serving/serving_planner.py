@@ -18,6 +18,8 @@ from fedge.types import Floats, Modes, PowerMode
 LIMIT_FACTORS = (0.8, 0.9, 1.1, 1.25)
 """Default factors on a limit whose effect is shown."""
 MAX_RUNNERS_UP = 6
+MODES_AT_BEST_SIZES = 3
+"""Modes listed of the batch sizes of the best choice, that one included; of other sizes one is."""
 EASING_FACTOR = 1.1
 """Default factor for binding limits: a limit is binding if easing it by this factor improves the choice."""
 MAX_RATE_FACTOR = 3.0
@@ -180,13 +182,12 @@ def find_best_option(jobs: ServingJobs, power_w: float) -> ServingOption | None:
     return found.build_option(order[0]) if order else None
 
 
-def list_runners_up(found: ServingChoices, order: Sequence[int], same: int = 2) -> list[ServingOption]:
+def list_runners_up(found: ServingChoices, order: Sequence[int]) -> list[ServingOption]:
     """Return the runners-up: the choice with most steps per second, further modes of the best one's sizes, and others.
 
     Args:
         found: All choices.
         order: Places of the choices that keep all limits, best first.
-        same: Number of further modes at the best choice's batch sizes.
 
     Returns:
         At most ``MAX_RUNNERS_UP`` choices. If the best one trains, those that leave no time for training are left out.
@@ -201,7 +202,7 @@ def list_runners_up(found: ServingChoices, order: Sequence[int], same: int = 2) 
     for place in order:
         c = place // n
         seen[c] = seen.get(c, 0) + 1
-        if seen[c] <= (same + 1 if c == order[0] // n else 1):
+        if seen[c] <= (MODES_AT_BEST_SIZES if c == order[0] // n else 1):
             places.append(place)
     fastest = max(order, key=lambda place: found.choices.steps_per_s.flat[place])
     if found.choices.steps_per_s.flat[fastest] > found.choices.steps_per_s.flat[order[0]] and fastest not in places:

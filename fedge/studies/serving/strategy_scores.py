@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from fedge.serving.serving_problems import ProblemFamily
 
@@ -152,14 +151,6 @@ def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], secon
         worst_over=PERCENT * max((max(a.breach.over, a.breach.late) for a in answers), default=0.0),
         seconds=seconds,
     )
-
-
-def row_to_dict(row: StrategyRow) -> Mapping[str, Any]:
-    """Return the row for JSON: its fields in their order; a number that is not finite becomes None."""
-    values = {field.name: getattr(row, field.name) for field in fields(row)}
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
 
 
 def _drop_nan(values: Iterable[float]) -> list[float]:

@@ -36,7 +36,7 @@ from fedge.wire import RequestMessage
 from server.transport.client_port import OutgoingRequest
 
 # Ray is not imported here: it reads the tokens of private sessions, which other tests start, only once per process.
-NODES, ROUNDS, RUN_LIMIT_S = 2, 2, 600
+NODES, ROUNDS, RUN_LIMIT_S = 2, 2, 1200
 QUICKSTART = Path("experiments/configs/quickstart.yaml")
 EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "nano", "count": 3}]})
 

@@ -80,7 +80,10 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; at most 85"),
         ("policy=3", "policy: got 3; a name, or a mapping with some of name, power_w, "),
         ("data.alpha=0", "data.alpha: got 0; a number above 0"),
-        ("data.partition=foo", "data.partition: got 'foo'; 'iid', 'dirichlet', 'shards' or 'natural'"),
+        (
+            "data.partition=foo",
+            "data.partition: got 'foo'; known: dirichlet, iid, natural, shards, your own module:Class",
+        ),
         ("strategy.options={a: [1]}", "strategy.options.a: got [1]; a number, text, true or false"),
         ("strategy.wraps=3", "strategy.wraps: got 3; a mapping with some of name, options, wraps"),
         ("plugins=mine.py", "plugins: got 'mine.py'; a list"),

@@ -251,6 +251,15 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         at("worker", value={"error": "denied", "text": "no right to it"}),
         ("wrong: fedge-app may not ask the worker",),
     ),
+    "a package of the task is missing": (
+        at(
+            "worker",
+            "refused",
+            value="t.py, line 2: got ModuleNotFoundError from the file: No module named 'peft'; "
+            "`/usr/bin/python3 -m pip install peft` on this machine",
+        ),
+        ("wrong: its worker could not load the last task: t.py, line 2", "-m pip install peft` on this machine"),
+    ),
     "no answer": (
         at("powerd", value={"error": "refused", "text": "Connection refused"}),
         ("wrong: the power daemon does not answer",),

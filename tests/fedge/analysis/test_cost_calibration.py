@@ -47,7 +47,7 @@ def test_every_table_gets_a_file_and_a_row(tmp_path):
 def test_the_outcome_is_a_table_and_json(tmp_path):
     results = calibrate_tables([_write(tmp_path / "b" / "train" / "n.csv", 3)])
     console = Console(record=True, width=160, file=(tmp_path / "log").open("w"))
-    console.print(build_outcome_table(results))
+    build_outcome_table(results).print(console)
 
     assert "time MAPE" in console.export_text()
     assert json.loads(json.dumps([asdict(result) for result in results]))[0]["written"] is None

@@ -7,8 +7,8 @@ from contracts.characterised_points import Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.energy_findings import compute_plane
 from fedge.characterisation.point_statistics import pool_repeats
+from fedge.characterisation.sweep_findings import compute_plane
 from fedge.characterisation.sweep_plan import SweepPoint
 
 POINT = SweepPoint("here", "net")

@@ -144,10 +144,15 @@ def test_a_round_of_smaller_minibatches_holds_as_many_samples_and_moves_as_far()
     assert memory_scaling.count_steps_at(10, TrainingScale(16), TrainingScale(4)) == 40
     assert memory_scaling.count_steps_at(3, TrainingScale(16), TrainingScale(6)) == 8
     work = WorkloadSpec(batch_size=16, learning_rate=0.04)
-    options = memory_scaling.build_train_options(work, 40, TrainingScale(4, 0.5), 0.1)
+    options = memory_scaling.build_train_options(
+        work, 40, TrainingScale(4, 0.5), RequestMessage("train", proximal_mu=0.1)
+    )
     assert options.learning_rate == pytest.approx(0.01)
     assert (options.steps, options.batch_size, options.width, options.proximal_mu) == (40, 4, 0.5, 0.1)
-    assert memory_scaling.build_train_options(work, 40, TrainingScale(16), 0.0).learning_rate == 0.04
+    full = TrainingScale(16)
+    assert memory_scaling.build_train_options(work, 40, full, RequestMessage("train")).learning_rate == 0.04
+    late = RequestMessage("train", learning_rate=0.01)
+    assert memory_scaling.build_train_options(work, 40, full, late).learning_rate == 0.01
 
 
 def test_boards_with_a_cost_of_their_own_are_reckoned_at_its_batch_size() -> None:

@@ -21,13 +21,13 @@ from contracts.processes import wait_for
 
 pytest.importorskip("torch", reason="the worker trains with torch")
 
-from contracts.desk import Desk, desk
+from contracts.desk import Desk, desk, note_idle
 from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real
 from fedge.client.worker_training import STRETCH_LIMIT_S
-from fedge.devices.local_board import BoardLocation, LocalBoard, name_meter, open_local_board
+from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BadInput, SensorLost
 from fedge.experiment import EvaluationSpec, Experiment, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
@@ -60,21 +60,8 @@ NOTICED_S = 60.0
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
-        _note_idle(found)
+        note_idle(found)
         yield found
-
-
-def _note_idle(found: Desk) -> None:
-    """Power at rest as measured before, so that the tests do not wait for it."""
-    from fedge.devices.idle_power import IdlePowerStore
-    from fedge.modes import build_grid
-
-    with open_local_board(found.settings.place) as here:
-        spec, meter = here.board.spec, name_meter(here.sensor, found.settings.sensor)
-        book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
-        for mode in (spec.maxn, *[m for m in build_grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
-            book._watts[str(mode)] = 3.0
-    book.record(spec.maxn, 3.5)
 
 
 def asked(found: Desk, ask: RequestMessage, arrays=None) -> ReplyMessage:

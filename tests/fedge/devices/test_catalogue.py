@@ -115,13 +115,13 @@ def _with(field: str, value: object) -> Callable[[Board], object]:
 
 
 BAD: list[tuple[Callable[[Board], object], str, str]] = [
-    (_with("colour", "green"), "colour", "an unknown field; known: name"),
+    (_with("colour", "green"), "colour", "an unknown key; known here: name"),
     (_without("idle_w"), "idle_w", "got nothing"),
     (_with("idle_w", 3), "idle_w", "got 3"),
     (_with("idle_w", {"value": "3 W", "label": "measured", "source": "log"}), "idle_w.value", "got '3 W'"),
-    (_with("idle_w", {"value": -3, "label": "measured", "source": "log"}), "idle_w.value", "greater than 0"),
+    (_with("idle_w", {"value": -3, "label": "measured", "source": "log"}), "idle_w.value", "more than 0"),
     (_with("idle_w", {"value": 3, "label": "guessed", "source": "log"}), "idle_w.label", "'estimated'"),
-    (_with("idle_w", {"value": 3, "label": "measured", "source": ""}), "idle_w.source", "at least 1 character"),
+    (_with("idle_w", {"value": 3, "label": "measured", "source": ""}), "idle_w.source", "text that is not empty"),
     (_with("idle_w", {"value": 3, "label": "measured"}), "idle_w.source", "got nothing"),
     (_with("gpu_mhz", [300, 200]), "gpu_mhz", "each larger than the one before"),
     (_with("gpu_mhz", [300, 300]), "gpu_mhz", "each larger than the one before"),
@@ -139,11 +139,11 @@ BAD: list[tuple[Callable[[Board], object], str, str]] = [
     (_with("presets", {"5W": {"cores": 9}}), "presets.5W.cores", "one of 1, 2, 3, 4"),
     (_with("presets", {"5W": {"gpu_mhz": 1200}}), "presets.5W.gpu_mhz", "(nearest: 921.6)"),
     (_with("presets", {"5W": {"gpu_mhz": float("nan")}}), "presets.5W.gpu_mhz", "a clock of the board's table"),
-    (_with("presets", {"5W": {"volts": 5}}), "presets.5W.volts", "an unknown field"),
+    (_with("presets", {"5W": {"volts": 5}}), "presets.5W.volts", "an unknown key"),
     (_with("default_preset", "10W"), "default_preset", "known: 5W, MAXN"),
     (_with("total_power", "VDD_IN"), "total_power", "known: POM_5V_IN"),
     (_with("sources", {}), "sources.modules", "a label and a source"),
-    (_with("jetpacks", [4.6]), "jetpacks.0", "got 4.6"),
+    (_with("jetpacks", [4.6]), "jetpacks[0]", "got 4.6"),
     (_with("name", "My Board"), "name", "got 'My Board'"),
 ]
 

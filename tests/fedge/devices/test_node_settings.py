@@ -28,7 +28,7 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{}", "at least 'board: NAME'"),
-        ("board: nano\nsocket: /x\n", "node.yaml: socket: got '/x'; known: board, device, power_socket"),
+        ("board: nano\nsocket: /x\n", "node.yaml: socket: got an unknown key; known here: board, device, power_socket"),
         ("board: 'two words'\n", "node.yaml: board: got 'two words'"),
         ("board: nano\nsample_hz: 100\n", "node.yaml: sample_hz: got 100"),
         ("board: [", "text that is not YAML"),

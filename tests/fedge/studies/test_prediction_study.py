@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from contracts.processes import wait_for
 
+from fedge.child_processes import THREAD_VARIABLES, limit_to_one_thread
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionTarget, row_to_dict
 from fedge.studies.prediction_study import PredictionStudy, run_prediction_study
-from fedge.studies.ray_session import THREAD_VARIABLES, limit_to_one_thread
 
 TIMES = ("fit_s", "predict_s", "explore_s")
 

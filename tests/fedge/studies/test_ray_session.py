@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from fedge.child_processes import set_environment
 from fedge.errors import BadInput
-from fedge.studies.ray_session import ADDRESS_VARIABLE, check_address, set_environment, uses_cluster
+from fedge.studies.ray_session import ADDRESS_VARIABLE, check_address, uses_cluster
 
 
 def test_a_run_joins_a_cluster_that_is_named_and_is_not_its_own() -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from fedge.child_processes import THREAD_VARIABLES
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.studies import ray_session, task_pool
-from fedge.studies.ray_session import ADDRESS_VARIABLE, LOOPBACK_VARIABLE, THREAD_VARIABLES, open_ray
+from fedge.studies.ray_session import ADDRESS_VARIABLE, LOOPBACK_VARIABLE, open_ray
 from fedge.studies.task_pool import TaskOptions, describe_package, run_jobs, run_tasks
 
 

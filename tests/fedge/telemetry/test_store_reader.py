@@ -44,7 +44,7 @@ def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_round
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         seen, reads = 0, 0
-        while seen < 400:
+        while seen < 150 or reads <= 5:
             with open_run(run) as opened:
                 rounds = [row.round for row in opened.rows(RoundRow)]
                 clients = [row.round for row in opened.rows(ClientRow)]
@@ -55,7 +55,6 @@ def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_round
             assert clients == sorted(clients)
             assert len(rounds) >= seen, "what was there once stays"
             seen, reads = len(rounds), reads + 1
-        assert reads > 5
     finally:
         stop.touch()
         assert process.wait(timeout=60) == 0

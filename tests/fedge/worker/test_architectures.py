@@ -41,6 +41,22 @@ def test_a_network_for_small_images_gives_a_score_per_class(name, shape):
     assert scores_of(name, shape).shape == (2, shape.classes)
 
 
+def test_a_network_for_texts_ignores_padding_and_predicts_a_character_from_those_before_it():
+    classifier = MODELS["text-transformer"](Shape(9, 9, 4, (9,))).eval()
+    model = MODELS["character-lstm"](Shape(9, 9, 30, (9,))).eval()
+    text = torch.tensor([[3, 5, 8, 0, 0, 0, 0, 0, 0], [0] * 9])
+    with torch.no_grad():
+        # Vectors of padding changed: no word's score may move.
+        scores = classifier(text)
+        classifier.words.weight[0] += 1.0
+        assert torch.allclose(classifier(text), scores)
+        assert scores.isfinite().all()
+        scores, changed = model(text), model(torch.cat([text[:, :5], text[:, 5:] + 1], dim=1))
+    assert scores.shape == (2, 30, 9)
+    assert torch.equal(scores[:, :, :5], changed[:, :, :5])
+    assert not torch.equal(scores, changed)
+
+
 @with_torchvision
 @pytest.mark.parametrize(
     ("name", "shape", "parameters_m"),

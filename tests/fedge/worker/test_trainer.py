@@ -15,6 +15,7 @@ from fedge.worker.trainer import (  # noqa: E402
     JobStopped,
     Trainer,
     TrainingOptions,
+    choose_half_type,
     is_oom,
     minibatches,
     never_stop,
@@ -466,3 +467,51 @@ def test_on_a_gpu_dropout_has_its_own_random_state_and_stop_stops(device):
         np.testing.assert_allclose(whole.arrays[name], cut.arrays[name], rtol=1e-3, atol=1e-4)
     training = begun(trainer)
     assert len(training.advance(4, Counter(2))) == 2
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("own", [False, True], ids=["sgd", "own optimiser"])
+def test_half_precision_computes_in_it_trains_alike_and_keeps_single_precision_weights(device, own):
+    seen = []
+
+    def loss(scores, labels):
+        seen.append(scores.dtype)
+        return cross_entropy(scores, labels)
+
+    def adam(weights, learning_rate, momentum):
+        return torch.optim.Adam(weights, lr=learning_rate)
+
+    task = task_of(MODELS["digits-cnn"], loss)._replace(optimizer=adam if own else None)
+    trainer = Trainer(task, noise(), device)
+    options = TrainingOptions(steps=30, batch_size=16, learning_rate=0.01, proximal_mu=0.1)
+
+    results = {}
+    for mixed in (False, True):
+        del seen[:]
+        training = trainer.start(trainer.initial_arrays(1), SHARE, 5, options._replace(mixed=mixed))
+        training.advance(30)
+        results[mixed] = training.result()
+        assert set(seen) == {choose_half_type(device) or torch.float32 if mixed else torch.float32}
+
+    whole, half = results[False], results[True]
+    assert {array.dtype for array in half.arrays.values()} == {np.dtype(np.float32)}
+    assert same(whole.arrays, half.arrays) == (choose_half_type(device) is None and own)
+    assert half.loss == pytest.approx(whole.loss, rel=0.1)
+
+
+def test_frozen_weights_are_not_exchanged_and_are_the_same_whatever_the_seed():
+    def build(shape):
+        frozen, head = torch.nn.Linear(shape.side**2, 8), torch.nn.Linear(8, shape.classes)
+        frozen.requires_grad_(False)
+        return torch.nn.Sequential(torch.nn.Flatten(), frozen, head)
+
+    trainer, other = made(build), made(build)
+    start = trainer.initial_arrays(3)
+
+    assert list(start) == ["2.weight", "2.bias"]
+    assert trainer.evaluate(start) == other.evaluate(start)
+    trained = begun(trainer)
+    trained.advance(4)
+    arrays = trained.result().arrays
+    assert list(arrays) == list(start)
+    assert trainer.evaluate(arrays) == other.evaluate(arrays)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.experiment import DataSpec
-from fedge.workloads.partitions import MIN_CLIENT_SAMPLES, NATURAL, PARTITIONS, split_samples, split_test
+from fedge.workloads.partitions import (
+    MIN_CLIENT_SAMPLES,
+    NATURAL,
+    PARTITIONS,
+    split_data,
+    split_samples,
+    split_test,
+)
 
 BY_CLASS = sorted({*PARTITIONS} - {NATURAL})
 """Partitions that cut classes; test_free_tasks.py has that of natural groups."""
@@ -123,3 +130,81 @@ def test_more_shards_than_samples_are_refused_with_the_most_that_fit() -> None:
 def test_a_fleet_without_a_sample_for_everyone_is_refused(name: str, n_clients: int) -> None:
     with pytest.raises(BadInput, match="from 1 to 20"):
         split_samples(DataSpec(partition=name), labels_of(20), n_clients, np.random.default_rng(0))
+
+
+def halves(labels, groups, clients, rng, first=0.5, only=None):
+    """A share of the samples for the first client, the others evenly for the rest; perhaps of one group alone."""
+    chosen = np.arange(len(labels)) if only is None else np.flatnonzero(groups == only)
+    order = rng.permutation(chosen)
+    cut = int(first * len(order))
+    return [order[:cut], *np.array_split(order[cut:], clients - 1)]
+
+
+def empty(labels, groups, clients, rng):
+    return [[]] * clients
+
+
+def outside(labels, groups, clients, rng):
+    return [[len(labels)]] * clients
+
+
+def fractions(labels, groups, clients, rng):
+    return [[0.5]] * clients
+
+
+def own_parts(name: str, module: str = __name__, **options: Any) -> list[np.ndarray]:
+    labels, groups = labels_of(60), np.repeat([3, 5], 30)
+    spec = DataSpec(partition=f"{module}:{name}", options=options)
+    return split_data(spec, labels, groups=groups, n_clients=3, rng=np.random.default_rng(1))
+
+
+def test_a_partition_of_ones_own_gets_groups_and_options() -> None:
+    assert [len(part) for part in own_parts("halves", first=0.8)] == [48, 6, 6]
+    assert np.array_equal(np.sort(np.concatenate(own_parts("halves", only=5))), np.arange(30, 60))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("empty", "gives 3 clients .0, 0, 0. samples; .*some for each of 3 clients"),
+        ("outside", "indices from 0 to 59, some for each of 3 clients"),
+        ("fractions", "TypeError"),
+        ("absent", "an importable module:Class"),
+        ("labels_of", "TypeError: labels_of.. got an unexpected keyword"),
+    ],
+)
+def test_a_partition_of_ones_own_that_does_not_work_is_one_clear_line(name: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        own_parts(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_are_for_ones_own_partition_alone() -> None:
+    with pytest.raises(BadInput, match=r"data.options: got alpha; none"):
+        split_data(
+            DataSpec(partition="iid", options={"alpha": 1}),
+            labels_of(9),
+            groups=None,
+            n_clients=3,
+            rng=np.random.default_rng(1),
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "groups"),
+    [
+        ("NaturalIdPartitioner", {"partition_by": "group"}, 1),
+        ("DirichletPartitioner", {"partition_by": "label", "alpha": 1.0, "min_partition_size": 1}, 2),
+        ("ShardPartitioner", {"partition_by": "label", "num_shards_per_partition": 2}, 2),
+    ],
+)
+def test_partitioners_of_flower_work_on_the_tasks_data(name: str, options: dict[str, Any], groups: int) -> None:
+    pytest.importorskip("flwr_datasets.partitioner", reason="needs flwr-datasets")
+    labels, writers = labels_of(60), np.repeat([3, 5, 9], 20)
+
+    spec = DataSpec(partition=f"flwr_datasets.partitioner:{name}", options=options)
+    parts = split_data(spec, labels, groups=writers, n_clients=3, rng=np.random.default_rng(1))
+
+    assert len(np.unique(np.concatenate(parts))) == sum(len(part) for part in parts)
+    assert all(len(part) for part in parts)
+    assert {len(np.unique(writers[part])) for part in parts} <= set(range(1, 4 if groups > 1 else 2))

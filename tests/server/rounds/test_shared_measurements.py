@@ -32,7 +32,7 @@ def state(*modes: int) -> ClientState:
 
 
 def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODES) -> tuple[Measurement, ...]:
-    return share_measurements(dict.fromkeys(states, NANO), states, [board], limit)[board]
+    return share_measurements(dict.fromkeys(states, NANO), states, [board], limit=limit)[board]
 
 
 def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
@@ -118,6 +118,15 @@ def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards
     assert not any(names & set(boards) for names, boards in zip(donors, members, strict=True))
 
 
+@pytest.mark.parametrize("boards", [1, 5])
+def test_boards_that_take_no_part_tell_every_group(boards: int) -> None:
+    peers = {f"peer-{i}": state(i) for i in range(6)}
+    states = {f"n{i}": state() for i in range(boards)}
+    found = share_measurements(dict.fromkeys(states | peers, NANO), states | peers, states, peers)
+
+    assert all({one.board for one in told} == set(peers) for told in found.values())
+
+
 def test_a_board_that_contradicts_a_donor_hears_of_another_instead() -> None:
     states = {f"n{i:02d}": state(1, 100 + i) for i in range(40)}
     before = share_measurements(dict.fromkeys(states, NANO), states, ["n00"])["n00"]
@@ -140,11 +149,11 @@ def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_orde
     names = list(states)
     others.shuffle(names)
     kinds = dict.fromkeys(states, NANO)
-    found = share_measurements(kinds, states, states, limit)
-    again = share_measurements(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit)
+    found = share_measurements(kinds, states, states, limit=limit)
+    again = share_measurements(dict.fromkeys(names, NANO), {name: states[name] for name in names}, names, limit=limit)
 
     assert found == again
-    assert all(share_measurements(kinds, states, [name], limit) == {name: found[name]} for name in names)
+    assert all(share_measurements(kinds, states, [name], limit=limit) == {name: found[name]} for name in names)
     for board, told in found.items():
         group = sorted(states)[sorted(states).index(board) % GROUPS :: GROUPS]
         there = {other: len({m.mode for m in states[other].measurements}) for other in states if other not in group}

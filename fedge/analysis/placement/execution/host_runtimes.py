@@ -122,9 +122,9 @@ IDLE_W, CORE_W = 5.0, 5.0
 """Rough starting values for fitting power, in watts; not reported without measured power."""
 
 
-def build_host_board(cores: int | None = None) -> PlacementBoard:
-    """Return a board with ``cores`` cores, by default those that this process may use."""
-    count = cores or len(os.sched_getaffinity(0))
+def build_host_board() -> PlacementBoard:
+    """Return a board with the cores that this process may use."""
+    count = len(os.sched_getaffinity(0))
     speeds = (PrecisionSpeed(FP32, CORE_FLOP_PER_S, 1.0, LAUNCH_S),)
     places = tuple(
         Accelerator(name, "cpu", speeds, hindrance=1.0 / count, full_w=CORE_W) for name in (TORCH_CPU, ORT_CPU)

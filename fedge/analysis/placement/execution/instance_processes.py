@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, build_job
-from fedge.child_processes import exit_with_parent
+from fedge.child_processes import exit_with_parent, limit_to_one_thread
 from fedge.errors import BadInput, FedgeError, RunFailed
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ READY_LIMIT_S = 600.0
 WARM_UP_BATCHES = 3
 """Default number of batches of every instance before timing starts."""
 MAX_LATENCIES = 100_000
-
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuild
         for task, (_, there) in zip(tasks, pipes, strict=True)
     ]
     try:
-        with _single_thread():
+        with limit_to_one_thread():
             for process, (_, there) in zip(processes, pipes, strict=True):
                 process.start()
                 there.close()
@@ -147,16 +142,3 @@ def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask
         raise RunFailed(heard.text)
     assert isinstance(heard, InstanceRun | str)
     return heard
-
-
-@contextmanager
-def _single_thread() -> Iterator[None]:
-    """Let processes started inside use one thread for numeric libraries, whatever the machine has."""
-    before = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name in THREAD_VARIABLES:
-            del os.environ[name]
-        os.environ.update(before)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.report.characterisation.knob_labels import format_setting
 from experiments.report.characterisation.setting_families import (
     build_families,
     describe_fixed_knobs,
@@ -63,7 +62,7 @@ def test_where_many_knobs_differ_only_those_away_from_the_base_are_named(made: M
     turns = [{}, {"storage": "sd"}, {"batch_size": 8}, {"cache": "warm"}]
     points = [replace(base, workers=workers, **turn) for turn in turns for workers in (0, 1, 2)]
     names = [one.name for one in build_families(made(points), "workers")]
-    assert names == ["all else the same", "batch 8", "cache warm", "sd"]
+    assert names == ["all else the same", "batch 8", "sd", "warm cache"]
 
 
 def test_a_board_is_compared_with_its_own_usual_clocks(made: Made, base: SweepPoint) -> None:
@@ -109,15 +108,9 @@ def test_what_is_compared_from_stands_first(made: Made, base: SweepPoint) -> Non
 def test_what_nobody_set_is_not_called_a_setting(made: Made, base: SweepPoint) -> None:
     plain = replace(base, mode=None, storage="default", workers=0, cache="warm", dvfs=False)
     settings = made([plain, replace(plain, workers=2)])
-    assert describe_fixed_knobs(build_families(settings, "workers")[0], settings) == "batch 16, prefetch 2, cache warm"
+    assert describe_fixed_knobs(build_families(settings, "workers")[0], settings) == "batch 16, prefetch 2, warm cache"
 
     settings = made([plain, replace(plain, batch_size=4), replace(plain, dvfs=True)])
     assert (
-        describe_fixed_knobs(build_families(settings, "batch_size")[0], settings) == "0 workers, cache warm, DVFS off"
+        describe_fixed_knobs(build_families(settings, "batch_size")[0], settings) == "no workers, warm cache, DVFS off"
     )
-
-
-def test_a_setting_in_one_line_names_what_was_chosen_alone(base: SweepPoint) -> None:
-    plain = replace(base, mode=None, storage="default", workers=0, cache="warm", dvfs=False)
-    assert format_setting(plain) == f"{base.board}, {base.workload}, training, batch 16, 0 workers, cache warm"
-    assert "prefetch 2, sd, cache" in format_setting(replace(plain, workers=1, storage="sd"))

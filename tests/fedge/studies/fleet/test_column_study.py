@@ -129,6 +129,7 @@ def test_a_fleet_that_can_never_be_asked_again_ends_with_one_line() -> None:
         ({"share_samples": False}, "share_samples"),
         ({"exploration": ExplorationSpec(modes=None)}, "exploration.modes"),
         ({"fleet": (of(ORIN, 2), of(NANO, 2, ambient_c=40.0))}, r"fleet\[1\].ambient_c"),
+        ({"fleet": (of(ORIN, 2), of(NANO, 2, width=0.5))}, r"fleet\[1\].width"),
         ({"fleet": (of(ORIN, 2, availability=AvailabilitySpec(trace="a.csv")),)}, r"fleet\[0\].availability.trace"),
     ],
 )
