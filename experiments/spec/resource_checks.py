@@ -7,7 +7,6 @@ twice; an inference service's rate and latency must be sustainable. What is pred
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,29 +94,33 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    _check_possible(experiment, f"{MEMORY_FIELD}.widths", experiment.workload.memory.widths or (1.0,))
+    if experiment.workload.memory.widths is not None:
+        _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
     for i, entry in enumerate(experiment.fleet):
-        _check_possible(experiment, f"fleet[{i}].width", (entry.width,))
+        _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
             cost = entry.cost or experiment.workload.cost
             right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
             raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_possible(experiment: Experiment, where: str, widths: Sequence[float]) -> None:
+def _check_possible(experiment: Experiment, where: str, value: float | list[float], full: float | list[float]) -> None:
+    """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name
+    widths = value if isinstance(value, list) else [value]
     if min(widths) == 1.0:
         return
     if not can_narrow_clients(experiment):
         who, other = strategy, f"a strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
         if experiment.mods:
             who, other = f"the mod {experiment.mods[0].name}", "no mods"
-        right = f"1, because {who} compares or clips whole updates, which a narrow network's is not; or {other}"
-        raise BadInput(where, format_value(list(widths)), right)
+        why = f"because {who} compares or clips whole updates, which a narrow network's is not"
+        right = f"{format_value(full)}, {why}; or {other}"
+        raise BadInput(where, format_value(value), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        right = f"1, because the network of {work.task} cannot be narrowed ({why})"
-        raise BadInput(where, format_value(list(widths)), right)
+        right = f"{format_value(full)}, because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(where, format_value(value), right)
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
