@@ -215,6 +215,19 @@ def test_a_test_of_large_images_takes_few_at_once_and_has_no_result_when_it_is_s
         trainer.evaluate(trainer.initial_arrays(0), Counter(1))
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_without_test_samples_it_trains_and_refuses_to_evaluate(scaled):
+    plain = noise()
+    if not scaled:
+        plain = plain._replace(train_x=plain.train_x.astype(np.float32), mean=(), sd=())
+    data = plain._replace(test_x=plain.train_x[:0], test_y=plain.test_y[:0])
+    trainer = Trainer(task_of(with_batch_norm), sources.check_data(data, "empty"))
+
+    assert trained(trainer, [1]).arrays.keys() == trainer.initial_arrays(0).keys()
+    with pytest.raises(BadCall, match="evaluate: got no test samples; at least one: fewer clients"):
+        trainer.evaluate(trainer.initial_arrays(0))
+
+
 def test_a_loss_of_ones_own_is_trained_and_tested_with():
     def double(scores, y):
         return 2 * cross_entropy(scores, y)
