@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -394,3 +395,14 @@ def test_work_whose_mode_cannot_be_read_does_not_count() -> None:
 
     with pytest.raises(ModeNotSet, match="cannot be read: scaling_max_freq is gone"), bench.board.use_mode(SLOW):
         bench.board.measure(WORK, 3, lost)
+
+
+def test_long_work_costs_in_proportion_to_its_chunks() -> None:
+    def spent_s(chunks: int) -> float:
+        bench = Ticking(step_s=1.0)
+        begin = time.process_time()
+        bench.board.measure(WORK, chunks, bench.work, limit_s=2.0 * chunks)
+        return time.process_time() - begin
+
+    shares = [spent_s(4_000) / spent_s(250) for _ in range(3)]
+    assert min(shares) < 60  # 16 were it not for noise; 256 if every chunk looked at all before it
