@@ -79,7 +79,12 @@ def evaluate_on_clients(
         _build_row(start, parts[name], seconds)
         if name in parts
         else EvaluationRow(
-            number, name, devices[name], replies[name].answer.error or "no answer", fleet.clock_s, fleet.clock_s
+            number,
+            name,
+            devices[name],
+            replies[name].answer.error or "no answer",
+            start_s=fleet.clock_s,
+            end_s=fleet.clock_s,
         )
         for name in sorted(names)
     )
@@ -91,7 +96,7 @@ def evaluate_on_clients(
             loss, accuracy = aggregator.aggregate_evaluate(number, reports) or (None, None)
     energy_j = idle_j + sum(row.energy_j for row in rows)
     figures = EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=energy_j)
-    return ClientEvaluation(_apply_evaluations(after, rows, parts, start, seconds), rows, figures)
+    return ClientEvaluation(_apply_evaluations(after, rows, parts, start=start, seconds=seconds), rows, figures)
 
 
 def choose_evaluators(experiment: Experiment, available: Iterable[str], number: int) -> tuple[str, ...]:
@@ -155,6 +160,7 @@ def _apply_evaluations(
     after: FleetState,
     rows: Iterable[EvaluationRow],
     parts: Mapping[str, _EvaluationPart],
+    *,
     start: RoundStart,
     seconds: float,
 ) -> FleetState:
