@@ -246,8 +246,8 @@ class Trainer:
         chosen = None if share is None else torch.from_numpy(share)
         test_x, test_y = (each if chosen is None else each[chosen] for each in (self._test_x, self._test_y))
         if not len(test_y):
-            mend = "at least one: fewer clients, so that each has some of the test set, or evaluation.by: server"
-            raise BadCall("evaluate", "no test samples", mend)
+            needed = "at least one: fewer clients, so that each has some of the test set, or evaluation.by: server"
+            raise BadCall("evaluate", "no test samples", needed)
         self._load_network(arrays)
         self._net.eval()
         loss, right, batch = 0.0, 0.0, _test_batch_size(self._test_x)
