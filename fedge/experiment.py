@@ -84,17 +84,24 @@ class PlacedBatchSpec(_SpecModel):
 
     Attributes:
         device: Board of the plan.
+        network: Its MODEL, absolute if it is a file.
+        input: Shape of one sample.
         accelerator: Part of the GPU on which it runs.
         batch_s: Seconds of a batch.
         power_w: Power of the board meanwhile.
+        rate_hz: Rate of the plan, if it has one.
         label: Origin of both figures.
     """
 
     device: str
+    network: str
+    input: tuple[int, ...]
     accelerator: str
     precision: str
+    batch_size: Annotated[int, Field(ge=1)]
     batch_s: Positive
     power_w: Positive
+    rate_hz: Positive | None
     label: Literal["measured", "calibrated", "estimated"]
 
 

@@ -160,10 +160,10 @@ def characterise_predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    options = build_options(EpochPredictionOptions, parameters)
+    options = build_options(EpochPredictionOptions, parameters, others=("loader_out", "as_json"))
     predictions = predict_epochs(options)
     if loader_out is not None:
         _write_loader(options, loader_out)

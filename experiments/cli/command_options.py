@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,18 +24,31 @@ TableBatchSize = Annotated[int | None, typer.Option("--batch-size", help="Batch 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.")]
 
 
-def build_options(record: type[R], parameters: Mapping[str, Any], **more: Any) -> R:
+def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Collection[str] = (), **more: Any) -> R:
     """Return a record of options with a command's parameters of the same names.
 
     Args:
         record: A dataclass.
-        parameters: The command's parameters, ``locals()`` at its beginning; lists become tuples, and a parameter that
-            was not given leaves the record's default.
-        more: Fields that are no parameters.
+        parameters: The command's parameters, a copy of ``locals()`` at its beginning; lists become tuples, and a
+            parameter that was not given leaves the record's default.
+        others: The parameters that are no options of the record, such as the files that the command writes.
+        more: Fields that are no parameters; for a dataclass, a record of it made of the same parameters.
+
+    Raises:
+        TypeError: If a parameter is neither a field nor among ``others``, or both.
     """
-    values = dict(more)
+    parts = [one for one in more.values() if isinstance(one, type)]
+    fields = {field.name for one in (record, *parts) for field in dataclasses.fields(one)}  # type: ignore[arg-type]
+    if odd := (parameters.keys() - fields) ^ set(others):
+        raise TypeError(f"{record.__name__}: {', '.join(sorted(odd))} must be a field or among the others")
+    made = {name: _fill(one, parameters) if isinstance(one, type) else one for name, one in more.items()}
+    return _fill(record, {**parameters, **made})
+
+
+def _fill(record: type[R], parameters: Mapping[str, Any]) -> R:
+    values = {}
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = parameters.get(field.name)
-        if value is not None or field.default is dataclasses.MISSING:
-            values.setdefault(field.name, tuple(value) if isinstance(value, list) else value)
+        if value is not None or field.default is field.default_factory is dataclasses.MISSING:
+            values[field.name] = tuple(value) if isinstance(value, list) else value
     return record(**values)

@@ -59,10 +59,10 @@ def run(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
 ) -> None:
     """Train one network and serve another on this machine, and measure latencies, violations and throughput."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    options = build_options(ConcurrentRunOptions, parameters)
+    options = build_options(ConcurrentRunOptions, parameters, others=("json_file",))
     run_and_print(options, json_file)
 
 
@@ -172,12 +172,11 @@ def evaluate(
     json_file: RowsFile = None,
 ) -> None:
     """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.studies.serving.job_tables import JobTableOptions
     from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    tables = build_options(JobTableOptions, parameters)
-    options = build_options(StrategyStudyOptions, parameters, tables=tables)
+    options = build_options(StrategyStudyOptions, parameters, others=("json_file",), tables=JobTableOptions)
     evaluate_strategies(options, json_file)
 
 
@@ -246,12 +245,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Plan mode, batch sizes and interleaving of training and inference within limits."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    jobs = build_options(ConcurrentJobOptions, parameters)
-    print_plan(build_options(ConcurrentPlanOptions, parameters, jobs=jobs), as_json=as_json)
+    options = build_options(ConcurrentPlanOptions, parameters, others=("as_json",), jobs=ConcurrentJobOptions)
+    print_plan(options, as_json=as_json)
 
 
 def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:

@@ -60,10 +60,10 @@ def place(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the plan as JSON.")] = None,
 ) -> None:
     """Plan instances, batch sizes and precisions of a network on a board's accelerators."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-    options = build_options(PlacementOptions, parameters)
+    options = build_options(PlacementOptions, parameters, others=("html", "json_file"))
     print_placement(options, html, json_file)
 
 
@@ -111,13 +111,13 @@ def place_run(
     ] = None,
 ) -> None:
     """Run instances of a network side by side on this machine and measure their throughput."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
 
     if model is None:
         _runtimes_table(list_host_runtimes()).print(make_console())
         return
-    options = build_options(PlacementRunOptions, parameters)
+    options = build_options(PlacementRunOptions, parameters, others=("out",))
     print_placement_runs(options, out)
 
 

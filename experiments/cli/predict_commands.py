@@ -87,10 +87,10 @@ def evaluate(
     html: ChartPage = None,
 ) -> None:
     """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.studies.prediction_options import PredictionStudyOptions
 
-    options = build_options(PredictionStudyOptions, parameters)
+    options = build_options(PredictionStudyOptions, parameters, others=("json_file", "html"))
     evaluate_predictors(options, json_file, html)
 
 
@@ -216,10 +216,10 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model of a board's time and power to a table, or by profiling an emulated board."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.knowledge.fit_options import ModelFitOptions
 
-    options = build_options(ModelFitOptions, parameters)
+    options = build_options(ModelFitOptions, parameters, others=("out", "as_json"))
     fit_to_file(options, out, as_json)
 
 

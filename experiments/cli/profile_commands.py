@@ -52,10 +52,10 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure a board's time and power in many modes, each until it has settled; can be stopped and resumed."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.characterisation.board_profile import ProfileOptions, profile_board
 
-    options = build_options(ProfileOptions, parameters)
+    options = build_options(ProfileOptions, parameters, others=("as_json",))
     outcome = profile_board(options, note=warn, show_progress=show_progress)
     typer.echo(json.dumps(asdict(outcome)) if as_json else describe_profile(outcome))
 

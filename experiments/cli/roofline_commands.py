@@ -76,10 +76,10 @@ def network(
     ] = None,
 ) -> None:
     """Place a network on a board's time and energy rooflines, and choose the mode of least energy within a slowdown."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions
 
-    options = build_options(RooflineOptions, parameters)
+    options = build_options(RooflineOptions, parameters, others=("html", "json_file"))
     print_roofline(options, html, json_file)
 
 

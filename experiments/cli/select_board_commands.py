@@ -41,15 +41,14 @@ def select_board(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the ranking as JSON.")] = None,
 ) -> None:
     """Rank boards, each in its best mode, by time, energy and fit in memory."""
-    parameters = locals()
+    parameters = dict(locals())
     from experiments.report.analysis.board_selection_terminal import print_board_selection
     from fedge.analysis import board_selection
     from fedge.client.memory_scaling import estimate_usable_mb
 
     check_output("--json", json_file, "{")
-    options = build_options(
-        board_selection.BoardSelectionOptions, parameters, limits=board_selection.BoardLimits(max_power_w, max_epoch_s)
-    )
+    limits, others = board_selection.BoardLimits(max_power_w, max_epoch_s), ("max_power_w", "max_epoch_s", "json_file")
+    options = build_options(board_selection.BoardSelectionOptions, parameters, others=others, limits=limits)
     selection = board_selection.select_board(options, estimate_usable_mb)
     print_board_selection(make_console(), selection)
     if json_file is not None:

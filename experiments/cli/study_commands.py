@@ -73,10 +73,10 @@ def mode_choice(
     html: ChartPage = None,
 ) -> None:
     """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.studies.mode_choice_options import ModeChoiceOptions
 
-    options = build_options(ModeChoiceOptions, parameters)
+    options = build_options(ModeChoiceOptions, parameters, others=("json_file", "html"))
     study_mode_choice(options, json_file, html)
 
 
@@ -132,10 +132,10 @@ def fleet(
     html: ChartPage = None,
 ) -> None:
     """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
-    parameters = locals()
+    parameters = dict(locals())
     from experiments.backends.study_backend import FleetStudyOptions
 
-    options = build_options(FleetStudyOptions, parameters)
+    options = build_options(FleetStudyOptions, parameters, others=("json_file", "html"))
     study_fleet(options, json_file, html)
 
 

@@ -61,10 +61,10 @@ def find(
     ] = False,
 ) -> None:
     """Find the largest channel-pruned variants of a network that a board can train."""
-    parameters = locals()
+    parameters = dict(locals())
     from fedge.analysis.topology.topology_result import TopologyOptions
 
-    options = build_options(TopologyOptions, parameters)
+    options = build_options(TopologyOptions, parameters, others=("out", "json_file", "html", "check_training"))
     print_variants(options, out=out, json_file=json_file, html=html, check_training=check_training)
 
 

@@ -17,7 +17,7 @@ from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
-from fedge.costs.layers.network_source import VARIANT_FORMAT, load_network_cost
+from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
@@ -43,7 +43,6 @@ NETWORK_FIELD = re.compile(
 """Overriding one of these invalidates the stored layers of a network, or what a plan gave."""
 LOADER_FIELD = re.compile(r"fleet\.(?P<place>\d+)\.loader\.model")
 """Overriding one of these invalidates the stored hash of the loader's file."""
-MODEL_FILES = (".onnx", ".json")
 OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
@@ -117,8 +116,19 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     if section.get("cost") == Path(str(network.get("model"))).stem:
         del section["cost"]
     if field.endswith(".placement"):
-        for name in ("placed", "network", "batch_sizes"):
-            section.pop(name, None)
+        _forget_plan(section)
+
+
+def _forget_plan(serving: dict[str, Any]) -> None:
+    """Remove what a plan gave: the planned batch and its network, and rate and batch sizes unless they were given."""
+    placed = serving.pop("placed", None)
+    if not isinstance(placed, dict):
+        return
+    del serving["network"]
+    planned = {"rate_hz": placed.get("rate_hz"), "batch_sizes": [placed.get("batch_size")]}
+    for name, value in planned.items():
+        if serving.get(name) == value:
+            serving.pop(name, None)
 
 
 def _find_entry_section(raw: Mapping[str, Any], place: str, name: str) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def check_serving(experiment: Experiment) -> None:
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
             _check_model(entry.serving, f"fleet[{i}].serving")
-            _check_placed(experiment, entry, f"fleet[{i}].serving.placement")
+            _check_placed(experiment, entry, f"fleet[{i}].serving")
             if entry.serving.latency_s > MAX_LATENCY_S:
                 got = f"{entry.serving.latency_s:g} s"
                 raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
@@ -249,15 +249,28 @@ def _check_model(spec: ServingSpec, where: str) -> None:
 
 
 def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None:
-    placed = None if entry.serving is None else entry.serving.placed
-    if placed is None:
+    """Raise ``BadInput`` if a plan does not fit the service: its board, network, batch size or accelerator."""
+    spec = entry.serving
+    placed = None if spec is None else spec.placed
+    if spec is None or placed is None:
         return
-    device = find(entry.device).name
+    device, network = find(entry.device).name, spec.network
     if placed.device != device:
-        raise BadInput(where, f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+        raise BadInput(f"{where}.placement", f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+    if network is None or (network.model, network.input) != (placed.network, placed.input):
+        got = spec.cost if network is None else _name_network(network.model, network.input)
+        right = f"the plan's, {_name_network(placed.network, placed.input)}, or no placement"
+        raise BadInput(f"{where}.network", got, right)
+    if placed.batch_size not in spec.batch_sizes:
+        right = f"a list with {placed.batch_size}, the batch size of the plan"
+        raise BadInput(f"{where}.batch_sizes", str(list(spec.batch_sizes)), right)
     if experiment.backend == "fleet" and placed.accelerator != WORKER_ACCELERATOR:
         right = f"a plan for {WORKER_ACCELERATOR}, on which a real board's worker infers: --on {WORKER_ACCELERATOR}"
-        raise BadInput(where, f"a plan for {placed.accelerator}", right)
+        raise BadInput(f"{where}.placement", f"a plan for {placed.accelerator}", right)
+
+
+def _name_network(model: str, shape: tuple[int, ...] | None) -> str:
+    return model if shape is None else f"{model} for {'x'.join(map(str, shape))}"
 
 
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:

@@ -107,11 +107,12 @@ def inference_costs_and_spreads(
 
 
 def _scale_to_plan(costs: InferenceCosts, placed: PlacedBatchSpec, top: int) -> InferenceCosts:
-    """Scale the costs of all modes so that those of row ``top``, the top clocks, are the planned ones."""
+    """Scale all costs so that the planned batch's in row ``top``, the top clocks, are the planned ones."""
+    column = costs.batch_sizes.index(placed.batch_size)
     return dataclasses.replace(
         costs,
-        infer_s=costs.infer_s * (placed.batch_s / costs.infer_s[top]),
-        power_w=costs.power_w * (placed.power_w / costs.power_w[top]),
+        infer_s=costs.infer_s * (placed.batch_s / costs.infer_s[top, column]),
+        power_w=costs.power_w * (placed.power_w / costs.power_w[top, column]),
     )
 
 

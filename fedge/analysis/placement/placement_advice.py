@@ -24,7 +24,7 @@ from fedge.analysis.placement.placement_planner import PlacementPlan, RelaxedLim
 from fedge.analysis.placement.placement_space import CombinationCurve, compute_combination_curves
 from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 from fedge.costs.layers.network_cost import NetworkCost
-from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
+from fedge.costs.layers.network_source import MODEL_FILES, load_network_cost, parse_input_shape
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Label
@@ -127,10 +127,12 @@ def advise_placement(options: PlacementOptions) -> PlacementAdvice:
 
 def placement_advice_to_dict(advice: PlacementAdvice) -> dict[str, Any]:
     """Return the plan for JSON."""
-    fitted, watts = advice.fitted, advice.knows_watts
+    fitted, watts, model = advice.fitted, advice.knows_watts, advice.options.model
     return {
         "format": PLACEMENT_FORMAT,
-        "model": advice.network.name,
+        "model": str(Path(model).resolve()) if model.endswith(MODEL_FILES) else model,
+        "network": advice.network.name,
+        "input": list(advice.network.input_shape),
         "device": advice.board.name,
         "label": advice.label,
         "source": advice.board.source,
@@ -165,6 +167,7 @@ def _outcome_to_dict(outcome: PlacementOutcome, knows_watts: bool) -> dict[str, 
         "images_per_s": outcome.images_per_s,
         "latency_s": outcome.latency_s,
         "power_w": outcome.power_w if knows_watts else None,
+        "full_load_w": outcome.full_load_w if knows_watts else None,
         "joules_per_image": outcome.joules_per_image if knows_watts else None,
         "rate_hz": outcome.rate_hz,
         "instances": [

@@ -56,6 +56,7 @@ class PlacementOutcome:
         images_per_s: Images per second at full load.
         latency_s: Latency in seconds at ``rate_hz``.
         power_w: Power of the board in watts at ``rate_hz``.
+        full_load_w: Power of the board in watts while it infers without a pause.
         rate_hz: The requested rate; None for full load.
     """
 
@@ -63,6 +64,7 @@ class PlacementOutcome:
     images_per_s: float
     latency_s: float
     power_w: float
+    full_load_w: float
     joules_per_image: float
     rate_hz: float | None
     instances: tuple[InstanceOutcome, ...]
@@ -105,6 +107,7 @@ def evaluate_placement(
         images_per_s=images,
         latency_s=slowest_s if rate_hz is None else slowest_s * (1.0 + images / rate_hz),
         power_w=power_w,
+        full_load_w=board.idle_w + float(found.dynamic_w[0]),
         joules_per_image=power_w / (images if rate_hz is None else rate_hz),
         rate_hz=rate_hz,
         instances=tuple(

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedge.devices.catalogue import find
+from pydantic import ValidationError
+
+from fedge.costs.layers.network_source import MODEL_FILES
 from fedge.errors import BadInput
+from fedge.experiment import PlacedBatchSpec
 
 PLACEMENT_FORMAT = "fedge-placement-1"
 
@@ -30,30 +33,35 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
         if plan["format"] != PLACEMENT_FORMAT:
             raise BadInput(where, f"{path} of the format {plan['format']}", right)
         chosen, instances = plan["chosen"], plan["chosen"]["placement"]
-        only = instances[0]
-        if len(instances) > 1 or only["accelerator"].startswith("dla"):
+        if len(instances) > 1 or instances[0]["accelerator"].startswith("dla"):
             used = " + ".join(one["accelerator"] for one in instances)
-            alone = "one instance on the GPU, which takes turns with the training: --on cuda-cores or --on tensor-cores"
-            raise BadInput(where, f"{path} with {used}", alone)
-        given = {} if chosen["rate_hz"] is None else {"rate_hz": chosen["rate_hz"]}
-        return {
-            **given,
-            "network": plan["model"],
-            "batch_sizes": [only["batch_size"]],
-            "placed": {
-                "device": plan["device"],
-                "accelerator": only["accelerator"],
-                "precision": only["precision"],
-                "batch_s": chosen["instances"][0]["batch_s"],
-                "power_w": _full_load_w(chosen, find(plan["device"], where=where).idle_w.value),
-                "label": plan["label"],
-            },
-        }
+            usable = (
+                "one instance on the GPU, which takes turns with the training: --on cuda-cores or --on tensor-cores"
+            )
+            raise BadInput(where, f"{path} with {used}", usable)
+        planned_batch = PlacedBatchSpec(
+            **{key: instances[0][key] for key in ("accelerator", "precision", "batch_size")},
+            device=plan["device"],
+            network=plan["model"],
+            input=plan["input"],
+            batch_s=chosen["instances"][0]["batch_s"],
+            power_w=chosen["full_load_w"],
+            rate_hz=chosen["rate_hz"],
+            label=plan["label"],
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(where, f"{path} with {first['loc'][0]} {first['input']!r}", right) from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInput(where, f"{path} ({' '.join(str(error).split())[:100]})", right) from error
+    return _to_serving_keys(planned_batch)
 
 
-def _full_load_w(chosen: dict[str, Any], idle_w: float) -> float:
-    """Return the power of the board while it infers without a pause; the plan has the mean at its rate."""
-    load = 1.0 if chosen["rate_hz"] is None else chosen["rate_hz"] / chosen["images_per_s"]
-    return float(idle_w + (chosen["power_w"] - idle_w) / load)
+def _to_serving_keys(planned_batch: PlacedBatchSpec) -> dict[str, Any]:
+    model, rate_hz = planned_batch.network, planned_batch.rate_hz
+    return {
+        **({} if rate_hz is None else {"rate_hz": rate_hz}),
+        "network": {"model": model, "input": None if model.endswith(MODEL_FILES) else planned_batch.input},
+        "batch_sizes": [planned_batch.batch_size],
+        "placed": planned_batch.model_dump(),
+    }

@@ -34,6 +34,8 @@ MODULES_HINT = (
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
 VARIANT_FORMAT = "fedge-variant-1"
 """Format of the record of a pruned variant (``fedge topology --out``), which holds the layers that it has left."""
+MODEL_FILES = (".onnx", ".json")
+"""Endings of a MODEL that is a file, which says what its input is like."""
 MAX_SUGGESTIONS = 3
 """Largest number of similar names suggested for an unknown one."""
 

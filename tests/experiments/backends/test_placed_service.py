@@ -15,16 +15,26 @@ from experiments.backends.local_backend import run_local
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client.emulated import load_client
+from fedge.client.inference_service import average_inference_costs
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.modes import stack_modes
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
 
 DEVICE = "agx-orin-64gb"
 
 
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> Path:
-    command = ("place", "resnet50", "--device", DEVICE, "--rate", "40", *words, "--json", str(out))
+def plan(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    out: Path,
+    *words: str,
+    model: str = "resnet50",
+    rate: str = "40",
+) -> Path:
+    command = ("place", model, "--device", DEVICE, "--rate", rate, *words, "--json", str(out))
     done = Launcher(monkeypatch, capsys)(*command)
     assert done.code == 0, done.err
     return out
@@ -74,12 +84,80 @@ def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(
     saved.write_text(yaml.safe_dump(load(tmp_path).model_dump(mode="json")), encoding="utf-8")
     placed.rename(tmp_path / "gone.json")
     assert load_experiment(saved).fleet == load_experiment(saved).fleet
-    plan(monkeypatch, capsys, tmp_path / "other.json", "--on", "cuda-cores", "--batches", "8")
+    plan(monkeypatch, capsys, tmp_path / "other.json", "--on", "cuda-cores", "--batches", "8", rate="25")
+    other = f"fleet.0.serving.placement={tmp_path / 'other.json'}"
 
-    serving = load_experiment(saved, [f"fleet.0.serving.placement={tmp_path / 'other.json'}"]).fleet[0].serving
+    serving = load_experiment(saved, [other]).fleet[0].serving
     assert serving is not None
     assert serving.placed is not None
-    assert (serving.batch_sizes, serving.placed.accelerator) == ((8,), "cuda-cores")
+    assert (serving.batch_sizes, serving.placed.accelerator, serving.rate_hz) == ((8,), "cuda-cores", 25.0)
+    given = load_experiment(saved, ["fleet.0.serving.rate_hz=30", other]).fleet[0].serving
+    assert given is not None
+    assert given.rate_hz == 30.0
+
+
+def test_other_batch_sizes_are_scaled_as_the_planned_one_and_what_was_not_planned_is_refused(
+    placed: Path, tmp_path: Path
+) -> None:
+    whole = load(tmp_path, batch_sizes=[1, 4, 64]).fleet[0].serving
+    assert whole is not None
+    assert whole.placed is not None
+    device = find(DEVICE)
+    top = stack_modes([device.maxn])
+    costs = average_inference_costs(device, whole, top)
+    by_layers = average_inference_costs(device, whole.model_copy(update={"placed": None}), top)
+    assert (costs.infer_s[0, 1], costs.power_w[0, 1]) == pytest.approx((whole.placed.batch_s, whole.placed.power_w))
+    for planned, layers in ((costs.infer_s, by_layers.infer_s), (costs.power_w, by_layers.power_w)):
+        assert planned[0] / planned[0, 1] == pytest.approx(layers[0] / layers[0, 1])
+
+    with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.batch_sizes: got \[1, 64\]; a list with 4"):
+        experiment_checks.check_experiment(load(tmp_path, batch_sizes=[1, 64]))
+    for network in ("resnet18", {"model": "resnet50", "input": [3, 64, 64]}):
+        with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.network: got resnet.*resnet50 for 3x224x224"):
+            experiment_checks.check_experiment(load(tmp_path, network=network))
+
+
+def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    assert Launcher(monkeypatch, capsys)("layers", "resnet18", "--json", "elsewhere/small.json").code == 0
+    for model, words in (("elsewhere/small.json", ()), ("resnet18", ("--input", "3x64x64"))):
+        plan(monkeypatch, capsys, tmp_path / "plan.json", "--on", "cuda-cores", "--batches", "4", *words, model=model)
+        experiment = load(tmp_path)
+        experiment_checks.check_experiment(experiment)
+        serving = experiment.fleet[0].serving
+        assert serving is not None
+        assert serving.network is not None
+        assert serving.network.model in (str(tmp_path / "elsewhere" / "small.json"), "resnet18")
+        assert serving.network.input == ((3, 64, 64) if words else (3, 224, 224))
+
+
+def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f"cuda-cores,{batch},fp32,{rate},{watts}" for batch, rate, watts in ((1, 90, 2.6), (4, 150, 2.8), (8, 180, 2.9))
+    ]
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(["instances,batch_sizes,precisions,images_per_s,watts", *rows]), encoding="utf-8")
+    words = ("--on", "cuda-cores", "--batches", "8", "--measurements", str(table))
+    chosen = json.loads(plan(monkeypatch, capsys, tmp_path / "plan.json", *words, rate="1").read_text())["chosen"]
+    assert chosen["power_w"] < find(DEVICE).idle_w.value
+
+    serving = load(tmp_path).fleet[0].serving
+    assert serving is not None
+    assert serving.placed is not None
+    assert serving.placed.power_w == chosen["full_load_w"] > chosen["power_w"]
+
+
+def test_a_figure_of_a_plan_that_cannot_be_is_one_line(placed: Path, tmp_path: Path) -> None:
+    content = json.loads(placed.read_text())
+    content["chosen"]["rate_hz"] = 0
+    placed.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.placement: got .*plan\.json with rate_hz 0; a file"):
+        load(tmp_path)
 
 
 def test_a_plan_that_works_beside_the_training_is_refused(
