@@ -38,7 +38,7 @@ def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Col
         TypeError: If a parameter is neither a field nor among ``others``, or both.
     """
     parts = [one for one in more.values() if isinstance(one, type)]
-    fields = {field.name for one in (record, *parts) for field in dataclasses.fields(one)}  # type: ignore[arg-type]
+    fields = {field.name for one in (record, *parts) for field in dataclasses.fields(one)}
     if odd := (parameters.keys() - fields) ^ set(others):
         raise TypeError(f"{record.__name__}: {', '.join(sorted(odd))} must be a field or among the others")
     made = {name: _fill(one, parameters) if isinstance(one, type) else one for name, one in more.items()}
