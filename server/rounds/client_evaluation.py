@@ -78,14 +78,7 @@ def evaluate_on_clients(
     rows = tuple(
         _build_row(start, parts[name], seconds)
         if name in parts
-        else EvaluationRow(
-            number,
-            name,
-            devices[name],
-            replies[name].answer.error or "no answer",
-            start_s=fleet.clock_s,
-            end_s=fleet.clock_s,
-        )
+        else _build_failed_row(start, name, devices[name], replies[name].answer.error or "no answer")
         for name in sorted(names)
     )
     idle = [name for name in availability.names if name not in parts]
@@ -125,6 +118,10 @@ def _find_parts(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict
         for name, answer in answers.items()
         if (report := answer.evaluation) is not None
     }
+
+
+def _build_failed_row(start: RoundStart, name: str, device: str, error: str) -> EvaluationRow:
+    return EvaluationRow(start.number, name, device, error, start_s=start.start_s, end_s=start.start_s)
 
 
 def _build_row(start: RoundStart, part: _EvaluationPart, seconds: float) -> EvaluationRow:
