@@ -121,7 +121,7 @@ def _find_parts(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict
 
 
 def _build_failed_row(start: RoundStart, name: str, device: str, error: str) -> EvaluationRow:
-    return EvaluationRow(start.number, name, device, error, start_s=start.start_s, end_s=start.start_s)
+    return EvaluationRow(start.round, name, device, error, start_s=start.start_s, end_s=start.start_s)
 
 
 def _build_row(start: RoundStart, part: _EvaluationPart, seconds: float) -> EvaluationRow:
