@@ -48,7 +48,8 @@ def _build_reply(message: Message, context: Context) -> Message:
     ask = from_json(RequestMessage, str(request["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
-    folder = str(context.run_config.get("folder", ""))
+    # The folder of a run config that names no board is a path on the server's machine.
+    folder = "" if "index" in request else str(context.run_config.get("folder", ""))
     answer, trained = _compute_answer(
         experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
     )

@@ -83,6 +83,11 @@ class WorkerFailed(BoardError):
         super().__init__(text)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error's text for the user; the name of its class comes first unless fedge raised it deliberately."""
+    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+
+
 def try_call(call: Callable[[], T]) -> T | Exception:
     """Return a call's result, or the exception that it raised: one client's failure must not end another's work."""
     try:

@@ -776,9 +776,24 @@ class EvaluationReport:
     link: LinkUse
 
     @property
+    def parts(self) -> tuple[Measurement, ...]:
+        """Return the whole work as a single part."""
+        return (self.measured,)
+
+    @property
+    def work_s(self) -> float:
+        """Return the seconds of the evaluation itself."""
+        return self.measured.work_s
+
+    @property
+    def work_j(self) -> float:
+        """Return the energy of ``work_s`` in joules."""
+        return self.measured.work_j
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds from the request to the reply."""
-        return self.link.down_s + self.measured.work_s + self.link.up_s
+        return self.link.down_s + self.work_s + self.link.up_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class ReplyMessage:
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
-        handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
+        handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
         evaluation: Report of an evaluation.
     """
 

@@ -25,7 +25,7 @@ from fedge.telemetry import run_folder
 from fedge.wire import ReplyMessage
 from server.run import run_experiment
 from server.transport.client_port import IncomingReply, OutgoingRequest, ReplyPredicate, never_enough
-from server.transport.grid_port import POLL_S
+from server.transport.grid_port import POLL_S, REJECTED_TEXT, poll, push
 from server.transport.message_codec import address_request, decode_reply, encode_request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,17 +82,16 @@ class EmulatingNodes:
     ) -> Mapping[str, IncomingReply]:
         nodes = self._nodes()
         messages = [self._encode(next(nodes), board, question) for board, question in questions.items()]
-        began_s = self._clock.now_s()
-        boards = dict(zip(self._grid.push_messages(messages), questions, strict=True))
-        replies: dict[str, IncomingReply] = {}
-        while boards and self._clock.now_s() - began_s < timeout_s:
-            for message in self._grid.pull_messages(list(boards)):
-                board = boards.pop(message.metadata.reply_to_message_id)
+        ends_s = self._clock.now_s() + timeout_s
+        sent = list(zip(push(self._grid, messages), questions, strict=True))
+        errors = {board: f"no reply within {timeout_s:.4g} s" if sent_id else REJECTED_TEXT for sent_id, board in sent}
+        replies = {board: IncomingReply(ReplyMessage(board, error=error)) for board, error in errors.items()}
+        waiting = {sent_id: board for sent_id, board in sent if sent_id}
+        for pulled in poll(self._grid, self._clock, waiting, ends_s):
+            for message in pulled:
+                board = waiting.pop(message.metadata.reply_to_message_id)
                 replies[board] = decode_reply(board, message)
-            if boards:
-                self._clock.sleep_s(POLL_S)
-        silence = f"no reply within {timeout_s:.4g} s"
-        return {board: replies.get(board, IncomingReply(ReplyMessage(board, error=silence))) for board in questions}
+        return replies
 
     def _nodes(self) -> cycle[int]:
         """Return the connected nodes in turn, without an end; wait for the first one."""

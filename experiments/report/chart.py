@@ -206,10 +206,20 @@ def error_bars(
     return {"type": "data", **both, "color": colour, "thickness": 1.5, "width": 0, **more}
 
 
-def legend_layout(entries: int, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart."""
+AXIS_PX = 48
+"""Height of an axis' ticks and title."""
+
+
+def legend_layout(entries: int, labels: Sequence[str] = (), plot_px: float = 5 * AXIS_PX) -> dict[str, Any]:
+    """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart.
+
+    Args:
+        entries: Number of entries.
+        labels: Their texts.
+        plot_px: Height of the plot between its axes, in pixels.
+    """
     crowded = entries > 6 or sum(len(label) + 6 for label in labels) > 200
-    return {**LEGEND, "y": -0.2, "yanchor": "top"} if crowded else dict(LEGEND)
+    return {**LEGEND, "y": -AXIS_PX / plot_px, "yanchor": "top"} if crowded else dict(LEGEND)
 
 
 def xy_layout(

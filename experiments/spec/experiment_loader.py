@@ -22,6 +22,7 @@ from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
 from fedge.worker.builtin_tasks import TASKS
+from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
 
@@ -399,20 +400,44 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
         return _add_task_layers(experiment, where)
     counted = _count_layers(work.network, f"{where}: workload.network")
     if work.network.layers is None:
-        counted = counted.model_copy(update={"channels": _find_trained_channels(counted.model, work.task)})
+        counted = counted.model_copy(update={"channels": _find_trained_channels(experiment)})
     return experiment.model_copy(update={"workload": work.model_copy(update={"network": counted})})
 
 
-def _find_trained_channels(model: str, task: str) -> str | None:
+def _find_trained_channels(experiment: Experiment) -> str | None:
     """Return as JSON the channels of a variant of the task's own network, which is trained pruned; None for others."""
-    path = Path(model)
+    task, network = experiment.workload.task, experiment.workload.network
+    assert network is not None
+    path = Path(network.model)
     if path.suffix != ".json" or json.loads(path.read_text(encoding="utf-8")).get("format") != VARIANT_FORMAT:
         return None
     variant = read_variant(path)
     of_file = task.endswith(TASK_FILE_SUFFIX) and variant.model.startswith(f"{Path(task).stem}:")
     if not of_file and variant.model != task:
         return None
-    return json.dumps(variant_to_dict(variant)["channels"], separators=(",", ":"))
+    channels = variant_to_dict(variant)["channels"]
+    if of_file and not _is_cut_from_task(experiment, channels, variant.cost.parameters):
+        return None
+    return json.dumps(channels, separators=(",", ":"))
+
+
+def _is_cut_from_task(experiment: Experiment, channels: dict[str, Any], parameters: int) -> bool:
+    """Return whether a plan leaves so many parameters of the network of the experiment's own task file.
+
+    The variant names a function of the file, or of another file of this name, which may build any network. A task that
+    cannot be loaded here is taken for its network: its boards, or the checks of a run, refuse a plan that does not fit.
+    """
+    from fedge.worker.tasks import cut_task
+
+    try:
+        trainer = cast("ImageTask", load_experiment_task(experiment)).trainer
+    except Exception:  # noqa: BLE001 -- the user's own task
+        return True
+    try:
+        module = cut_task(trainer.task, channels).build(trainer.shape)
+    except Refusal:
+        return False
+    return sum(each.numel() for each in module.parameters()) == parameters
 
 
 def _count_service(entry: FleetEntry, where: str) -> FleetEntry:

@@ -7,17 +7,23 @@ twice; an inference service's rate and latency must be sustainable. What is pred
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.emulated import partition_samples
 from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.evaluation import describe_evaluation
-from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
+from fedge.client.inference_service import (
+    average_inference_costs,
+    build_demand,
+    describe_service,
+    first_step_s,
+    price_inference,
+)
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
@@ -95,29 +101,33 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    _check_possible(experiment, f"{MEMORY_FIELD}.widths", experiment.workload.memory.widths or (1.0,))
+    if experiment.workload.memory.widths is not None:
+        _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
     for i, entry in enumerate(experiment.fleet):
-        _check_possible(experiment, f"fleet[{i}].width", (entry.width,))
+        _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
             cost = entry.cost or experiment.workload.cost
             right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
             raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_possible(experiment: Experiment, where: str, widths: Sequence[float]) -> None:
+def _check_possible(experiment: Experiment, where: str, value: float | list[float], full: float | list[float]) -> None:
+    """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name
+    widths = value if isinstance(value, list) else [value]
     if min(widths) == 1.0:
         return
     if not can_narrow_clients(experiment):
         who, other = strategy, f"a strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
         if experiment.mods:
             who, other = f"the mod {experiment.mods[0].name}", "no mods"
-        right = f"1, because {who} compares or clips whole updates, which a narrow network's is not; or {other}"
-        raise BadInput(where, format_value(list(widths)), right)
+        why = f"because {who} compares or clips whole updates, which a narrow network's is not"
+        right = f"{format_value(full)}, {why}; or {other}"
+        raise BadInput(where, format_value(value), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        right = f"1, because the network of {work.task} cannot be narrowed ({why})"
-        raise BadInput(where, format_value(list(widths)), right)
+        right = f"{format_value(full)}, because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(where, format_value(value), right)
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
@@ -253,7 +263,7 @@ def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
     """Estimate the costs of the service's batch sizes; messages are prefixed with the field."""
     try:
-        return average_inference_costs(kind.spec, spec, kind.average.modes)
+        return average_inference_costs(kind.spec, describe_service(spec), kind.average.modes)
     except UnknownName as error:
         known = sorted({*error.known, *list_known_workloads()})
         raise UnknownName(f"{where}.cost", spec.cost, tuple(known)) from error
@@ -312,6 +322,8 @@ def check_evaluation(experiment: Experiment) -> None:
         return
     if not hasattr(load_experiment_task(experiment), "test_labels"):
         raise BadInput(where, repr(spec.by), f"server: the task {task} has no test samples to divide among clients")
+    if experiment.backend != "fleet":  # real boards may have data of their own
+        _check_test_shares(experiment)
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
             got = f"{spec.by!r}, with an inference service at fleet[{i}].serving"
@@ -324,8 +336,18 @@ def check_evaluation(experiment: Experiment) -> None:
             raise BadInput(where, f"{spec.by!r}, but inference with {error.got} has no cost", right) from error
 
 
+def _check_test_shares(experiment: Experiment) -> None:
+    """Raise ``BadInput`` if a client gets no samples of the test set, naming the first of such clients."""
+    shares = partition_samples(experiment.model_dump_json())
+    without = [board.name for board, (_, test) in zip(list_boards(experiment), shares, strict=True) if not len(test)]
+    if without:
+        got = f"{experiment.evaluation.by!r}, but {without[0]} gets no test samples"
+        more = f" ({len(without)} of {len(shares)} clients get none)" if len(without) > 1 else ""
+        raise BadInput("evaluation.by", got + more, "server, fewer clients, or a more even data.partition")
+
+
 def _price_evaluation(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> CostProfile:
-    return price_service(device, describe_evaluation(experiment.workload, board.entry))[0]
+    return price_inference(device, describe_evaluation(experiment.workload, board.entry))[0]
 
 
 def evaluation_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
@@ -341,7 +363,7 @@ def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, 
     spec = board.entry.serving
     if spec is None:
         return {}
-    costs = price_service(device, spec)
+    costs = price_inference(device, describe_service(spec))
     label = weakest_label(cost.label for cost in costs)
     if spec.placed is None:
         return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}

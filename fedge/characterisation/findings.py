@@ -108,7 +108,7 @@ class FindingFigure:
 
 @dataclass(frozen=True, slots=True)
 class FindingStatement:
-    """What a finding states, for one of ``TEMPLATES``.
+    """The content of a finding, for one of ``TEMPLATES``.
 
     Attributes:
         template: Key of the template.

@@ -12,8 +12,7 @@ from typing import Any
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
-from fedge.client.evaluation import check_samples
-from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
+from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand, describe_service
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
 from fedge.client.step_accounting import count_steps
@@ -96,7 +95,6 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
     if experiment.evaluation.by == "server":
         return data
     test = split_test(shares, labels, sources.class_labels(data.test_y))[index]
-    check_samples(len(test))
     return data._replace(test_x=data.test_x[test], test_y=data.test_y[test])
 
 
@@ -172,7 +170,7 @@ def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, c
     demand = build_demand(spec)
     return ExpectedService(
         demand,
-        average_inference_costs(device, spec, candidates),
+        average_inference_costs(device, describe_service(spec), candidates),
         idle_w=mode_idle_power_w(device, workload, candidates),
         one_batch_size=True,
     )

@@ -55,7 +55,7 @@ from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, bu
 from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
-from fedge.errors import FedgeError
+from fedge.errors import describe_error
 from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
@@ -135,12 +135,12 @@ def _dump_experiment(experiment: Experiment) -> str:
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
     experiment = Experiment.model_validate_json(experiment_json)
-    share, test_share = _partition_samples(experiment_json)[index]
+    share, test_share = partition_samples(experiment_json)[index]
     return build_client(experiment, list_boards(experiment)[index], share, test_share)
 
 
 @lru_cache(maxsize=4)
-def _partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+def partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
     """Return every client's training samples, and its test samples if clients evaluate."""
     experiment = Experiment.model_validate_json(experiment_json)
     task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
@@ -274,8 +274,7 @@ def _ask_answer(task: ClientTask) -> Asking[Answer]:
             return (yield from run_attempts(setup, request, running.run_attempt, open_device))
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
-        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
-        return ReplyMessage(name, error=reason), None
+        return ReplyMessage(name, error=describe_error(error)), None
 
 
 def open_board(client: EmulatedClient, seed: int, conditions: RoundConditions) -> EmulatedBoard:

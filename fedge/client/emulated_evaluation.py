@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from fedge.client.client_setup import ClientSetup, plan_conditions
 from fedge.client.emulated_service import cached_average_costs
-from fedge.client.evaluation import answer_evaluation, check_samples, describe_evaluation
+from fedge.client.evaluation import answer_evaluation, describe_evaluation
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import EmulatedBoard
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
 from fedge.devices.thermal_model import build_thermal_model
+from fedge.errors import FedgeError
 from fedge.experiment import Experiment, choose_training_device
 from fedge.seeds import make_generator
 from fedge.types import NamedArrays
@@ -31,12 +32,11 @@ def evaluate_emulated(
     arrays: NamedArrays,
     share: NDArray[np.int64],
 ) -> ReplyMessage:
-    """Evaluate ``arrays`` on the test samples ``share`` and return the reply of an emulated board.
+    """Evaluate ``arrays`` on the test samples ``share``, at least one, and return the reply of an emulated board.
 
     Raises:
-        BadInput: The share is empty.
+        FedgeError: The task gives no result.
     """
-    check_samples(len(share))
     name, entry, state = setup.board.name, setup.board.entry, request.state
     surface, batch_size = _draw_surface(experiment, setup, kind)
     board = EmulatedBoard(
@@ -50,8 +50,10 @@ def evaluate_emulated(
 
     def evaluate() -> tuple[float, float, int]:
         task = load_experiment_task(experiment, choose_training_device(experiment))
-        loss, accuracy = task.evaluate(arrays, share) or (math.nan, math.nan)
-        return loss, accuracy, len(share)
+        result = task.evaluate(arrays, share)
+        if result is None:
+            raise FedgeError(f"the task {experiment.workload.task} has test samples but evaluates no model on them")
+        return *result, len(share)
 
     reply = answer_evaluation(setup, request, board, batches=math.ceil(len(share) / batch_size), evaluate=evaluate)
     assert reply.state is not None
@@ -60,8 +62,8 @@ def evaluate_emulated(
 
 def _draw_surface(experiment: Experiment, setup: ClientSetup, kind: BoardKind) -> tuple[ModeSurface, int]:
     """Return the board's true time and power of a batch, and the batch size."""
-    spec = describe_evaluation(experiment.workload, setup.board.entry)
-    average, spreads = cached_average_costs(setup.board.entry.device, spec, kind.average.modes)
+    work = describe_evaluation(experiment.workload, setup.board.entry)
+    average, spreads = cached_average_costs(setup.board.entry.device, work, kind.average.modes)
     column = ModeSurface(average.modes, average.infer_s[:, 0], average.power_w[:, 0], kind.average.idle_w)
     rng = make_generator(experiment.seed, setup.board.name, "evaluation")
-    return draw_board_surface(column, *spreads[0], rng), spec.batch_sizes[0]
+    return draw_board_surface(column, *spreads[0], rng), work.batch_sizes[0]

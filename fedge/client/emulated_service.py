@@ -17,7 +17,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.client.inference_service import RoundService, build_demand, inference_costs_and_spreads
+from fedge.client.inference_service import (
+    InferenceWork,
+    RoundService,
+    build_demand,
+    describe_service,
+    inference_costs_and_spreads,
+)
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import (
@@ -88,7 +94,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     if spec is None:
         return None
     demand = build_demand(spec)
-    average, spreads = cached_average_costs(board.entry.device, spec, kind.average.modes)
+    average, spreads = cached_average_costs(board.entry.device, describe_service(spec), kind.average.modes)
     columns = []
     for i, spread in enumerate(spreads):
         column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
@@ -101,10 +107,10 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
 
 @lru_cache(maxsize=64)
 def cached_average_costs(
-    device: str, spec: ServingSpec, modes: Modes
+    device: str, work: InferenceWork, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
     """Return ``inference_costs_and_spreads`` of a board of the catalogue."""
-    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), spec, modes)
+    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), work, modes)
 
 
 def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 
 from fedge.client.client_setup import ClientSetup
-from fedge.errors import BadInput
-from fedge.experiment import FleetEntry, ServingSpec, WorkloadSpec
+from fedge.client.inference_service import InferenceWork
+from fedge.experiment import FleetEntry, WorkloadSpec
 from fedge.protocols import Device
 from fedge.types import EvaluationReport, PowerMode
 from fedge.wire import ReplyMessage, RequestMessage
@@ -16,17 +16,10 @@ MAX_BATCH = 64
 """Largest batch that is priced: the largest one for which inference was measured."""
 
 
-def describe_evaluation(work: WorkloadSpec, entry: FleetEntry) -> ServingSpec:
+def describe_evaluation(work: WorkloadSpec, entry: FleetEntry) -> InferenceWork:
     """Return what a batch of an evaluation is priced as: inference with the network whose steps are priced."""
     network = work.network if entry.cost is None else None
-    size = min(work.batch_size, MAX_BATCH)
-    return ServingSpec(cost=entry.cost or work.cost, rate_hz=1.0, latency_s=1.0, batch_sizes=(size,), network=network)
-
-
-def check_samples(count: int) -> None:
-    """Raise ``BadInput`` if a client has no test samples."""
-    if count == 0:
-        raise BadInput("evaluation.by", "a client without test samples of its classes", "fewer clients, or server")
+    return InferenceWork(entry.cost or work.cost, network, (min(work.batch_size, MAX_BATCH),))
 
 
 def choose_evaluation_mode(setup: ClientSetup, request: RequestMessage) -> PowerMode:

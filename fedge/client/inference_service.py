@@ -18,7 +18,7 @@ from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
-from fedge.experiment import PlacedBatchSpec, ServingSpec
+from fedge.experiment import NetworkSpec, PlacedBatchSpec, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.pareto import find_nearest_row
 from fedge.physics import time_power_model
@@ -36,40 +36,59 @@ from fedge.serving.standing_service import (
 from fedge.types import DeviceSpec, Floats, LayerWork, Measurement, Modes, PowerMode, Predictions
 
 
-def price_service(device: DeviceSpec, spec: ServingSpec) -> list[CostProfile]:
-    """Return the cost of every batch size of a service: by the name of its cost, or from the layers of its network.
+@dataclass(frozen=True, slots=True)
+class InferenceWork:
+    """What is inferred: a network, or one that the name of a cost stands for, in batches of ascending sizes.
+
+    Attributes:
+        placed: A planned batch at the top clocks, to which the costs are scaled; None without a plan.
+    """
+
+    cost: str
+    network: NetworkSpec | None
+    batch_sizes: tuple[int, ...]
+    placed: PlacedBatchSpec | None = None
+
+
+def describe_service(spec: ServingSpec) -> InferenceWork:
+    """Return what a fleet entry's ``serving`` section infers."""
+    return InferenceWork(spec.cost, spec.network, build_demand(spec).batch_sizes, spec.placed)
+
+
+def price_inference(device: DeviceSpec, work: InferenceWork) -> list[CostProfile]:
+    """Return the cost of every batch size: by the name of its cost, or from the layers of its network.
 
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    network = find_service_network(spec)
-    layers = None if network is None else LayerWork(spec.cost, sum_layers(network), loading="cached")
-    specs, sizes = catalogue.load_catalogue(), build_demand(spec).batch_sizes
-    return [estimate_inference_cost(device, spec.cost, size, specs, layers=layers) for size in sizes]
+    network = find_inferred_network(work.cost, work.network)
+    layers = None if network is None else LayerWork(work.cost, sum_layers(network), loading="cached")
+    specs = catalogue.load_catalogue()
+    return [estimate_inference_cost(device, work.cost, size, specs, layers=layers) for size in work.batch_sizes]
 
 
-def find_service_network(spec: ServingSpec) -> NetworkCost | None:
-    """Return the network of a service, or None if its layers are not known."""
-    return find_known_network(spec.cost) if spec.network is None else network_from_spec(spec.network)
+def find_inferred_network(cost: str, network: NetworkSpec | None) -> NetworkCost | None:
+    """Return ``network``, or the one that the name ``cost`` stands for; None if its layers are not known."""
+    return find_known_network(cost) if network is None else network_from_spec(network)
 
 
-def average_inference_costs(device: DeviceSpec, spec: ServingSpec, modes: Modes) -> InferenceCosts:
+def average_inference_costs(device: DeviceSpec, work: InferenceWork, modes: Modes) -> InferenceCosts:
     """Return the batch costs of an average board in ``modes``.
 
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    return inference_costs_and_spreads(device, spec, modes)[0]
+    return inference_costs_and_spreads(device, work, modes)[0]
 
 
 def inference_costs_and_spreads(
-    device: DeviceSpec, spec: ServingSpec, modes: Modes
+    device: DeviceSpec, work: InferenceWork, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
     """Return the batch costs of an average board and their spread between boards.
 
     Args:
         device: The board's specification.
-        spec: The service, of k batch sizes.
+        work: What is inferred, in k batch sizes.
         modes: The n modes.
 
     Returns:
@@ -78,12 +97,12 @@ def inference_costs_and_spreads(
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    profiles = price_service(device, spec)
+    profiles = price_inference(device, work)
     infer_s = [time_power_model.compute_step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
     power_w = [time_power_model.compute_power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
-    table = InferenceCosts(modes, build_demand(spec).batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
-    if spec.placed is not None:
-        table = _scale_to_plan(table, spec.placed, find_nearest_row(modes, device.maxn))
+    table = InferenceCosts(modes, work.batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
+    if work.placed is not None:
+        table = _scale_to_plan(table, work.placed, find_nearest_row(modes, device.maxn))
     return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from fedge.client.inference_service import find_service_network
+from fedge.client.inference_service import find_inferred_network
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload, find_known_layers, find_priced_network
 from fedge.costs.layers.network_cost import NetworkCost, narrow_network, sum_layers
@@ -193,7 +193,7 @@ def service_memory_mb(spec: ServingSpec | None) -> float:
     Inference frees activations once they are used, so the operator that reads and writes most sets them. 0 without
     a service, or if the layers of its network are not known.
     """
-    network = None if spec is None else find_service_network(spec)
+    network = None if spec is None else find_inferred_network(spec.cost, spec.network)
     if spec is None or network is None:
         return 0.0
     return network.inference_memory_mb(max(spec.batch_sizes))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from fedge.client import installed_service, real_round, run_claim
 from fedge.client.board_session import open_session
 from fedge.devices.node_settings import NodeSettings
-from fedge.errors import FedgeError
+from fedge.errors import describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
@@ -81,10 +81,13 @@ def answer_request(
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
             open_session(experiment, settings) as session,
         ):
-            if request.kind in {"front", "evaluate"}:
-                return real_round.answer_briefly(session, request, arrays or {})
-            with open_round_reporter(settings, request, session.steps) as reporter:
-                reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
+            if request.kind == "front":
+                reply, trained = real_round.answer_front(session, request)
+            elif request.kind == "evaluate":
+                reply, trained = real_round.evaluate_model(session, request, arrays or {})
+            else:
+                with open_round_reporter(settings, request, session.steps) as reporter:
+                    reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
         return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
@@ -98,4 +101,4 @@ def explain_error(error: BaseException, settings: NodeSettings) -> str:
     )
     if full is not None:
         return f"no space left on {settings.board} ({full.filename or settings.state_dir}): free some"
-    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+    return describe_error(error)

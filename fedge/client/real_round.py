@@ -47,11 +47,6 @@ OOM, DIED, NARROW = "oom", "died", "narrow"
 # Kinds of worker errors: out of memory (the worker goes on), worker died, network cannot be narrowed.
 
 
-def answer_briefly(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:
-    """Answer a request that is no round: for the first offer, or for an evaluation of ``arrays``."""
-    return answer_front(session, request) if request.kind == "front" else answer_test(session, request, arrays)
-
-
 def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     """Return the client's first offer and its number of samples, before any round."""
     with session.here.board.hold():
@@ -63,7 +58,7 @@ def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     return ReplyMessage(session.board.name, front=front, samples=session.samples, recorded=session.recorded), None
 
 
-def answer_test(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:
+def evaluate_model(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:
     """Evaluate the model on the board's test samples.
 
     Raises:

@@ -134,13 +134,16 @@ class JetsonBoard:
         mode = self._mode or self._read_mode()
         since_s = seen_s = self._clock.now_s()
         chunks, energies = list[TimedChunk](), list[Energy]()
-        while (count := count_next_steps(chunks, steps, limit_s)) > 0:
+        last, left, spent_s = None, steps, 0.0
+        while (count := count_next_steps(last, left, None if limit_s is None else limit_s - spent_s)) > 0:
             if seen_s - since_s >= ENERGY_WINDOW_S:  # up to the previous chunk, whose next sample has already arrived
                 energies.append(self._measure_energy(since_s, seen_s))
                 since_s = seen_s
             seen_s = self._clock.now_s()
             work(count)
-            chunks.append(TimedChunk(count, self._clock.now_s() - seen_s))
+            last = TimedChunk(count, self._clock.now_s() - seen_s)
+            chunks.append(last)
+            left, spent_s = left - count, spent_s + last.seconds
         energies.append(self._measure_energy(since_s, self._clock.now_s()))
         self._check_mode_kept(mode)
         return self._build_measurement(mode, chunks, join_windows(energies))

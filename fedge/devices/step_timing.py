@@ -47,21 +47,22 @@ class StepTiming:
     warm_up_s: float
 
 
-def count_next_steps(done: Sequence[TimedChunk], steps: int, limit_s: float | None) -> int:
-    """Return the number of steps of the next chunk; the first step is timed alone.
+def count_next_steps(last: TimedChunk | None, left: int, room_s: float | None) -> int:
+    """Return the number of steps of the next chunk; the first step is timed alone, and run whatever the limit.
 
-    At least one step is run in total, whatever the limit.
+    Args:
+        last: The previous chunk; None at the beginning.
+        left: The steps still to do.
+        room_s: Seconds until the time limit, if there is one.
 
     Returns:
         0 if the steps are done or the time is up.
     """
-    left = steps - sum(chunk.steps for chunk in done)
-    if not done or left <= 0:
+    if last is None or left <= 0:
         return min(1, max(0, left))
-    step_s = done[-1].step_s
+    step_s = last.step_s
     count = max(1, int(CHUNK_S / step_s)) if step_s > 0 else left
-    if limit_s is not None:
-        room_s = limit_s - sum(chunk.seconds for chunk in done)
+    if room_s is not None:
         count = min(count, int(room_s / step_s) if step_s > 0 else left)
     return max(0, min(count, left))
 

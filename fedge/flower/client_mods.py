@@ -7,7 +7,10 @@ have them: one record of arrays, one of settings, one of metrics.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+import random
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,12 +20,15 @@ from flwr.clientapp import mod as flower_mods
 from flwr.clientapp.typing import Mod
 
 from fedge import registry
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError, describe_error
 from fedge.experiment import Experiment, ModSpec
 from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.seeds import derive_seed
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
+from fedge.worker.subnetwork_arrays import array_shapes
+
+logger = logging.getLogger(__name__)
 
 MODS = {name: f"flwr.clientapp.mod:{name}" for name in flower_mods.__all__}
 NO_SECURE_AGGREGATION = (
@@ -62,7 +68,8 @@ def apply_mods(
 ) -> tuple[ReplyMessage, TrainResult | None]:
     """Return a client's answer after the experiment's mods; one without a training result stays as it is.
 
-    Noise that a mod draws from numpy's global generator follows from the experiment's seed, the board and the round.
+    Noise that a mod draws from a global generator (numpy's, torch's, Python's) follows from the experiment's seed, the
+    board and the round. A mod that fails, or sends what cannot be aggregated, makes an answer with ``error``.
 
     Args:
         experiment: The resolved experiment.
@@ -73,15 +80,38 @@ def apply_mods(
     reply, trained = answer
     if not experiment.mods or trained is None or arrays is None or reply.cut:
         return answer
-    mods = [build_mod(spec, f"mods[{i}]") for i, spec in enumerate(experiment.mods)]
     samples = 0 if reply.report is None else reply.report.samples
-    np.random.seed(derive_seed(experiment.seed, reply.board, request.round, "mods"))  # noqa: NPY002
-    sent = _run_chain(mods, request, arrays=arrays, trained=trained, samples=samples)
+    _seed_generators(derive_seed(experiment.seed, reply.board, request.round, "mods"))
+    try:
+        mods = [build_mod(spec, f"mods[{i}]") for i, spec in enumerate(experiment.mods)]
+        sent = _run_chain(mods, request, arrays=arrays, trained=trained, samples=samples)
+        return reply, _read_result(sent, trained, request.trainable)
+    except Exception as error:
+        logger.warning("a mod of %s failed in round %s", reply.board, request.round, exc_info=error)
+        return ReplyMessage(reply.board, error=f"a mod failed: {describe_error(error)}"), None
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed every global generator that a mod may draw from; torch's only where it is in use, as its import is slow."""
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def _read_result(sent: Message, trained: TrainResult, trainable: Sequence[str]) -> TrainResult:
+    """Return the training result with what the mods made of it; raises ``FedgeError`` if it is no result any more."""
     if sent.has_error():
-        return ReplyMessage(reply.board, error=f"a mod failed: {sent.error.reason}"), None
-    metrics: Mapping[str, Any] = next(iter(sent.content.metric_records.values()))
-    changed = from_array_record(next(iter(sent.content.array_records.values())))
-    return reply, TrainResult(
+        raise FedgeError(sent.error.reason)
+    metrics: Mapping[str, Any] = next(iter(sent.content.metric_records.values()), {})
+    if missing := sorted({LOSS, ACCURACY} - metrics.keys()):
+        raise FedgeError(f"what it sends has no {' and no '.join(missing)}")
+    record = next(iter(sent.content.array_records.values()), None)
+    changed = {} if record is None else from_array_record(record)
+    shapes = {name: np.atleast_1d(trained.arrays[name]).shape for name in trainable}
+    if array_shapes(changed) != shapes:
+        raise FedgeError(f"it sends arrays of the shapes {array_shapes(changed)}; the model has {shapes}")
+    return TrainResult(
         {name: np.reshape(changed.get(name, value), np.shape(value)) for name, value in trained.arrays.items()},
         float(metrics[LOSS]),
         float(metrics[ACCURACY]),

@@ -29,9 +29,10 @@ def build_message(content: RecordDict, message_type: str, node_id: int) -> Messa
 
 
 class HeldArray(Array):
-    """An ``Array`` that holds its values and is serialised only if its bytes are read; it cannot go into a message.
+    """An ``Array`` that holds its values and is serialised anew whenever its bytes are read.
 
-    A strategy in the process of its clients reads the values of every reply, and nobody its bytes.
+    Strategies read the values of replies, not their bytes. Flower names an object after its class, so another process
+    could not read it.
     """
 
     def __init__(self, values: NDArray[np.generic]) -> None:

@@ -253,13 +253,16 @@ def _run_gated_round(
     except TrainingEnded as ended:
         return ReplyMessage(setup.board.name, state=memory.state, error=f"not measured: {ended}")
     assert answer.report is not None
-    planned, measured = gate.done, answer.report.measured
+    measured = answer.report.measured
     if gate.try_end():  # as in most rounds: what follows the last step needs no mode of its own
         return answer
+    measured, tried = (
+        dataclasses.replace(measured, steps=measured.steps + 1),
+        gate.done,
+    )  # unmeasured: one like the others
     with here.board.use_mode(measured.mode):
         rest = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
-    more = gate.done - planned
-    if more:
+    if more := gate.done - tried:
         measured = merge_consecutive(measured, dataclasses.replace(rest, steps=more, step_s=rest.step_s / more))
     return dataclasses.replace(answer, report=dataclasses.replace(answer.report, measured=measured))
 

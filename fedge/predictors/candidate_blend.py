@@ -307,11 +307,7 @@ def _weigh_candidates(
     groups: Sequence[PriorGroup], posteriors: Sequence[QuantityPosterior], curves: Sequence[KnobCurve]
 ) -> CandidateBlend:
     logs = [posterior.log_evidence + group.log_credibility for group, posterior in zip(groups, posteriors, strict=True)]
-    finite = np.concatenate(logs)
-    finite = finite[np.isfinite(finite)]
-    if not len(finite):
-        raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
-    weights = [np.where(np.isfinite(one), np.exp(one - finite.max()), 0.0) for one in logs]
+    weights = weigh_logs(logs)
     total = sum(one[one >= MIN_RELATIVE_WEIGHT].sum() for one in weights)
     kept = list[CandidateGroup]()
     for curve, posterior, own in zip(curves, posteriors, weights, strict=True):
@@ -320,3 +316,19 @@ def _weigh_candidates(
         if len(members):
             kept.append(CandidateGroup(curve, posterior.select(members), own[members] / total))
     return CandidateBlend(tuple(sorted(kept, key=lambda group: -group.weights[0])))
+
+
+def weigh_logs(logs: Sequence[Floats]) -> list[Floats]:
+    """Return the weights of candidates relative to the best one; 0 for those without a finite log weight.
+
+    Args:
+        logs: Log weights by group.
+
+    Raises:
+        BadInput: None is finite.
+    """
+    finite = np.concatenate(logs)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
+        raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
+    return [np.where(np.isfinite(one), np.exp(one - finite.max()), 0.0) for one in logs]

@@ -30,6 +30,7 @@ from fedge.predictors.candidate_blend import (
     QuantityPrediction,
     fit_pooled_boards,
     group_priors,
+    weigh_logs,
 )
 from fedge.types import Floats, Measurement, PowerMode, ProfileTable
 
@@ -115,7 +116,7 @@ class UpdatedBlend:
     def __init__(self, kind: _KindBlend, own: Sequence[OwnRows], count: int) -> None:
         self.kind, self.own, self.count = kind, own, count
         logs = kind.log_weights + np.concatenate([rows.log_evidence for rows in own])
-        weights = np.exp(logs - logs.max())
+        weights = weigh_logs([logs])[0]
         places = [(group, member) for group, rows in enumerate(own) for member in range(len(rows.log_evidence))]
         kept = [place for place in np.argsort(-weights, kind="stable") if weights[place] >= MIN_RELATIVE_WEIGHT]
         self.members = [places[place] for place in kept]
@@ -191,14 +192,14 @@ def fit_boards(
     """
     split = [split_by_board(every) for every in measurements]
     told = {
-        place: _KindQuestion(known.maxn, known.priors, known.references, peers)
+        place: _KindEvidence(known.maxn, known.priors, known.references, peers)
         for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
         if has_enough_peers(own, peers)
     }
     kinds = _fit_kinds(list(told.values()))
     fits: dict[int, BoardFit] = {
-        place: kinds[question].update(pool_measurements(split[place][0], question.maxn))
-        for place, question in told.items()
+        place: kinds[evidence].update(pool_measurements(split[place][0], evidence.maxn))
+        for place, evidence in told.items()
     }
     left = [place for place in range(len(measurements)) if place not in told]
     pooled = [pool_measurements(measurements[place], knowledge[place].maxn) for place in left]
@@ -207,7 +208,7 @@ def fit_boards(
 
 
 @dataclass(frozen=True, slots=True)
-class _KindQuestion:
+class _KindEvidence:
     """All that a ``KindFit`` depends on; the idle power of others is not known."""
 
     maxn: PowerMode
@@ -216,21 +217,21 @@ class _KindQuestion:
     measurements: tuple[Measurement, ...]
 
 
-_KIND_FITS: dict[_KindQuestion, KindFit] = {}
+_KIND_FITS: dict[_KindEvidence, KindFit] = {}
 """The last fits, the oldest first."""
 _MAX_KIND_FITS = 64
 
 
-def _fit_kinds(questions: Sequence[_KindQuestion]) -> dict[_KindQuestion, KindFit]:
-    """Return the fit for each question; those that are new are fitted together."""
-    known = {question: _KIND_FITS[question] for question in questions if question in _KIND_FITS}
-    new = [question for question in dict.fromkeys(questions) if question not in known]
-    seen = [pool_measurements(question.measurements, question.maxn) for question in new]
-    priors = [_group_kind_priors(question.maxn, question.priors, question.references) for question in new]
-    for question, pooled, fit in zip(new, seen, fit_pooled_boards(priors, seen), strict=True):
-        known[question] = _KIND_FITS[question] = KindFit(pooled, fit)
-    for question in list(_KIND_FITS)[:-_MAX_KIND_FITS]:
-        del _KIND_FITS[question]
+def _fit_kinds(evidence_of_kinds: Sequence[_KindEvidence]) -> dict[_KindEvidence, KindFit]:
+    """Return the fit for each evidence; those that are new are fitted together."""
+    known = {evidence: _KIND_FITS[evidence] for evidence in evidence_of_kinds if evidence in _KIND_FITS}
+    new = [evidence for evidence in dict.fromkeys(evidence_of_kinds) if evidence not in known]
+    seen = [pool_measurements(evidence.measurements, evidence.maxn) for evidence in new]
+    priors = [_group_kind_priors(evidence.maxn, evidence.priors, evidence.references) for evidence in new]
+    for evidence, pooled, fit in zip(new, seen, fit_pooled_boards(priors, seen), strict=True):
+        known[evidence] = _KIND_FITS[evidence] = KindFit(pooled, fit)
+    for evidence in list(_KIND_FITS)[:-_MAX_KIND_FITS]:
+        del _KIND_FITS[evidence]
     return known
 
 

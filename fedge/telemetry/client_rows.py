@@ -16,7 +16,7 @@ from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_rou
 from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.store_records import ClientRow, Status
-from fedge.types import Measurement, RoundReport
+from fedge.types import EvaluationReport, Measurement, RoundReport
 from fedge.wire import ReplyMessage
 
 
@@ -166,7 +166,7 @@ class CompletedWork:
         return sum(part.steps for part in self.parts)
 
 
-def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork:
+def compute_completed_work(report: RoundReport | EvaluationReport, until_s: float) -> CompletedWork:
     """Return the time and energy that a client had spent ``until_s`` seconds into the round.
 
     The parts of the report are taken to run one after the other.

@@ -16,10 +16,12 @@ class Completion:
 
     Attributes:
         at_s: Seconds from the start of the round; infinity for a real board that was cut off before it was done.
+        flat: True if its battery is empty then.
     """
 
     at_s: float
     error: str | None = None
+    flat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

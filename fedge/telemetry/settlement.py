@@ -16,7 +16,7 @@ from fedge.experiment import LateReplySpec
 from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
 from fedge.telemetry.lateness import Completion, classify_clients, compute_cutoff_s
 from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
-from fedge.types import RoundReport
+from fedge.types import EvaluationReport, RoundReport
 from fedge.wire import ReplyMessage
 
 LEFT_OUT_MESSAGE = (
@@ -75,7 +75,7 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     Lateness follows from the reported durations, never from when a message arrived, so that it is reproducible.
     """
     reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
-    endings = {board: _find_completion(opening, report) for board, report in reports.items()}
+    endings = {board: find_completion(opening, report, report.idle_w) for board, report in reports.items()}
     endings |= {board: Completion(math.inf) for board, answer in answers.items() if answer.cut}
     cut_s = compute_cutoff_s(late, opening.deadline_s)
     verdict = classify_clients(endings, cut_s, opening.wanted, opening.deadline_s or 0.0)
@@ -113,23 +113,23 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     )
 
 
-def _find_completion(opening: RoundStart, report: RoundReport) -> Completion:
+def find_completion(opening: RoundStart, report: RoundReport | EvaluationReport, idle_w: float) -> Completion:
     """Return when the client replies, or when it becomes unavailable or runs out of battery before that."""
     board = report.board
     away_s = opening.leaves_s.get(board, math.inf) - opening.start_s
     charge = opening.charges.get(board)
-    empty_s = None if charge is None else battery.time_to_empty_s(charge, _list_power_phases(report))
+    empty_s = None if charge is None else battery.time_to_empty_s(charge, _list_power_phases(report, idle_w))
     if empty_s is not None and empty_s < min(away_s, report.busy_s):
-        return Completion(empty_s, f"its battery was empty after {empty_s:.1f} s")
+        return Completion(empty_s, f"its battery was empty after {empty_s:.1f} s", flat=True)
     if away_s < report.busy_s:
         return Completion(away_s, f"went away after {away_s:.1f} s")
     return Completion(report.busy_s)
 
 
-def _list_power_phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
+def _list_power_phases(report: RoundReport | EvaluationReport, idle_w: float) -> tuple[tuple[float, float], ...]:
     """Seconds and mean power in watts of consecutive phases: download, every part of the work, upload."""
     link = report.link
-    link_w = report.idle_w + link.radio_j / max(link.down_s + link.up_s, 1e-12)
+    link_w = idle_w + link.radio_j / max(link.down_s + link.up_s, 1e-12)
     work = ((part.work_s, part.power_w) for part in report.parts)
     return ((link.down_s, link_w), *work, (link.up_s, link_w))
 
@@ -157,7 +157,7 @@ def _build_part(
             error += f"; {ending.error or 'its result joins a later round'}"
     elif status == "cancelled":
         error = f"stopped after {round_s:.1f} s: enough others were done"
-    flat = _is_lost(ending, until_s) and "battery" in (ending.error or "")
+    flat = ending.flat and _is_lost(ending, until_s)
     return ClientPart(status, error=error, until_s=until_s, round_s=round_s, whole=whole, flat=flat)
 
 

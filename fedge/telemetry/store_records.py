@@ -189,7 +189,7 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """One board's evaluation of the model of a round; the board's figures are 0 and None if it has an ``error``."""
+    """One board's evaluation of the model of a round; one with an ``error`` has no result, but the energy until it."""
 
     round: int
     board: str

@@ -242,9 +242,14 @@ def _check_scale(where: str, whole: Data) -> None:
         raise BadSource(where, got, f"one of each per channel ({channels}), sd above 0")
 
 
+def _has_samples(part: str, array: "NDArray[Any]") -> bool:
+    """Return whether there is a sample with a number in it; a client without test samples can still train."""
+    return array.ndim > 0 and all(array.shape[1:]) and (part == "test" or len(array) > 0)
+
+
 def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
     for name, array, types in ((part + "_x", x, FREE_SAMPLES), (part + "_y", y, FREE_LABELS)):
-        if not isinstance(array, np.ndarray) or str(array.dtype) not in types or not array.size or not array.ndim:
+        if not isinstance(array, np.ndarray) or str(array.dtype) not in types or not _has_samples(part, array):
             got = "{} {}".format(name, getattr(array, "dtype", type(array).__name__))
             raise BadSource(where, got, "at least one sample, as a numpy array of {}".format(" or ".join(types)))
     if len(x) != len(y):
@@ -260,13 +265,13 @@ def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
     for name, array in ((part + "_x", x), (part + "_y", y)):
         if not isinstance(array, np.ndarray):
             raise BadSource(where, f"{name} of type {type(array).__name__}", "a numpy array")
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != x.shape[3] or not x.size:
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != x.shape[3] or not _has_samples(part, x):
         right = "uint8 of shape (n, channels, side, side), pixels from 0 to 255, at least one image"
         raise BadSource(where, f"{part}_x {x.dtype} of shape {x.shape}", right)
     if y.dtype != np.int64 or y.shape != x.shape[:1]:
         right = f"int64 of shape ({len(x)},), one label per image"
         raise BadSource(where, f"{part}_y {y.dtype} of shape {y.shape}", right)
-    if y.min() < 0 or y.max() >= classes:
+    if len(y) and (y.min() < 0 or y.max() >= classes):
         got = f"{part}_y from {y.min()} to {y.max()} for {classes} classes"
         raise BadSource(where, got, f"labels from 0 to {classes - 1}")
 

@@ -243,13 +243,16 @@ class Trainer:
 
         Raises:
             JobStopped: ``stop`` was true.
-            BadCall: The arrays belong to another model.
+            BadCall: The arrays belong to another model, or there are no test samples.
         """
+        chosen = None if share is None else torch.from_numpy(share)
+        test_x, test_y = (each if chosen is None else each[chosen] for each in (self._test_x, self._test_y))
+        if not len(test_y):
+            needed = "at least one: fewer clients, so that each has some of the test set, or evaluation.by: server"
+            raise BadCall("evaluate", "no test samples", needed)
         self._load_network(arrays)
         self._net.eval()
         loss, right = 0.0, 0.0
-        chosen = None if share is None else torch.from_numpy(share)
-        test_x, test_y = (each if chosen is None else each[chosen] for each in (self._test_x, self._test_y))
         with torch.no_grad():
             batch = self._choose_test_batch(test_x)
             for start in range(0, len(test_y), batch):

@@ -29,6 +29,8 @@ class ImageTask:
     def __init__(self, task: TrainingTask, data: Data, device: str = "cpu") -> None:
         with _translate_refusals():
             self.trainer = Trainer(task, data, device, threads=1)
+        if not self.trainer.n_test:
+            raise BadInput("workload.task", "a data set without test samples", "at least one, to evaluate the model")
         self.labels: NDArray[np.int64] = self.trainer.labels
         self.test_labels: NDArray[np.int64] = self.trainer.test_labels
         self.groups: NDArray[np.int64] | None = self.trainer.groups

@@ -24,7 +24,7 @@ def find_rate(work: WorkloadSpec, number: int) -> float:
     """
     if work.schedule is None:
         return work.learning_rate
-    known, following = _open_rates(work.learning_rate, work.schedule.model_dump_json())
+    known, following = _open_rates(work.learning_rate, work.schedule.name, tuple(work.schedule.options.items()))
     try:
         known.extend(islice(following, max(0, number - len(known))))
     except BadInput:
@@ -41,9 +41,9 @@ def check_schedule(work: WorkloadSpec, rounds: int) -> None:
 
 
 @lru_cache(maxsize=8)
-def _open_rates(first: float, schedule: str) -> tuple[list[float], Iterator[float]]:
+def _open_rates(first: float, name: str, options: tuple[tuple[str, Any], ...]) -> tuple[list[float], Iterator[float]]:
     """Return a schedule's rates so far, at first none, and an iterator of those that follow."""
-    return [], _iter_rates(first, ScheduleSpec.model_validate_json(schedule))
+    return [], _iter_rates(first, ScheduleSpec(name=name, options=dict(options)))
 
 
 def _iter_rates(first: float, spec: ScheduleSpec) -> Iterator[float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedge.errors import FedgeError, RunFailed
+from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import EventRow
@@ -96,8 +96,9 @@ def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None
     try:
         yield
     except Exception as error:
-        reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
-        raise RunFailed(f"round {number}: strategy {experiment.strategy.name} failed: {reason}") from error
+        raise RunFailed(
+            f"round {number}: strategy {experiment.strategy.name} failed: {describe_error(error)}"
+        ) from error
 
 
 def describe_failures(errors: Mapping[str, str]) -> str:

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import available_energy_j
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
-from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures
+from fedge.telemetry.client_rows import RoundStart, compute_completed_work
+from fedge.telemetry.lateness import Completion
+from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, find_completion
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
+from fedge.wire import ClientState
 from server.accounting.idle_energy import charge_idle_clients
 from server.aggregation.aggregator import Aggregator
+from server.aggregation.result_merger import report_strategy_errors
 from server.rounds.client_requests import UNKNOWN_STATE, FleetRequests
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
 from server.state.fleet_availability import FleetAvailability, get_idle_w
@@ -48,41 +52,46 @@ def evaluate_on_clients(
 ) -> ClientEvaluation:
     """Let clients evaluate the model of round ``number``, if it is due; the clock moves to the end of the last one.
 
-    A client that fails, or goes away before it is done, leaves a row with the reason.
+    A client that fails, goes away or empties its battery before it is done leaves a row with the reason.
     """
     experiment = requests.experiment
     names = choose_evaluators(experiment, availability.available(fleet), number)
-    sent = aggregator.configure_evaluate(number, arrays, len(names)) if names else None
+    sent = None
+    if names:
+        with report_strategy_errors(experiment, number):
+            sent = aggregator.configure_evaluate(number, arrays, len(names))
     if sent is None:
         return ClientEvaluation(fleet)
     states = {name: fleet.states.get(name, UNKNOWN_STATE) for name in names}
     replies = requests.request_evaluation(number, fleet.clock_s, sent, states)
-    errors = _find_errors(replies, availability.departure_times_s(fleet.clock_s), fleet.clock_s)
-    reports = {
-        name: reply.answer.evaluation
-        for name, reply in sorted(replies.items())
-        if name not in errors and reply.answer.evaluation is not None
-    }
-    seconds = max((report.busy_s for report in reports.values()), default=0.0)
+    start = RoundStart(
+        number,
+        start_s=fleet.clock_s,
+        deadline_s=None,
+        idle_w={name: get_idle_w(fleet.fronts, name) for name in names},
+        leaves_s=availability.departure_times_s(fleet.clock_s),
+        charges=availability.charges(fleet),
+    )
+    parts = _find_parts(start, replies)
+    seconds = max((part.ending.at_s for part in parts.values()), default=0.0)
     devices = {board.name: board.entry.device for board in availability.boards}
     rows = tuple(
-        _build_row(number, fleet, reports[name], seconds)
-        if name in reports
-        else EvaluationRow(number, name, devices[name], errors[name], start_s=fleet.clock_s, end_s=fleet.clock_s)
+        _build_row(start, parts[name], seconds)
+        if name in parts
+        else EvaluationRow(
+            number, name, devices[name], replies[name].answer.error or "no answer", fleet.clock_s, fleet.clock_s
+        )
         for name in sorted(names)
     )
-    after, idle_j = charge_idle_clients(
-        availability, fleet, [name for name in availability.names if name not in reports], fleet.clock_s + seconds
-    )
-    after = _apply_evaluations(after, rows, replies, charges=availability.charges(fleet), seconds=seconds)
-    loss, accuracy = (aggregator.aggregate_evaluate(number, list(reports.values())) if reports else None) or (
-        None,
-        None,
-    )
+    idle = [name for name in availability.names if name not in parts]
+    after, idle_j = charge_idle_clients(availability, fleet, idle, fleet.clock_s + seconds)
+    loss, accuracy = None, None
+    if reports := [part.report for part in parts.values() if part.ending.error is None]:
+        with report_strategy_errors(experiment, number):
+            loss, accuracy = aggregator.aggregate_evaluate(number, reports) or (None, None)
     energy_j = idle_j + sum(row.energy_j for row in rows)
-    return ClientEvaluation(
-        after, rows, EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=energy_j)
-    )
+    figures = EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=energy_j)
+    return ClientEvaluation(_apply_evaluations(after, rows, parts, start, seconds), rows, figures)
 
 
 def choose_evaluators(experiment: Experiment, available: Iterable[str], number: int) -> tuple[str, ...]:
@@ -95,63 +104,72 @@ def choose_evaluators(experiment: Experiment, available: Iterable[str], number: 
     return tuple(names[i] for i in sorted(chosen.tolist()))
 
 
-def _find_errors(replies: Mapping[str, IncomingReply], leaves_s: Mapping[str, float], start_s: float) -> dict[str, str]:
-    """Return the reason of every client without a result."""
-    errors = {}
-    for name, reply in replies.items():
-        report = reply.answer.evaluation
-        away_s = leaves_s.get(name, math.inf) - start_s
-        if report is None:
-            errors[name] = reply.answer.error or "no answer"
-        elif report.busy_s > away_s:
-            errors[name] = f"went away after {away_s:.1f} s"
-    return errors
+@dataclass(frozen=True, slots=True, eq=False)
+class _EvaluationPart:
+    """The work of one client that sent a report, and when it was done or lost."""
+
+    report: EvaluationReport
+    state: ClientState | None
+    ending: Completion
 
 
-def _build_row(number: int, fleet: FleetState, report: EvaluationReport, seconds: float) -> EvaluationRow:
-    measured, mode = report.measured, report.measured.mode
-    idle_j = get_idle_w(fleet.fronts, report.board) * (seconds - measured.work_s)
+def _find_parts(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict[str, _EvaluationPart]:
+    answers = {name: reply.answer for name, reply in sorted(replies.items())}
+    return {
+        name: _EvaluationPart(report, answer.state, find_completion(start, report, start.idle_w[name]))
+        for name, answer in answers.items()
+        if (report := answer.evaluation) is not None
+    }
+
+
+def _build_row(start: RoundStart, part: _EvaluationPart, seconds: float) -> EvaluationRow:
+    """Build the row of a client that worked: what it spent until it was done or lost, then idle power to the end."""
+    report, ending = part.report, part.ending
+    spent, mode, done = compute_completed_work(report, ending.at_s), report.measured.mode, ending.error is None
+    known_s = ending.at_s if ending.flat else seconds
+    energy_j = spent.work_j + spent.radio_j + start.idle_w[report.board] * (known_s - spent.work_s)
     return EvaluationRow(
-        number,
+        start.round,
         board=report.board,
         device=report.device,
-        error=None,
-        start_s=fleet.clock_s,
-        end_s=fleet.clock_s + report.busy_s,
-        samples=report.samples,
-        loss=report.loss,
-        accuracy=report.accuracy,
+        error=ending.error,
+        start_s=start.start_s,
+        end_s=start.start_s + ending.at_s,
+        samples=report.samples if done else 0,
+        loss=report.loss if done else None,
+        accuracy=report.accuracy if done else None,
         cores=mode.cores,
         cpu_mhz=mode.cpu_mhz,
         gpu_mhz=mode.gpu_mhz,
         mem_mhz=mode.mem_mhz,
-        down_s=report.link.down_s,
-        work_s=measured.work_s,
-        wait_s=seconds - report.busy_s,
-        work_j=measured.work_j,
-        radio_j=report.link.radio_j,
-        energy_j=measured.work_j + report.link.radio_j + idle_j,
+        down_s=spent.down_s,
+        work_s=spent.work_s,
+        wait_s=seconds - ending.at_s,
+        work_j=spent.work_j,
+        radio_j=spent.radio_j,
+        energy_j=available_energy_j(energy_j, known_s, start.charges.get(report.board)),
     )
 
 
 def _apply_evaluations(
     after: FleetState,
     rows: Iterable[EvaluationRow],
-    replies: Mapping[str, IncomingReply],
-    *,
-    charges: Mapping[str, BatteryCharge],
+    parts: Mapping[str, _EvaluationPart],
+    start: RoundStart,
     seconds: float,
 ) -> FleetState:
-    """Return the clients with the states and batteries of those that evaluated; ``charges`` are from before it."""
+    """Return the clients with the states of those that evaluated, and the batteries of those that worked."""
     states, histories = dict(after.states), dict(after.histories)
     for row in rows:
-        state = replies[row.board].answer.state
-        if row.error is not None:
+        part, charge = parts.get(row.board), start.charges.get(row.board)
+        if part is None:
             continue
-        if state is not None:
-            states[row.board] = state
-        if row.board in charges:
-            charge = battery.update_charge(charges[row.board], row.energy_j, seconds)
+        if part.state is not None and row.error is None:
+            states[row.board] = part.state
+        if charge is not None:
+            left = battery.update_charge(charge, row.energy_j, part.ending.at_s if part.ending.flat else seconds)
+            if part.ending.flat:
+                left = battery.update_charge(left, 0.0, seconds - part.ending.at_s)
             history = histories.get(row.board, UNKNOWN_CLIENT)
-            histories[row.board] = dataclasses.replace(history, charge_j=charge.left_j)
+            histories[row.board] = dataclasses.replace(history, charge_j=left.left_j)
     return dataclasses.replace(after, states=states, histories=histories)

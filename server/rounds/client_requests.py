@@ -7,6 +7,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
@@ -109,7 +111,11 @@ class FleetRequests:
     def request_evaluation(
         self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
     ) -> Mapping[str, IncomingReply]:
-        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``."""
+        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``.
+
+        Returns:
+            A reply for every client, with ``error`` if its figures are impossible.
+        """
         policy, size = self.experiment.policy.name, count_bytes(arrays)
         questions = {
             name: OutgoingRequest(
@@ -117,7 +123,8 @@ class FleetRequests:
             )
             for name, state in states.items()
         }
-        return self.port.ask(questions, self.experiment.reply_timeout_s)
+        replies = self.port.ask(questions, self.experiment.reply_timeout_s)
+        return {board: validate_evaluation(board, reply) for board, reply in replies.items()}
 
     def _build_requests(
         self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
@@ -219,6 +226,23 @@ def validate_reply(
     except (ArrayMismatch, Refusal, BadInput) as error:
         return IncomingReply(ReplyMessage(board, error=str(error)))
     return reply
+
+
+def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:
+    """Return the reply, or one with ``error`` if its evaluation can be neither booked nor averaged."""
+    report = reply.answer.evaluation
+    if report is None:
+        return reply
+    link = report.link
+    spent = (report.work_s, report.measured.power_w, link.down_s, link.up_s, link.radio_j)
+    reasons = {
+        f"it is of {report.board}": report.board != board,
+        f"{report.samples} test samples": report.samples < 1,
+        f"loss {report.loss}, accuracy {report.accuracy}": not np.isfinite([report.loss, report.accuracy]).all(),
+        f"times and energies {spent}": not np.isfinite(spent).all() or min(spent) < 0.0 or report.work_s == 0.0,
+    }
+    wrong = [reason for reason, holds in reasons.items() if holds]
+    return IncomingReply(ReplyMessage(board, error=f"an impossible evaluation: {'; '.join(wrong)}")) if wrong else reply
 
 
 def _select_expected_arrays(reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None) -> NamedArrays:

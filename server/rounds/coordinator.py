@@ -64,7 +64,8 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
-        resting_j: Energy of the boards that took no part, and of all boards while clients evaluated, in joules.
+        resting_j: Energy of the boards that took no part, in joules.
+        evaluation_j: Energy of all boards while clients evaluated, in joules; None if none was asked.
     """
 
     opening: RoundOpening
@@ -73,19 +74,22 @@ class RoundRecord:
     memory: Mapping[str, NDArray[np.generic]]
     fleet: FleetState
     resting_j: float
+    evaluation_j: float | None
 
 
 def next_state(state: RunState, record: RoundRecord) -> RunState:
     """Return the state of the run after the round ``record``, which started from ``state``. Pure."""
+    last_j = record.settled.energy_j + record.resting_j
     return RunState(
         round=record.opening.number,
         fleet=record.fleet,
         arrays=record.merged.arrays,
         memory=record.memory,
         selection=record.opening.selection.result.memory,
-        spent_j=state.spent_j + record.settled.energy_j + record.resting_j,
+        spent_j=state.spent_j + last_j + (record.evaluation_j or 0.0),
         pending=record.merged.pending,
-        last_j=record.settled.energy_j + record.resting_j,
+        last_j=last_j,
+        evaluation_j=state.evaluation_j if record.evaluation_j is None else record.evaluation_j,
     )
 
 
@@ -168,10 +172,9 @@ class Coordinator:
         idle = [name for name in availability.names if name not in answers]
         fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
         resting_j = opening.waited_j + rested_j
-        with report_strategy_errors(self.experiment, opening.number):
-            evaluated = evaluate_on_clients(
-                self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
-            )
+        evaluated = evaluate_on_clients(
+            self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
+        )
         row = round_row(
             settled,
             None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
@@ -187,7 +190,8 @@ class Coordinator:
             merged,
             aggregator.export_state(),
             fleet=evaluated.fleet,
-            resting_j=resting_j + (evaluated.figures.evaluation_energy_j or 0.0),
+            resting_j=resting_j,
+            evaluation_j=evaluated.figures.evaluation_energy_j,
         )
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:

@@ -23,11 +23,13 @@ def complete_goals(experiment: Experiment, plan: FleetPlan, number: int) -> dict
 
 
 def find_budget_event(experiment: Experiment, state: RunState, fleet: FleetState, plan: FleetPlan) -> EventRow | None:
-    """Return an event if the planned round would exceed the run's energy budget, else None."""
+    """Return an event if the planned round, with the evaluation due after it, would exceed the energy budget."""
     policy, number = experiment.policy, state.round + 1
     if policy.name != BUDGET_POLICY or policy.budget_j is None:
         return None
     next_j = state.last_j if (planned_j := _planned_energy_j(fleet, plan)) is None else planned_j
+    if experiment.evaluation.is_due(number, experiment.rounds):
+        next_j += state.evaluation_j
     if plan.goals and state.spent_j + next_j <= policy.budget_j:
         return None
     spent = f"{state.spent_j:.0f} J of {policy.budget_j:.0f} J are spent"

@@ -89,6 +89,7 @@ class RunState:
         spent_j: Energy of all boards so far, in joules: of those asked, and of those that took no part.
         pending: Late results, or the running tasks of an asynchronous run.
         last_j: Energy of all boards in the last round, in joules.
+        evaluation_j: Energy of all boards in the last evaluation by clients, in joules; 0 before the first one.
     """
 
     round: int
@@ -99,6 +100,7 @@ class RunState:
     spent_j: float = 0.0
     pending: tuple[PendingResult, ...] = ()
     last_j: float = 0.0
+    evaluation_j: float = 0.0
 
 
 def save(folder: Path, state: RunState) -> Path:
@@ -156,6 +158,7 @@ def _metadata(state: RunState) -> dict[str, str]:
         "selection": json.dumps(dict(state.selection)),
         "spent_j": repr(state.spent_j),
         "last_j": repr(state.last_j),
+        "evaluation_j": repr(state.evaluation_j),
         "pending": json.dumps([_describe_pending(pending) for pending in state.pending]),
     }
 
@@ -218,6 +221,7 @@ def _load(path: Path) -> RunState:
             selection=json.loads(about["selection"]),
             spent_j=float(about["spent_j"]),
             last_j=float(about["last_j"]),
+            evaluation_j=float(about.get("evaluation_j", 0.0)),
             pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,14 @@ REJECTED_TEXT = "the SuperLink did not take its message; its log says why (too l
 logger = logging.getLogger(__name__)
 
 
+class MessageGrid(Protocol):
+    """The two methods of ``flwr.serverapp.Grid`` that move messages."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
 class FlowerNode(Protocol):
     """Flower's description of a connected node."""
 
@@ -47,14 +55,38 @@ class FlowerNode(Protocol):
     def last_activated_at(self) -> str: ...
 
 
-class FlowerGrid(Protocol):
+class FlowerGrid(MessageGrid, Protocol):
     """The three methods of ``flwr.serverapp.Grid`` that are used."""
 
     def get_nodes(self) -> Iterable[FlowerNode]: ...
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+def push(grid: MessageGrid, messages: Sequence[Message]) -> list[str]:
+    """Push messages and return their ids, with "" for each that the SuperLink refused."""
+    ids = list(grid.push_messages(messages))
+    return ids + [""] * (len(messages) - len(ids))  # Flower returns no ids if the whole push is too large
+
+
+def poll(
+    grid: MessageGrid,
+    clock: Clock,
+    waiting: Collection[str],
+    ends_s: float,
+    list_others: Callable[[], Iterable[str]] = tuple,
+) -> Iterator[Iterable[Message]]:
+    """Yield what arrives, until the caller has removed all ids from ``waiting`` or the time is up.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        clock: Wall clock.
+        waiting: Ids of the messages whose replies are waited for.
+        ends_s: Time on the clock at which the wait ends.
+        list_others: Returns ids of messages whose replies are pulled too but not waited for.
+    """
+    while waiting and clock.now_s() < ends_s:
+        yield grid.pull_messages((*waiting, *list_others()))
+        if waiting:
+            clock.sleep_s(POLL_S)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,9 +278,12 @@ class GridPort:
         """
         at_s = self._clock.now_s()
         replies, waiting = self._push(questions, at_s, at_s + kept_s)
-        while waiting and self._clock.now_s() - at_s < timeout_s:
+        ends_s = at_s + timeout_s
+        for pulled in poll(
+            self._grid, self._clock, waiting, ends_s, lambda: self._outstanding.list_ids_except(waiting)
+        ):
             fresh = 0
-            for message in self._grid.pull_messages((*waiting, *self._outstanding.list_ids_except(waiting))):
+            for message in pulled:
                 sent = waiting.pop(message.metadata.reply_to_message_id, None)
                 if sent is None:
                     self._receive_late(message)
@@ -257,8 +292,6 @@ class GridPort:
                     fresh += 1
             if fresh and enough(replies.values()):
                 break
-            if waiting:
-                self._clock.sleep_s(POLL_S)
         return _ExchangeResult(replies, waiting)
 
     def _push(
@@ -271,8 +304,7 @@ class GridPort:
             node: question if self._claiming is None else self._claiming.add_to_request(question)
             for node, question in questions.items()
         }
-        ids = list(self._grid.push_messages([encode_request(node, question) for node, question in requests.items()]))
-        ids += [""] * (len(requests) - len(ids))  # Flower returns no ids if the whole push is too large
+        ids = push(self._grid, [encode_request(node, question) for node, question in requests.items()])
         refused: dict[int, IncomingReply] = {}
         sent: dict[str, SentRequest] = {}
         for message_id, (node, question) in zip(ids, requests.items(), strict=True):

@@ -16,14 +16,14 @@ from contracts.launching import SMALL
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.characterisation.emulated_bench import build_emulated_bench
-from fedge.client.inference_service import price_service
+from fedge.client.inference_service import InferenceWork, price_inference
 from fedge.costs import cost_profile
 from fedge.costs.cost_priors import build_priors, select_prior_sources
 from fedge.costs.cost_profile import CalibrationEvidence, CostProfile, load_calibrated_training, write_profile
 from fedge.devices import board_kinds, catalogue
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, ServingSpec, list_boards
+from fedge.experiment import Experiment, list_boards
 from fedge.studies.serving.job_tables import ConcurrentJobOptions, load_job_tables
 
 TABLE_SHA = "b" * 64
@@ -192,5 +192,5 @@ def test_the_users_profiles_price_profiling_planning_and_services(folder: Path) 
     assert (trained.label, trained.workload.batch_size) == ("calibrated", 8)
     assert (inferred.label, inferred.workload.batch_size) == ("calibrated", 4)
     assert jobs.label == "calibrated"
-    spec = ServingSpec(cost="my-service", rate_hz=1, latency_s=5, batch_sizes=(1, 4))
-    assert [cost.label for cost in price_service(catalogue.find("nano"), spec)] == ["calibrated", "calibrated"]
+    service = InferenceWork("my-service", None, (1, 4))
+    assert [cost.label for cost in price_inference(catalogue.find("nano"), service)] == ["calibrated", "calibrated"]

@@ -248,7 +248,7 @@ def _timeline_layout(view: RunSample, title: str, span: tuple[float, float], dat
     return xy_layout(
         axis(title, range=list(span)),
         row_axis(view.boards),
-        legend_layout(len(data), [trace["name"] for trace in data]),
+        legend_layout(len(data), [trace["name"] for trace in data], _chart_height_px(view) - FRAME_PX),
         barmode="overlay",
     )
 

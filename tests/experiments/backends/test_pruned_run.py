@@ -84,6 +84,37 @@ def test_a_variant_of_another_network_is_priced_only(tmp_path: Path) -> None:
     assert told.endswith("; the trained model has 24.7 kB")
 
 
+OWN = """
+import numpy as np
+from torch import nn
+from fedge.worker.sources import Data
+from fedge.worker.tasks import make_builtin_task
+
+def model(shape):
+    return {network}
+
+def data(source):
+    x, y = np.zeros((20, 1, 8, 8), np.uint8), np.arange(20) % 10
+    return Data(x, y, x, y, (128.0,), (64.0,), 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "trained"),
+    [
+        ("make_builtin_task('digits-cnn').build(shape)", "the trained model, pruned as it is priced, has "),
+        ("nn.Sequential(nn.Flatten(), nn.Linear(64, shape.classes))", "the trained model has "),
+    ],
+)
+def test_a_function_of_the_task_files_name_counts_as_its_network_only_if_the_plan_cuts_that(
+    network: str, trained: str, tmp_path: Path
+) -> None:
+    task = tmp_path / "mine.py"
+    task.write_text(OWN.format(network=network), encoding="utf-8")
+    experiment = load(tmp_path, ["nano"], task=str(task), network=str(write_variant(tmp_path / "variant", "mine:net")))
+    assert trained in describe_links(experiment_checks.build_link_labels(experiment))
+
+
 def test_a_plan_of_another_network_under_the_tasks_name_is_refused_by_its_layer(tmp_path: Path) -> None:
     record = write_variant(tmp_path / "variant", "synthetic-cnn")
     experiment = load(tmp_path, ["nano"], task="synthetic-cnn", network=str(record))

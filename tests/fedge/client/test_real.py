@@ -131,6 +131,18 @@ def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(board:
     assert limits(board) == before
 
 
+def test_without_test_samples_of_its_own_it_trains_and_only_its_evaluation_fails(board: Desk) -> None:
+    crowd = {"fleet": [{"device": "orin-nano", "name": "board", "count": 400}], "evaluation": {"by": "clients"}}
+    crowded = Experiment.model_validate(EXPERIMENT.model_dump() | crowd)
+    arrays, goal = TASK.initial_arrays(3), RoundGoal("maxn", 1)
+    train = RequestMessage("train", round=1, policy="maxn", goal=goal, model_bytes=24_000)
+
+    assert real.answer_request(crowded, board.settings, train, arrays)[1] is not None
+    answer, _ = real.answer_request(crowded, board.settings, RequestMessage("evaluate", round=1), arrays)
+    assert answer.evaluation is None
+    assert "evaluate: got no test samples; at least one: fewer clients" in str(answer.error)
+
+
 @pytest.mark.parametrize("pruned", [False, True])
 def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk, pruned: bool, tmp_path: Path) -> None:
     experiment = EXPERIMENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 from contracts.device import DeviceContract
+from contracts.processes import wait_for
 
 from fedge.clock import SimulatedClock
-from fedge.devices import catalogue
+from fedge.devices import catalogue, jetson_board
 from fedge.devices.board_spec import build_board_spec
 from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.jetson_board import ENERGY_WINDOW_S, IDLE_S, IDLE_SETTLE_S, JetsonBoard
@@ -165,6 +167,19 @@ def test_the_lease_is_kept_over_several_modes_inside_held() -> None:
     assert bench.meter.changes == 6
     assert bench.daemon.calls.count("hold") == 1
     assert bench.daemon.calls.count("release") == 1
+    assert bench.daemon.mode == TOP
+
+
+def test_the_lease_is_renewed_while_the_board_is_held_and_a_renewal_that_fails_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jetson_board, "LEASE_RENEWAL_S", 0.001)
+    bench = Ticking()
+    with bench.board.use_mode(SLOW):
+        wait_for(lambda: bench.daemon.calls.count("hold") > 2)
+        bench.daemon.fails["hold"] = PowerdError("unreachable", "no socket")
+        wait_for(lambda: "could not be renewed: " in caplog.text)
+
     assert bench.daemon.mode == TOP
 
 
@@ -380,3 +395,14 @@ def test_work_whose_mode_cannot_be_read_does_not_count() -> None:
 
     with pytest.raises(ModeNotSet, match="cannot be read: scaling_max_freq is gone"), bench.board.use_mode(SLOW):
         bench.board.measure(WORK, 3, lost)
+
+
+def test_long_work_costs_in_proportion_to_its_chunks() -> None:
+    def spent_s(chunks: int) -> float:
+        bench = Ticking(step_s=1.0)
+        begin = time.process_time()
+        bench.board.measure(WORK, chunks, bench.work, limit_s=2.0 * chunks)
+        return time.process_time() - begin
+
+    shares = [spent_s(4_000) / spent_s(250) for _ in range(3)]
+    assert min(shares) < 60  # 16 were it not for noise; 256 if every chunk looked at all before it

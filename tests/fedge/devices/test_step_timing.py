@@ -16,8 +16,10 @@ TIMES = st.floats(1e-4, 20.0)
 def played(steps: int, step_s: float, warm_up_s: float, limit_s: float | None) -> list[TimedChunk]:
     """A board whose minibatches take ``step_s``, the first one ``warm_up_s`` longer."""
     done: list[TimedChunk] = []
-    while (count := count_next_steps(done, steps, limit_s)) > 0:
+    left, room_s = steps, limit_s
+    while (count := count_next_steps(done[-1] if done else None, left, room_s)) > 0:
         done.append(TimedChunk(count, count * step_s + (0.0 if done else warm_up_s)))
+        left, room_s = left - count, None if room_s is None else room_s - done[-1].seconds
     return done
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="mods are Flower's")
+pytest.importorskip("torch", reason="its generator is seeded")
 
+import torch
 from contracts.reports import answer
+from flwr.app import Context, Message
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from experiments.backends.strategy_check import check_strategy
 from experiments.spec.resource_checks import check_memory
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.flower.client_mods import apply_mods
+from fedge.flower.messages import to_array_record
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 
@@ -70,6 +77,58 @@ def test_a_mod_that_fails_makes_the_client_fail() -> None:
     assert reply.error is not None
     assert reply.error.startswith("a mod failed: ")
     assert "clipping_norm" in reply.error
+
+
+def draw_from_all(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    drawn = {"numpy": np.random.random(), "python": random.random(), "torch": float(torch.rand(1))}  # noqa: NPY002
+    reply = call_next(message, context)
+    next(iter(reply.content.metric_records.values())).update(drawn)
+    return reply
+
+
+def test_every_global_generator_is_seeded() -> None:
+    drawn = [send(build(f"{__name__}:draw_from_all"), number)[1].metrics for number in (1, 1, 2)]
+
+    assert drawn[0] == drawn[1]
+    assert all(drawn[0][name] != drawn[2][name] for name in ("numpy", "python", "torch"))
+
+
+def raise_error(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    raise RuntimeError("no key")
+
+
+def drop_loss(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    reply = call_next(message, context)
+    del reply.content.metric_records["metrics"]["loss"]
+    return reply
+
+
+def flatten(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    reply = call_next(message, context)
+    weights, scale = reply.content.array_records["arrays"].to_numpy_ndarrays()
+    reply.content["arrays"] = to_array_record({"w": weights.ravel(), "scale": scale})
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("mod", "reason"),
+    [
+        (raise_error, "RuntimeError: no key"),
+        (drop_loss, "what it sends has no loss"),
+        (
+            flatten,
+            "it sends arrays of the shapes {'w': (4,), 'scale': (1,)}; the model has {'w': (2, 2), 'scale': (1,)}",
+        ),
+    ],
+)
+def test_what_a_mod_spoils_fails_its_client_alone(mod: Mod, reason: str) -> None:
+    request = RequestMessage("train", 1, trainable=("w", "scale"))
+    given = answer("nano-1", 5.0), TrainResult(AFTER, 0.5, 0.25)
+
+    assert apply_mods(build(f"{__name__}:{mod.__name__}"), request, BEFORE, given) == (
+        ReplyMessage("nano-1", error=f"a mod failed: {reason}"),
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -14,13 +17,15 @@ pytest.importorskip("torch", reason="the apps of these tests train with torch")
 
 import torch
 from contracts.desk import Desk, desk
+from contracts.reports import MAXN, answer
 from contracts.small_training import make_app, make_context, make_message, train_network
 from flwr.app import Message
 
 from fedge.errors import BadInput, UnknownName
-from fedge.flower import power_mode
+from fedge.flower import power_mod, power_mode
 from fedge.flower.power_mod import ANSWER, JOULES, RECORD, SECONDS
-from fedge.types import RoundGoal
+from fedge.flower.step_gate import StepGate
+from fedge.types import Measurement, RoundGoal
 from fedge.wire import ReplyMessage, from_json, to_json
 
 STEPS = 20
@@ -122,6 +127,40 @@ def test_wrong_options_are_one_line_each() -> None:
         power_mode(device="nano")(make_message(), make_context(), make_app(1))
     with pytest.raises(ValueError, match="deadline_s"):
         power_mode(deadline_s=-1.0)
+
+
+class StoppedClock:
+    """A board on which whatever is measured takes eight seconds."""
+
+    board = property(lambda self: self)
+    use_mode = staticmethod(nullcontext)
+
+    def measure(self, _workload: object, steps: int, work: Callable[[int], object]) -> Measurement:
+        work(steps)
+        return Measurement(MAXN, steps, 8.0, 10.0)
+
+
+@pytest.mark.parametrize(("more", "rest_s"), [(1, 0.0), (5, 8.0)])
+def test_what_an_app_trains_beyond_the_plan_is_booked_whole(
+    more: int, rest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = StepGate(lambda: train_network(STEPS + more))
+    planned = answer("nano-1", 5.0)
+    assert planned.report is not None
+
+    def run_round(*_: object, training: StepGate[object], **__: object) -> tuple[ReplyMessage, None]:
+        training.advance(STEPS)
+        return planned, None
+
+    monkeypatch.setattr(power_mod, "_run_round", run_round)
+    given: Any = {"options": None, "setup": SimpleNamespace(workload=None), "memory": None, "goal": None}
+    booked = power_mod._run_gated_round(**given, here=cast("Any", StoppedClock()), gate=gate).report
+
+    before = planned.report.measured
+    assert booked is not None
+    assert booked.measured.steps == before.steps + more
+    assert booked.work_s == pytest.approx(planned.report.work_s + before.step_s + rest_s)
+    assert booked.work_j == pytest.approx(planned.report.work_j + before.step_s * before.power_w + 10.0 * rest_s)
 
 
 @pytest.fixture(scope="module")

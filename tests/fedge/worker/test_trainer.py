@@ -240,6 +240,19 @@ def test_a_test_batch_is_bounded_by_its_scores_as_well():
     assert sizes[1:] == [3] * 6 + [2]
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_without_test_samples_it_trains_and_refuses_to_evaluate(scaled):
+    plain = noise()
+    if not scaled:
+        plain = plain._replace(train_x=plain.train_x.astype(np.float32), mean=(), sd=())
+    data = plain._replace(test_x=plain.train_x[:0], test_y=plain.test_y[:0])
+    trainer = Trainer(task_of(with_batch_norm), sources.check_data(data, "empty"))
+
+    assert trained(trainer, [1]).arrays.keys() == trainer.initial_arrays(0).keys()
+    with pytest.raises(BadCall, match="evaluate: got no test samples; at least one: fewer clients"):
+        trainer.evaluate(trainer.initial_arrays(0))
+
+
 def test_a_loss_of_ones_own_is_trained_and_tested_with():
     def double(scores, y):
         return 2 * cross_entropy(scores, y)

@@ -137,5 +137,5 @@ def test_a_width_needs_a_network_that_can_have_it(tmp_path: Path) -> None:
     experiment = write_task(tmp_path, "full", FULL)
     narrow = experiment.fleet[2].model_copy(update={"width": 0.5})
 
-    with pytest.raises(BadInput, match=r"fleet\[0\].width: got .0.5.; 1, because the network of .* cannot"):
+    with pytest.raises(BadInput, match=r"fleet\[0\].width: got 0.5; 1, because the network of .* cannot"):
         check_experiment(experiment.model_copy(update={"fleet": (narrow,)}))

@@ -54,6 +54,7 @@ def test_a_round_has_the_rate_of_torchs_scheduler() -> None:
         ("ReduceLROnPlateau", {}, "metrics"),
         ("StepLR", {"step_size": 1, "gamma": -1}, "got a learning rate of -0.1; a schedule that stays at 0"),
         ("StepLR", {"step_size": 1, "gamma": 1e200}, "got a learning rate of inf; a schedule that stays at 0"),
+        ("StepLR", {"step_size": 1, "gamma": math.nan}, "got a learning rate of nan; a schedule that stays at 0"),
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 2}, "needs numbers alone.*total steps"),
     ],
 )

@@ -38,6 +38,7 @@ def state(number: int) -> RunState:
             ),
         ),
         12.5,
+        3.25,
     )
 
 
@@ -54,7 +55,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert loaded.fleet.states == state(3).fleet.states
     assert loaded.fleet.fronts == state(3).fleet.fronts
     assert loaded.fleet.histories == state(3).fleet.histories
-    assert (loaded.selection, loaded.spent_j, loaded.last_j) == ({"pacer_s": 7.25}, 89.0625, 12.5)
+    assert (loaded.selection, loaded.spent_j) == ({"pacer_s": 7.25}, 89.0625)
+    assert (loaded.last_j, loaded.evaluation_j) == (12.5, 3.25)
 
 
 def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:

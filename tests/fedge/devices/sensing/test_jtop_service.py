@@ -26,7 +26,7 @@ from fedge.devices.sensing.jtop_sensor import JtopSensor
 from fedge.powerd.machine import Machine
 
 VERSIONS = (pytest.param("4.3.2", marks=pytest.mark.long), "7.2.2")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="the jtop service runs as root only")]
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="the jtop service runs as root only")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
