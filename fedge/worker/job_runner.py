@@ -122,7 +122,7 @@ class JobRunner:
             return error_reply(error.kind, f"{job.verb}: {error}"), False
         except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
             reply = self._make_failure_reply(job.verb, error)
-            if job.verb == "load":
+            if job.verb == "load" and isinstance(error, Refusal) and not self._parts.is_oom(error):
                 self.refused = reply[0]["error"]["text"]
             # A load that was refused before it freed memory changed nothing: the loaded task stays.
             return reply, job.verb != "load" or self.loaded is None

@@ -56,6 +56,8 @@ def causal_lm(
     dropout: float = 0.0,
     targets: Union[str, Sequence[str]] = "all-linear",
     freeze_a: bool = False,
+    *,
+    download: bool = False,
 ) -> nn.Module:
     """Build a causal language model to be fine-tuned.
 
@@ -68,6 +70,7 @@ def causal_lm(
         targets: Names of the layers that get adapters, or ``all-linear``.
         freeze_a: Whether A stays as it was made, so that only B is trained: then the average of the clients' adapters
             is the average of what they add, and half of the bytes travel.
+        download: Whether a model that is not on this machine may be fetched from the hub.
 
     Returns:
         A module from tokens (n, length) to scores (n, vocabulary, length).
@@ -78,14 +81,16 @@ def causal_lm(
     transformers = require_package("transformers")
     try:
         if isinstance(model, str):
-            net = transformers.AutoModelForCausalLM.from_pretrained(str(Path(model).expanduser()), dtype="float32")
+            place = _find_model("causal_lm", model)
+            options = {"dtype": "float32", "use_safetensors": True, **_load_options(download)}
+            net = transformers.AutoModelForCausalLM.from_pretrained(place, **options)
         else:
             net = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**model))
         if rank > 0:
             net = _add_adapters(net, rank, alpha=alpha, dropout=dropout, targets=targets)
     except BadTask:
         raise
-    except Exception as error:  # the libraries, or code that a model brings along, can raise anything
+    except Exception as error:  # the libraries can raise anything for a folder or configuration of another form
         right = "a folder or name of a causal language model, or a configuration with its model_type"
         raise BadTask("causal_lm", f"{model!r} ({one_line(error)})", right) from error
     if freeze_a:
@@ -93,6 +98,19 @@ def causal_lm(
             if ".lora_A." in name:
                 weight.requires_grad_(False)
     return TokenScores(net)
+
+
+def _find_model(where: str, model: str) -> str:
+    """Return a model's folder, or its name on a hub; a path to nowhere is not looked up there."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir() and (model[:1] in "./~" or model.count("/") > 1 or "\\" in model):
+        raise BadTask(where, f"{model!r}, which is no folder", "the folder of a model, or a name on a hub")
+    return str(folder)
+
+
+def _load_options(download: bool) -> Dict[str, Any]:
+    """Return how anything is loaded from a model's folder: without code of its own."""
+    return {"trust_remote_code": False, "local_files_only": not download}
 
 
 def _add_adapters(
@@ -118,11 +136,11 @@ def require_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # an incompatible release can raise anything
-        right = "{}; it needs Python 3.10 and {} {} or newer".format(suggest_cure(error), name, PACKAGES[name])
-        raise BadTask("causal_lm", f"no {name} ({one_line(error)})", right) from error
+        got = f"no {name} {PACKAGES[name]} or newer, which needs Python 3.10 ({one_line(error)})"
+        raise BadTask("causal_lm", got, suggest_cure(error)) from error
 
 
-def read_texts(source: Mapping[str, Any], model: Model, context: int) -> Data:
+def read_texts(source: Mapping[str, Any], model: Model, context: int, *, download: bool = False) -> Data:
     """Read texts as blocks of tokens, each labelled with itself shifted by one token.
 
     Args:
@@ -131,6 +149,7 @@ def read_texts(source: Mapping[str, Any], model: Model, context: int) -> Data:
             takes.
         model: The model whose tokenizer is used, see ``causal_lm``; bytes are the tokens of a configuration.
         context: Tokens in a block. Texts of a group are joined; what is left over at its end is dropped.
+        download: Whether a tokenizer that is not on this machine may be fetched from the hub.
 
     Raises:
         BadSource: A file is missing or of another form, or has no whole block.
@@ -138,7 +157,7 @@ def read_texts(source: Mapping[str, Any], model: Model, context: int) -> Data:
     folder = source.get("folder")
     if folder is None:
         return read(dict(source))
-    encode, vocabulary, end = _load_encoder(model)
+    encode, vocabulary, end = _load_encoder(model, download)
     blocks, groups = {}, {}  # type: Dict[str, Tokens], Dict[str, Tokens]
     for part in ("train", "test"):
         path = Path(folder).expanduser() / (part + ".jsonl")
@@ -149,13 +168,14 @@ def read_texts(source: Mapping[str, Any], model: Model, context: int) -> Data:
     return free_data(train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:], classes=vocabulary, groups=groups["train"])
 
 
-def _load_encoder(model: Model) -> Tuple[Encoder, int, int]:
+def _load_encoder(model: Model, download: bool) -> Tuple[Encoder, int, int]:
     """Return a function from text to tokens, the size of the vocabulary, and the token that ends a text."""
     if not isinstance(model, str):
         return lambda text: list(text.encode("utf-8")), BYTES, ord("\n")
     transformers = require_package("transformers")
+    place = _find_model("read_texts", model)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(Path(model).expanduser()))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **_load_options(download))
     except (OSError, ValueError, KeyError) as error:
         raise BadTask("read_texts", f"no tokenizer in {model!r} ({one_line(error)})", "a model with one") from error
     end = tokenizer.eos_token_id
@@ -171,14 +191,24 @@ def _join_groups(path: Path, encode: Encoder, end: int) -> Dict[str, List[int]]:
 
 def _iter_lines(path: Path) -> Iterator[Tuple[str, str]]:
     right = 'a line {"text": "...", "group": "..."} for every text; the group may be left out'
+    number = 0
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
+                number += 1
                 if line.strip():
-                    record = json.loads(line)
-                    yield record["text"], str(record.get("group", ""))
+                    yield _parse_line(line)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadSource(str(path), f"a file that cannot be read ({one_line(error)})", right) from error
+        where = f"{path}, line {number}" if number else str(path)
+        raise BadSource(where, f"a file that cannot be read ({one_line(error)})", right) from error
+
+
+def _parse_line(line: str) -> Tuple[str, str]:
+    record = json.loads(line)
+    text = record["text"]
+    if not isinstance(text, str):
+        raise TypeError(f"text is {one_line(text)}")
+    return text, str(record.get("group", ""))
 
 
 def _cut_blocks(joined: Mapping[str, List[int]], context: int) -> "Tuple[Tokens, Tokens]":

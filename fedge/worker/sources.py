@@ -26,6 +26,8 @@ SCALE_NAMES = ("mean", "sd", "classes")
 """Optional arrays of a file; otherwise computed from the training images."""
 FREE_SAMPLES, FREE_LABELS = ("float32", "int64", "uint8", "bool"), ("int64", "float32")
 """Types of samples that are no images and of their labels: what networks of torch take without a conversion."""
+UNLABELLED = -100
+"""Label of a part of a sample, such as a place in a text, that torch's losses leave out."""
 GROUPS = "groups"
 """Optional array of a file: see ``Data``."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -252,9 +254,11 @@ def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> Non
             raise BadSource(where, got, "at least one sample, as a numpy array of {}".format(" or ".join(types)))
     if len(x) != len(y):
         raise BadSource(where, f"{len(x)} samples {part}_x with {len(y)} {part}_y", "as many of both")
-    if y.dtype.kind == "i" and y.ndim == 1 and len(y) and (y.min() < 0 or y.max() >= classes):
-        got = f"{part}_y from {y.min()} to {y.max()} for {classes} classes"
-        raise BadSource(where, got, f"labels from 0 to {classes - 1}")
+    known = y[y != UNLABELLED] if y.ndim > 1 else y
+    if y.dtype.kind == "i" and known.size and (known.min() < 0 or known.max() >= classes):
+        got = f"{part}_y from {known.min()} to {known.max()} for {classes} classes"
+        right = f"labels from 0 to {classes - 1}" + (f", or {UNLABELLED} for none" if y.ndim > 1 else "")
+        raise BadSource(where, got, right)
 
 
 def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:

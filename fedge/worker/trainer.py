@@ -27,6 +27,8 @@ TEST_BATCH = 500
 """Upper limit of test samples per batch: bounds memory, no influence on the result."""
 TEST_PIXELS = TEST_BATCH * 3 * 32 * 32
 """Upper limit of values per test batch, so that images of 224 x 224 pixels fit into a board's memory too."""
+TEST_SCORES = 1 << 25
+"""Upper limit of scores per test batch, 134 MB: a language model has a score per token and word of its vocabulary."""
 MOST_BATCH = 1 << 16
 """Upper limit of a minibatch: a mistyped size would otherwise exhaust the memory before it is noticed."""
 MOST_NARROW = 4
@@ -250,13 +252,14 @@ class Trainer:
             raise BadCall("evaluate", "no test samples", needed)
         self._load_network(arrays)
         self._net.eval()
-        loss, right, batch = 0.0, 0.0, _test_batch_size(self._test_x)
+        loss, right = 0.0, 0.0
         with torch.no_grad():
+            batch = self._choose_test_batch(test_x)
             for start in range(0, len(test_y), batch):
                 if stop():
                     raise JobStopped(f"stopped after {start} of {len(test_y)} test samples")
                 x, y = test_x[start : start + batch], test_y[start : start + batch].to(self.device)
-                scores = self._net(self._feed.normalize(x.to(self.device)))
+                scores = self._compute_scores(x)
                 loss += self._total_loss(scores, y)
                 right += self._total_metric(scores, y)
         return loss / len(test_y), right / len(test_y)
@@ -353,6 +356,16 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             seed_device(torch.device("cpu"), seed)
             return self.task.build(self.shape)
+
+    def _compute_scores(self, x: Tensor) -> Tensor:
+        scores: Tensor = self._net(self._feed.normalize(x.to(self.device)))
+        return scores
+
+    def _choose_test_batch(self, samples: Tensor) -> int:
+        """Return the samples of a test batch, so that neither they nor their scores exceed their limit."""
+        per_sample = self._compute_scores(samples[:1]).numel()
+        limits = TEST_BATCH, TEST_PIXELS // max(1, samples[0].numel()), TEST_SCORES // max(1, per_sample)
+        return max(1, min(limits))
 
     def _total_loss(self, scores: Tensor, y: Tensor) -> float:
         if self.task.loss is cross_entropy and y.dim() == 1:  # summed by torch: one rounding less than a mean times n
@@ -461,6 +474,8 @@ class TrainingSession:
 
     def end(self) -> None:
         """Free the memory that only training needs."""
+        for weight in [] if self._net is None else self._net.parameters():
+            weight.grad = None  # the trainer keeps the network
         self._descent = self._net = None
 
     def _require_open(self) -> "AnyOptimizer":
@@ -530,14 +545,14 @@ class TaskOptimizer:
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
         make = make_sgd if task.optimizer is None else task.optimizer
         self._optimizer = make(self._weights, options.learning_rate, options.momentum)
-        device = self._weights[0].device.type if self._weights else "cpu"
-        half = choose_half_type(device) if options.mixed else None
-        self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device, dtype=half)
+        device = self._weights[0].device if self._weights else torch.device("cpu")
+        half = choose_half_type(str(device)) if options.mixed else None
+        self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device.type, dtype=half)
         self._scaler = make_gradient_scaler() if half is torch.float16 else None
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """Do one step; see ``SgdOptimizer.step``."""
-        self._optimizer.zero_grad()
+        self._optimizer.zero_grad(set_to_none=True)  # before torch 2 zeros, which weight decay would change
         with self._autocast():
             scores = self._net(x)
             loss = self._task.loss(scores, y)
@@ -572,15 +587,18 @@ def make_sgd(weights: "Any", learning_rate: float, momentum: float) -> "torch.op
 
 
 def choose_half_type(device: str) -> "Optional[torch.dtype]":
-    """Return the half precision of a kind of device; None on the CPU before torch 2, which lacks operators."""
+    """Return the half precision of a device; None on the CPU before torch 2, which lacks operators.
+
+    GPUs before the capability 8.0 emulate bfloat16, which recent torch calls supported too.
+    """
     if device == "cpu":
         return torch.bfloat16 if int(torch.__version__.partition(".")[0]) >= 2 else None
-    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
 
 
 def make_gradient_scaler() -> "Any":
-    """Return torch's scaler of gradients, which torch 2.3 moved."""
-    scaler: "Any" = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    """Return torch's scaler of gradients, which torch 2.3 moved to ``torch.amp``, a module that old ones lack."""
+    scaler: "Any" = getattr(getattr(torch, "amp", None), "GradScaler", None) or torch.cuda.amp.GradScaler
     return scaler()
 
 
@@ -711,10 +729,6 @@ def _set_random_state(device: torch.device, state: List[Tensor]) -> None:
     torch.random.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)
-
-
-def _test_batch_size(images: Tensor) -> int:
-    return max(1, min(TEST_BATCH, TEST_PIXELS // max(1, images[0].numel())))
 
 
 def _to_tensor(array: "NDArray[Any]") -> Tensor:

@@ -75,7 +75,7 @@ class FileSource:
         train, test = (sorted(folder.glob(pattern)) for pattern in self.files)
         try:
             data = check_data(self.read(train, test), str(folder))
-        except (Refusal, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (Refusal, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise BadInput(where, f"unreadable files in {folder} ({reason})", f"the files of {self.origin}") from error
         if data_shape(data) != SHAPES[name]:

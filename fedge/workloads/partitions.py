@@ -169,16 +169,23 @@ def _split_by_own_partition(
     name, options = settings.partition, settings.options
     own = registry.load_named("data.partition", name, dict.fromkeys(PARTITIONS, ""))
     right = "a function (labels, groups, clients, rng, **options) that returns the indices of each client's samples"
+    if inspect.isclass(own):
+        right = "a partitioner of flwr-datasets over the columns sample, label and group, with its arguments as options"
     try:
         if inspect.isclass(own):
-            parts = _load_partitions(own, options, labels, groups=groups, clients=clients)
+            parts = _load_partitions(own, options, labels, groups=groups, clients=clients, rng=rng)
         else:
             parts = own(labels=labels, groups=groups, clients=clients, rng=rng, **options)
         found = [np.sort(_to_indices(part)) for part in parts]
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0] or "a package"
+        raise BadInput("data.partition", f"{name}, but no {missing}", f"`pip install {missing}`") from error
     except Exception as error:  # the user's code can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInput("data.partition", f"{name} ({reason})", right) from error
     outside = any(part.ndim != 1 or not len(part) or part[0] < 0 or part[-1] >= len(labels) for part in found)
+    if not outside and (repeated := _find_repeated(found)) is not None:
+        raise BadInput("data.partition", f"{name}, which gives sample {repeated} twice", "every sample once at most")
     if len(found) != clients or outside:
         got = f"{name}, which gives {len(found)} clients {[len(part) for part in found][:5]} samples"
         raise BadInput(
@@ -187,21 +194,31 @@ def _split_by_own_partition(
     return found
 
 
+def _find_repeated(parts: Sequence[Indices]) -> int | None:
+    numbers, counts = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]), return_counts=True)
+    return int(numbers[counts.argmax()]) if counts.size and counts.max() > 1 else None
+
+
 def _to_indices(part: Any) -> Indices:
     indices = np.asarray(part)
     return indices.astype(np.int64, casting="safe" if indices.size else "unsafe")
 
 
 def _load_partitions(
-    kind: Any, options: Mapping[str, Any], labels: Indices, groups: Indices | None, clients: int
+    kind: Any,
+    options: Mapping[str, Any],
+    labels: Indices,
+    groups: Indices | None,
+    clients: int,
+    rng: np.random.Generator,
 ) -> list[Any]:
     """Split by a partitioner of flwr-datasets over a table in memory with the columns sample, label and group."""
     from datasets import Dataset
 
     columns = {"sample": np.arange(len(labels)), "label": labels, **({} if groups is None else {"group": groups})}
-    if "num_partitions" in inspect.signature(kind).parameters:
-        options = {"num_partitions": clients, **options}
-    partitioner = kind(**options)
+    own = {"num_partitions": clients, "seed": int(rng.integers(2**31))}
+    accepted = inspect.signature(kind).parameters
+    partitioner = kind(**{**{key: value for key, value in own.items() if key in accepted}, **options})
     partitioner.dataset = Dataset.from_dict(columns)
     return [partitioner.load_partition(number)["sample"] for number in range(clients)]
 

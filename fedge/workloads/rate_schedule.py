@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from fedge.errors import BadInput
@@ -21,36 +24,43 @@ def find_rate(work: WorkloadSpec, number: int) -> float:
     """
     if work.schedule is None:
         return work.learning_rate
-    return _compute_rates(work.learning_rate, work.schedule.model_dump_json(), number)[number - 1]
+    known, following = _open_rates(work.learning_rate, work.schedule.name, tuple(work.schedule.options.items()))
+    try:
+        known.extend(islice(following, max(0, number - len(known))))
+    except BadInput:
+        _open_rates.cache_clear()  # an iterator that failed is at its end
+        raise
+    return known[number - 1]
 
 
 def check_schedule(work: WorkloadSpec, rounds: int) -> None:
-    """Raise ``BadInput`` unless the schedule gives every round a rate of at least 0."""
-    if work.schedule is None:
-        return
-    rates = [find_rate(work, number) for number in (rounds, *range(1, rounds))]
-    if min(rates) < 0:
-        raise BadInput(FIELD, f"a learning rate of {min(rates):g}", "a schedule that stays at 0 or above")
+    """Raise ``BadInput`` unless the schedule gives every round a finite rate of at least 0."""
+    for rate in (find_rate(work, number) for number in range(1, rounds + 1)):
+        if not 0 <= rate < math.inf:
+            raise BadInput(FIELD, f"a learning rate of {rate:g}", "a schedule that stays at 0 or above, and finite")
 
 
 @lru_cache(maxsize=8)
-def _compute_rates(first: float, schedule: str, rounds: int) -> tuple[float, ...]:
-    """Return the rates of the first rounds; more are computed at a time than asked for, since rounds follow."""
+def _open_rates(first: float, name: str, options: tuple[tuple[str, Any], ...]) -> tuple[list[float], Iterator[float]]:
+    """Return a schedule's rates so far, at first none, and an iterator of those that follow."""
+    return [], _iter_rates(first, ScheduleSpec(name=name, options=dict(options)))
+
+
+def _iter_rates(first: float, spec: ScheduleSpec) -> Iterator[float]:
     import torch
 
-    spec = ScheduleSpec.model_validate_json(schedule)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=first)
     kind: Any = getattr(torch.optim.lr_scheduler, spec.name, None)
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.options.items()}
-    rates = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no step of the optimiser precedes the schedule's
-        try:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             steps = kind(optimizer, **options)
-            for _ in range(rounds):
-                rates.append(float(optimizer.param_groups[0]["lr"]))
+        while True:
+            yield float(optimizer.param_groups[0]["lr"])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # no step of the optimiser precedes the schedule's
                 steps.step()
-        except Exception as error:
-            right = f"a class of torch.optim.lr_scheduler that needs numbers alone, and its options ({error})"
-            raise BadInput(FIELD, format_value(spec.model_dump()), " ".join(right.split())) from error
-    return tuple(rates)
+    except Exception as error:
+        right = f"a class of torch.optim.lr_scheduler that needs numbers alone, and its options ({error})"
+        raise BadInput(FIELD, format_value(spec.model_dump()), " ".join(right.split())) from error

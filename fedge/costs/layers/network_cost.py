@@ -30,6 +30,7 @@ from fedge.types import OperationCounts
 TRAINING_PASSES = 3.0
 """Cost of a training step in forward passes, in FLOP and bytes: forward, gradient of inputs, gradient of weights."""
 Shape = tuple[int, ...]
+ADAPTER_NAMES = (".lora_A", ".lora_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,11 @@ class LayerCost:
     convolution: Convolution | None = None
     training_passes: float = TRAINING_PASSES
     frozen: int = 0
+
+    @property
+    def is_adapter(self) -> bool:
+        """Return whether it is one of the low-rank matrices beside a frozen layer, as peft names them."""
+        return any(part in f".{self.name}" for part in ADAPTER_NAMES)
 
     @property
     def training_share(self) -> float:
@@ -245,11 +251,12 @@ DENSE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
 def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
     """Return the cost of a network with a share of every layer's channels, above 0 and at most 1.
 
-    Of a network with frozen parts, the trained layers alone are narrowed: they are adapters, and lose rank.
+    Of a network whose trained layers are all adapters, the adapters alone are narrowed: they lose rank.
     """
     if width == 1.0:
         return network
-    if network.trained_parameters < network.parameters:
+    trained = [layer.is_adapter for layer in network.layers if layer.parameters > layer.frozen]
+    if trained and all(trained):
         return _narrow_adapters(network, width)
     dense = [place for place, layer in enumerate(network.layers) if _is_dense(layer)]
     first, last = (dense[0], dense[-1]) if dense else (-1, -1)
@@ -262,10 +269,7 @@ def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
 
 
 def _narrow_adapters(network: NetworkCost, width: float) -> NetworkCost:
-    layers = tuple(
-        layer if layer.frozen or not layer.parameters else _scale_layer(layer, width, 1.0, 1.0)
-        for layer in network.layers
-    )
+    layers = tuple(_scale_layer(layer, width, 1.0, 1.0) if layer.is_adapter else layer for layer in network.layers)
     return dataclasses.replace(network, name=f"{network.name} with a share {width:g} of its ranks", layers=layers)
 
 
@@ -307,6 +311,7 @@ def _scale_layer(layer: LayerCost, work: float, read: float, written: float) -> 
         flop=layer.flop * work,
         weight_bytes=layer.weight_bytes * work,
         parameters=round(layer.parameters * work),
+        frozen=round(layer.frozen * work),
         read_bytes=layer.read_bytes * read,
         written_bytes=layer.written_bytes * written,
         activations=round(layer.activations * written),

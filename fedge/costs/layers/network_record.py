@@ -230,6 +230,7 @@ def _format_layer(layer: LayerCost) -> str:
     numbers = (layer.flop, layer.read_bytes, layer.written_bytes, layer.weight_bytes)
     shapes = ",".join(_format_shape(shape) for shape in layer.inputs) or ABSENT
     geometry = convolution_to_list(layer.convolution)
+    has_frozen = layer.frozen > 0 or layer.training_passes != TRAINING_PASSES
     return " ".join([
         "_".join(layer.name.split()) or ABSENT,
         layer.kind,
@@ -239,7 +240,7 @@ def _format_layer(layer: LayerCost) -> str:
         shapes,
         _format_shape(layer.output) or ABSENT,
         ABSENT if geometry is None else ",".join(f"{number:.17g}" for number in geometry),
-        *((f"{layer.training_passes:g}", str(layer.frozen)) if layer.training_passes != TRAINING_PASSES else ()),
+        *((f"{layer.training_passes:g}", str(layer.frozen)) if has_frozen else ()),
     ])  # fmt: skip
 
 

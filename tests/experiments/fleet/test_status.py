@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -322,6 +323,18 @@ def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case: str) ->
     assert all(one.cure for one in status.boards[0].findings)
     # One finding for one cause; a twin also calls itself otherwise than the inventory does.
     assert len(status.boards[0].findings) == (2 if case == "twins" else 1), text
+
+
+def test_a_missing_package_of_a_language_model_has_its_command_as_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    language_models = pytest.importorskip("fedge.worker.language_models", reason="needs torch")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(language_models.BadTask) as caught:
+        language_models.require_package("peft")
+
+    what, cure = said(verdict(at("worker", "refused", value=str(caught.value)))).split(" -> ")
+
+    assert "needs Python 3.10" in what
+    assert cure.startswith(f"`{sys.executable} -m pip install peft`")
 
 
 def test_a_board_whose_key_nobody_registered_is_told_to_register_it() -> None:

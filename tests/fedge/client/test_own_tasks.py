@@ -125,5 +125,5 @@ def test_a_language_model_is_refused_where_its_packages_are_missing(board: tuple
     digest = hashlib.sha256(LANGUAGE_MODEL.encode()).hexdigest()
     task = {"name": "lora.py", "source": LANGUAGE_MODEL, "sha256": digest}
 
-    with pytest.raises(WorkerFailed, match=r"no transformers .*-m pip install transformers.* needs Python 3.10"):
+    with pytest.raises(WorkerFailed, match=r"no transformers .* needs Python 3.10 .*-m pip install transformers"):
         load_worker_task(found.settings.worker_socket, task, {"folder": found.settings.data_folder or ""})

@@ -1,9 +1,11 @@
 """Language models of task files: adapters, blocks of text, and clear words where a package is missing."""
 
+import contextlib
 import importlib.util
 import json
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,6 +130,7 @@ def test_texts_of_a_group_are_joined_and_cut_into_blocks_that_follow_each_other(
         (None, "a file that cannot be read"),
         ("{}\n", "a line .* for every text"),
         ('["a"]\n', "a file that cannot be read"),
+        ('{"text": "ab"}\n{"text": 5}\n', "train.jsonl, line 2: got .*text is 5"),
         ('{"text": "ab"}\n', "less text than a block; more than 3 tokens in a group"),
     ],
 )
@@ -147,8 +150,39 @@ def test_a_missing_package_is_named_with_the_python_that_needs_it(monkeypatch):
         language_models.causal_lm(TINY)
 
 
+@pytest.mark.parametrize("download", [False, True])
+def test_a_model_is_loaded_without_code_of_its_own_and_from_this_machine_alone_by_default(download, monkeypatch):
+    calls = []
+
+    def from_pretrained(place, **options):
+        calls.append((place, options))
+        return SimpleNamespace(eos_token_id=0, __len__=lambda: 1)
+
+    loader = SimpleNamespace(from_pretrained=from_pretrained)
+    stand_in = SimpleNamespace(AutoModelForCausalLM=loader, AutoTokenizer=loader)
+    monkeypatch.setattr(language_models, "require_package", lambda name: stand_in)
+    monkeypatch.setattr(language_models, "TokenScores", lambda net: net)
+    given = {"download": True} if download else {}
+
+    language_models.causal_lm("org/model", **given)
+    with contextlib.suppress(TypeError):  # the stand-in has no tokens
+        language_models.read_texts({"folder": "absent"}, "org/model", context=3, **given)
+
+    safe = {"trust_remote_code": False, "local_files_only": not download}
+    assert calls == [
+        ("org/model", {"dtype": "float32", "use_safetensors": True, **safe}),
+        ("org/model", safe),
+    ]
+    for path in ("/absent/model", "~/absent", "./absent", "a/b/c"):
+        with pytest.raises(BadTask, match="which is no folder; the folder of a model"):
+            language_models.causal_lm(path)
+        with pytest.raises(BadTask, match="which is no folder"):
+            language_models.read_texts({"folder": "absent"}, path, context=3)
+    assert len(calls) == 2
+
+
 @with_packages
 def test_a_model_that_is_not_there_is_one_clear_line(tmp_path):
     with pytest.raises(BadTask, match="a folder or name of a causal language model") as caught:
-        language_models.causal_lm(str(tmp_path / "absent"))
+        language_models.causal_lm(str(tmp_path))
     assert "\n" not in str(caught.value)

@@ -165,6 +165,15 @@ def test_something_else_than_a_data_set_is_refused():
         sources.check_data(noise()._replace(train_x=[1]), "mine")
 
 
+def test_labels_of_free_samples_are_classes_or_left_out_however_many_axes_they_have():
+    x, y = np.zeros((2, 3), dtype=np.float32), np.array([[0, 4, -100], [-100, 1, 2]])
+
+    assert sources.check_data(sources.free_data(x, y, x, y, classes=5), "mine").classes == 5
+    for wrong, said in ((y + (y == 4), "from 0 to 5 for 5 classes"), (y - (y == 1) * 2, "from -1 to 4")):
+        with pytest.raises(BadSource, match=said):
+            sources.check_data(sources.free_data(x, y, x, wrong, classes=5), "mine")
+
+
 def test_images_without_pillow_are_refused_with_what_to_do(tmp_path, monkeypatch):
     write_images(tmp_path, lambda path, index: path.write_bytes(b"?"))
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)

@@ -1,6 +1,7 @@
 """The trainer: the same bits for a seed, stops and limits, profiles without a trace, life after a lack of memory."""
 
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from fedge.worker import sources  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
 from fedge.worker.tasks import BadTask, TrainingTask, cross_entropy, data_shape  # noqa: E402
 from fedge.worker.trainer import (  # noqa: E402
+    TEST_SCORES,
     BadCall,
     JobStopped,
     Trainer,
     TrainingOptions,
     choose_half_type,
     is_oom,
+    make_gradient_scaler,
     minibatches,
     never_stop,
     resolve_device,
@@ -210,9 +213,31 @@ def test_a_test_of_large_images_takes_few_at_once_and_has_no_result_when_it_is_s
     trainer = Trainer(task_of(lambda shape: Looking(shape.side**2, shape.classes)), noise(8 * 30, side=5))
     monkeypatch.setattr("fedge.worker.trainer.TEST_PIXELS", 7 * 25 + 3)
     trainer.evaluate(trainer.initial_arrays(0))
-    assert seen == [7, 7, 7, 7, 2]
+    assert seen == [1, 7, 7, 7, 7, 2]  # the first to see how many scores a sample has
     with pytest.raises(JobStopped, match="after 7 of 30 test samples"):
         trainer.evaluate(trainer.initial_arrays(0), Counter(1))
+
+
+def test_a_test_batch_is_bounded_by_its_scores_as_well():
+    vocabulary, length, sizes = 150_000, 64, []
+
+    class Talker(torch.nn.Module):
+        """Scores as large as a language model's, which take no memory."""
+
+        def forward(self, tokens):
+            sizes.append(len(tokens))
+            return torch.zeros(1).expand(len(tokens), vocabulary, length)
+
+    def loss(scores, labels):
+        assert scores.numel() <= TEST_SCORES
+        return scores[:, 0, 0].mean() + labels.float().mean()
+
+    tokens = np.arange(20 * length, dtype=np.int64).reshape(20, length)
+    data = sources.free_data(tokens, tokens, tokens, tokens, classes=vocabulary)
+    task = task_of(lambda shape: Talker(), loss)._replace(metric=lambda scores, labels: torch.tensor(0.5))
+
+    assert Trainer(task, data).evaluate({}) == (tokens.mean(), 0.5)
+    assert sizes[1:] == [3] * 6 + [2]
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -510,6 +535,67 @@ def test_half_precision_computes_in_it_trains_alike_and_keeps_single_precision_w
     assert {array.dtype for array in half.arrays.values()} == {np.dtype(np.float32)}
     assert same(whole.arrays, half.arrays) == (choose_half_type(device) is None and own)
     assert half.loss == pytest.approx(whole.loss, rel=0.1)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_layers_compute_in_half_precision_where_it_is_asked_for(mixed):
+    seen = set()
+
+    def build(shape):
+        net = MODELS["digits-cnn"](shape)
+        first = next(one for one in net.modules() if isinstance(one, torch.nn.Conv2d))
+        first.register_forward_hook(lambda layer, given, scores: seen.add(scores.dtype))
+        return net
+
+    training = begun(made(build), OPTIONS._replace(mixed=mixed))
+    training.advance(1)
+
+    assert seen == {choose_half_type("cpu") or torch.float32 if mixed else torch.float32}
+
+
+def test_a_gpu_before_ampere_takes_float16_although_torch_emulates_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    for capability, half in {(7, 2): torch.float16, (8, 7): torch.bfloat16}.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert choose_half_type("cuda:0") == half
+
+
+@pytest.mark.parametrize("amp", [None, SimpleNamespace(), SimpleNamespace(GradScaler=lambda: "new")])
+def test_gradients_are_scaled_by_what_this_torch_has(amp, monkeypatch):
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", lambda: "old")
+    if amp is None:
+        monkeypatch.delattr(torch, "amp")
+    else:
+        monkeypatch.setattr(torch, "amp", amp)
+
+    assert make_gradient_scaler() == ("new" if hasattr(amp, "GradScaler") else "old")
+
+
+def test_no_gradient_outlives_its_training_or_is_zero_where_a_weight_is_unused():
+    steps = []
+
+    class Decayed(torch.optim.SGD):
+        def step(self, closure=None):
+            steps.append([w.grad is None for group in self.param_groups for w in group["params"]])
+            return super().step(closure)
+
+    def build(shape):
+        net = MODELS["digits-cnn"](shape)
+        net.unused = torch.nn.Parameter(torch.ones(3))
+        return net
+
+    task = task_of(build)._replace(optimizer=lambda weights, rate, momentum: Decayed(weights, lr=rate, weight_decay=1))
+    trainer = Trainer(task, noise())
+    training = begun(trainer)
+    net = training._net
+    net.unused.grad = torch.zeros(3)  # as an earlier step that used it leaves it
+    training.advance(2)
+    arrays = training.result().arrays
+    training.end()
+
+    assert all(weight.grad is None for weight in net.parameters())
+    assert [sum(step) for step in steps] == [1, 1]
+    assert (arrays["unused"] == 1).all()
 
 
 def test_frozen_weights_are_not_exchanged_and_are_the_same_whatever_the_seed():

@@ -247,7 +247,8 @@ def test_a_load_that_is_cancelled_says_so_and_loads_nothing(tmp_path):
         assert client.cancel() is True
         go_on.set()
         assert "load was cancelled" in job.outcome().text
-        assert client.status()["task"] is None
+        status = client.status()
+        assert (status["task"], status["refused"]) == (None, None)
         assert kind_of(client.infer, 1, 1) == "no-task"
         assert client.load(*PLAIN)["samples"] == 8
 

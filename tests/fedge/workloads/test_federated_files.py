@@ -147,6 +147,7 @@ def test_words_have_the_same_numbers_everywhere_and_short_texts_are_padded() -> 
         ("femnist", "femnist/data/train/a.json", '{"users": ["a"]}', "unreadable files in .*femnist/data .*KeyError"),
         ("agnews", "ag_news_csv/train.csv", "class,title\n", "unreadable files in .*ag_news_csv .*ValueError"),
         ("agnews", "ag_news_csv/train.csv", '"5","a","b"\n', "labels from 0 to 3"),
+        ("agnews", "ag_news_csv/train.csv", '"1","' + 140_000 * "a" + '"\n', "unreadable .*field larger than"),
         (
             "shakespeare",
             "shakespeare/data/train/a.json",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,6 +154,28 @@ def fractions(labels, groups, clients, rng):
     return [[0.5]] * clients
 
 
+def repeated(labels, groups, clients, rng):
+    return [[0, 7], [1, 7], [2]]
+
+
+class Seeded:
+    """A partitioner in the manner of flwr-datasets, whose first sample is its seed modulo the samples."""
+
+    dataset: dict[str, Any]
+
+    def __init__(self, num_partitions: int, seed: int | None = 42) -> None:
+        self.seed = seed
+
+    def load_partition(self, number: int) -> dict[str, Any]:
+        return {"sample": [(self.seed or 0) % len(self.dataset["sample"])]}
+
+
+def seeds_of(options: dict[str, Any], seed: int) -> int:
+    spec = DataSpec(partition=f"{__name__}:Seeded", options=options)
+    (part,) = split_data(spec, labels_of(2**12), groups=None, n_clients=1, rng=np.random.default_rng(seed))
+    return int(part[0])
+
+
 def own_parts(name: str, module: str = __name__, **options: Any) -> list[np.ndarray]:
     labels, groups = labels_of(60), np.repeat([3, 5], 30)
     spec = DataSpec(partition=f"{module}:{name}", options=options)
@@ -169,6 +193,7 @@ def test_a_partition_of_ones_own_gets_groups_and_options() -> None:
         ("empty", "gives 3 clients .0, 0, 0. samples; .*some for each of 3 clients"),
         ("outside", "indices from 0 to 59, some for each of 3 clients"),
         ("fractions", "TypeError"),
+        ("repeated", "which gives sample 7 twice; every sample once at most"),
         ("absent", "an importable module:Class"),
         ("labels_of", "TypeError: labels_of.. got an unexpected keyword"),
     ],
@@ -177,6 +202,18 @@ def test_a_partition_of_ones_own_that_does_not_work_is_one_clear_line(name: str,
     with pytest.raises(BadInput, match=message) as caught:
         own_parts(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_partitioner_draws_from_the_experiments_seed_unless_it_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=SimpleNamespace(from_dict=dict)))
+
+    assert seeds_of({}, 1) == seeds_of({}, 1) != seeds_of({}, 2)
+    assert seeds_of({"seed": 3}, 1) == seeds_of({"seed": 3}, 2) == 3
+    with pytest.raises(BadInput, match=r"unexpected keyword.*; a partitioner of flwr-datasets over the columns"):
+        seeds_of({"alpha": 3}, 1)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BadInput, match=r"no datasets; `pip install datasets`"):
+        seeds_of({}, 1)
 
 
 def test_options_are_for_ones_own_partition_alone() -> None:

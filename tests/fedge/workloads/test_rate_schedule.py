@@ -53,12 +53,33 @@ def test_a_round_has_the_rate_of_torchs_scheduler() -> None:
         ("LambdaLR", {"lr_lambda": "half"}, "needs numbers alone"),
         ("ReduceLROnPlateau", {}, "metrics"),
         ("StepLR", {"step_size": 1, "gamma": -1}, "got a learning rate of -0.1; a schedule that stays at 0"),
+        ("StepLR", {"step_size": 1, "gamma": 1e200}, "got a learning rate of inf; a schedule that stays at 0"),
+        ("StepLR", {"step_size": 1, "gamma": math.nan}, "got a learning rate of nan; a schedule that stays at 0"),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 2}, "needs numbers alone.*total steps"),
     ],
 )
 def test_a_schedule_that_does_not_work_is_one_clear_line(name: str, options: dict, message: str) -> None:
     with pytest.raises(BadInput, match=message) as caught:
         check_schedule(work_with(name, **options), 4)
     assert "\n" not in str(caught.value)
+
+
+def test_the_rates_of_a_run_take_one_step_of_the_scheduler_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, steps = pytest.importorskip("torch"), []
+
+    class Counted(torch.optim.lr_scheduler.StepLR):  # type: ignore[misc, name-defined]
+        def step(self, epoch: int | None = None) -> None:
+            steps.append(epoch)
+            super().step(epoch)
+
+    monkeypatch.setattr(torch.optim.lr_scheduler, "Counted", Counted, raising=False)
+    work = work_with("Counted", step_size=20, gamma=0.5)
+
+    check_schedule(work, 50)
+
+    rates = [find_rate(work, number) for number in range(1, 51)]
+    assert rates == pytest.approx([0.1] * 20 + [0.05] * 20 + [0.025] * 10)
+    assert len(steps) == 50  # the first by the scheduler itself
 
 
 def run_with(folder: Path, setting: str) -> list[RoundRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,12 @@ def test_a_folded_normalisation_counts_with_what_it_moves_in_training():
 def test_layers_as_text_are_the_same_layers(workload):
     network = find_known_network(workload)
     assert parse_layers(format_layers(network)) == network.layers
+
+
+@pytest.mark.parametrize(("passes", "frozen"), [(3.0, 0), (3.0, 5), (2.0, 9), (1.0, 0)])
+def test_a_layers_frozen_parameters_survive_as_text(passes, frozen):
+    layer = LayerCost("a", "linear", 1.0, 4.0, 4.0, parameters=9, training_passes=passes, frozen=frozen)
+    assert parse_layers(format_layers(NetworkCost("net", (3,), (layer,), ""))) == (layer,)
 
 
 def test_text_that_is_no_layer_is_refused():
@@ -92,6 +99,23 @@ def test_a_dense_layer_with_as_many_outputs_as_inputs_loses_both():
     half = narrow_network(full, 0.5)
     assert [one.parameters for one in half.layers] == [8 * 32, 32 * 32, 32 * 10]
     assert half.layers[1].flop == 2.0 * 32 * 32
+
+
+def test_a_network_with_frozen_layers_that_are_no_adapters_is_narrowed_as_any():
+    full = known()
+    frozen = [replace(layer, frozen=layer.parameters, training_passes=1.0) for layer in full.layers[:-1]]
+    half = narrow_network(replace(full, layers=(*frozen, full.layers[-1])), 0.5)
+    assert half.parameters == narrow_network(full, 0.5).parameters
+    assert 0 < half.trained_parameters == half.layers[-1].parameters < full.layers[-1].parameters
+
+
+def test_adapters_alone_lose_rank_frozen_or_not():
+    frozen = LayerCost("q.base_layer", "linear", 100.0, 4.0, 4.0, parameters=50, frozen=50, training_passes=2.0)
+    a = LayerCost("q.lora_A.default", "linear", 20.0, 4.0, 4.0, parameters=10, frozen=10, training_passes=2.0)
+    b = LayerCost("q.lora_B.default", "linear", 20.0, 4.0, 4.0, parameters=10)
+    half = narrow_network(NetworkCost("net", (3,), (frozen, a, b), ""), 0.5)
+    assert [layer.parameters for layer in half.layers] == [50, 5, 5]
+    assert half.trained_parameters == 5
 
 
 def test_a_network_told_as_one_layer_is_narrowed_as_a_whole():
