@@ -198,7 +198,7 @@ def test_a_run_of_version_1_is_taken_over_with_all_its_rows_and_no_empty_part(tm
 @pytest.mark.slow
 def test_a_run_of_version_1_is_taken_over_whenever_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for how in ("before", "half", "after"):
-        for stop in range(40):
+        for stop in range(80):
             old_run(tmp_path / f"{how}-{stop}", [1, 2, 3])
 
     def work(stop: int, how: str) -> None:
