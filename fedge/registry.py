@@ -28,7 +28,8 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise BadInput(where, repr(name), f"an importable module:Class ({error})") from error
+        right = f"an importable module:Class ({error}); its file can be listed under plugins"
+        raise BadInput(where, repr(name), right) from error
 
 
 def split_names(where: str, text: str, right: str) -> tuple[str, ...]:

@@ -10,15 +10,19 @@ import inspect
 import logging
 import random
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
+import flwr
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import mod as flower_mods
 from flwr.clientapp.typing import Mod
 
+import fedge
 from fedge import registry
 from fedge.errors import BadInput, FedgeError, describe_error
 from fedge.experiment import Experiment, ModSpec
@@ -87,8 +91,16 @@ def apply_mods(
         sent = _run_chain(mods, request, arrays=arrays, trained=trained, samples=samples)
         return reply, _read_result(sent, trained, request.trainable)
     except Exception as error:
-        logger.warning("a mod of %s failed in round %s", reply.board, request.round, exc_info=error)
-        return ReplyMessage(reply.board, error=f"a mod failed: {describe_error(error)}"), None
+        logger.info("a mod of %s failed in round %s", reply.board, request.round, exc_info=error)
+        return ReplyMessage(reply.board, error=f"a mod failed: {describe_error(error)}{_find_place(error)}"), None
+
+
+def _find_place(error: Exception) -> str:
+    """Return file and line of the user's own code in which an error was raised, or nothing."""
+    libraries = [Path(str(module.__file__)).parent for module in (fedge, flwr)]
+    paths = [(Path(one.filename), one.lineno) for one in traceback.extract_tb(error.__traceback__)]
+    own = [(path.name, line) for path, line in paths if not any(map(path.is_relative_to, libraries))]
+    return f" ({own[-1][0]}:{own[-1][1]})" if own else ""
 
 
 def _seed_generators(seed: int) -> None:
@@ -99,8 +111,10 @@ def _seed_generators(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def _read_result(sent: Message, trained: TrainResult, trainable: Sequence[str]) -> TrainResult:
+def _read_result(sent: Any, trained: TrainResult, trainable: Sequence[str]) -> TrainResult:
     """Return the training result with what the mods made of it; raises ``FedgeError`` if it is no result any more."""
+    if not isinstance(sent, Message):
+        raise FedgeError(f"it returned {type(sent).__name__}; a mod returns what call_next gave it, or a Message")
     if sent.has_error():
         raise FedgeError(sent.error.reason)
     metrics: Mapping[str, Any] = next(iter(sent.content.metric_records.values()), {})

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, UnknownName
 from fedge.experiment import ScheduleSpec, WorkloadSpec
 from fedge.yaml_files import format_value
 
@@ -51,11 +51,15 @@ def _iter_rates(first: float, spec: ScheduleSpec) -> Iterator[float]:
 
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=first)
     kind: Any = getattr(torch.optim.lr_scheduler, spec.name, None)
+    if not isinstance(kind, type) or not issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
+        names = sorted(name for name in dir(torch.optim.lr_scheduler) if name.endswith("LR"))
+        raise UnknownName(f"{FIELD}.name", spec.name, tuple(names))
+    make: Any = kind  # its options are the user's
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.options.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            steps = kind(optimizer, **options)
+            steps = make(optimizer, **options)
         while True:
             yield float(optimizer.param_groups[0]["lr"])
             with warnings.catch_warnings():

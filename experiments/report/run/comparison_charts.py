@@ -134,7 +134,7 @@ def _cost_bar_chart(
     layout = xy_layout(
         axis(title, rangemode="tozero"),
         row_axis([run.name for run in runs]),
-        legend_layout(len(data), [trace["name"] for trace in data]),
+        legend_layout(len(data), [trace["name"] for trace in data], 34 * max(2, len(runs))),
     )
     return Chart(
         f"bars-{key}",

@@ -115,7 +115,7 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     layout = xy_layout(
         axis(f"energy ({scale.unit})", rangemode="tozero"),
         CATEGORY_AXIS,
-        legend_layout(len(data), [trace["name"] for trace in data]),
+        legend_layout(len(data), [trace["name"] for trace in data], 26 * max(3, len(names))),
         barmode="stack",
     )
     part = f"{run.compared_note}: those in which every board finished on time and its true time and power are known"

@@ -82,8 +82,12 @@ class LoadedRun:
     @property
     def energy_with_idle_j(self) -> float:
         """Energy of all boards, idle and evaluating ones included, in joules."""
-        besides = ("resting_energy_j", "evaluation_energy_j")
-        return float(self.summary["energy_j"] + sum(self.summary.get(key) or 0.0 for key in besides))
+        return float(self.summary["energy_j"] + self.summary["resting_energy_j"] + self.evaluation_j)
+
+    @property
+    def evaluation_j(self) -> float:
+        """Energy of evaluations by clients, in joules."""
+        return float(self.summary.get("evaluation_energy_j") or 0.0)
 
     def share_of_oracle_saving(self, baseline: Baseline) -> SavingShare:
         """Return the saving against ``maxn`` or ``maxn_parked`` (waiting at low clocks) as a share of the oracle's."""

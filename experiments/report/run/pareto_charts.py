@@ -105,10 +105,14 @@ def _list_references(group: SeedGroup) -> list[ReferencePoint]:
     lengths = [row.maxn_round_s for run in runs for row in run.rounds]
     if any(length is None for length in lengths):
         return []
-    maxn_s = mean_interval([sum(row.maxn_round_s or 0.0 for row in run.rounds) for run in runs])
+    # Evaluations cost the same in all of them.
+    maxn_s = mean_interval([sum((r.maxn_round_s or 0.0) + (r.evaluation_s or 0.0) for r in run.rounds) for run in runs])
     played_s = mean_interval([run.summary["makespan_s"] for run in runs])
     baselines = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
-    points = [(what, time, mean_interval([run.summary[column] for run in runs])) for what, time, column in baselines]
+    points = [
+        (what, time, mean_interval([run.summary[column] + run.evaluation_j for run in runs]))
+        for what, time, column in baselines
+    ]
     return [(group.name, what, time, joules) for what, time, joules in points if time and joules]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -93,6 +94,10 @@ def test_every_global_generator_is_seeded() -> None:
     assert all(drawn[0][name] != drawn[2][name] for name in ("numpy", "python", "torch"))
 
 
+def return_nothing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    return None  # type: ignore[return-value]
+
+
 def raise_error(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     raise RuntimeError("no key")
 
@@ -113,11 +118,14 @@ def flatten(message: Message, context: Context, call_next: ClientAppCallable) ->
 @pytest.mark.parametrize(
     ("mod", "reason"),
     [
-        (raise_error, "RuntimeError: no key"),
+        (raise_error, r"RuntimeError: no key \(test_client_mods.py:\d+\)"),
+        (return_nothing, "it returned NoneType; a mod returns what call_next gave it, or a Message"),
         (drop_loss, "what it sends has no loss"),
         (
             flatten,
-            "it sends arrays of the shapes {'w': (4,), 'scale': (1,)}; the model has {'w': (2, 2), 'scale': (1,)}",
+            re.escape(
+                "it sends arrays of the shapes {'w': (4,), 'scale': (1,)}; the model has {'w': (2, 2), 'scale': (1,)}"
+            ),
         ),
     ],
 )
@@ -125,10 +133,10 @@ def test_what_a_mod_spoils_fails_its_client_alone(mod: Mod, reason: str) -> None
     request = RequestMessage("train", 1, trainable=("w", "scale"))
     given = answer("nano-1", 5.0), TrainResult(AFTER, 0.5, 0.25)
 
-    assert apply_mods(build(f"{__name__}:{mod.__name__}"), request, BEFORE, given) == (
-        ReplyMessage("nano-1", error=f"a mod failed: {reason}"),
-        None,
-    )
+    reply, trained = apply_mods(build(f"{__name__}:{mod.__name__}"), request, BEFORE, given)
+
+    assert trained is None
+    assert re.fullmatch(f"a mod failed: {reason}", str(reply.error)), reply.error
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_round_has_the_rate_of_torchs_scheduler() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Cosine", {}, "got {'name': 'Cosine'.*a class of torch.optim.lr_scheduler"),
+        ("Cosine", {}, "name: got 'Cosine'.*CosineAnnealingLR"),
         ("StepLR", {"gamma": 0.5}, "step_size"),
         ("LambdaLR", {"lr_lambda": "half"}, "needs numbers alone"),
         ("ReduceLROnPlateau", {}, "metrics"),
