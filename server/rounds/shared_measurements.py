@@ -20,7 +20,7 @@ from fedge.wire import ClientState
 
 ENOUGH_MEASUREMENTS = 24
 """Measurements up to which more than ``MAX_DONORS`` boards are asked: in the first rounds each has measured one mode or
-two. With 11 of others, the errors of emulated boards of four kinds were 3 to 5 % in time; with 22, 2 to 3 %.
+two. Default; a larger value helps these rounds alone.
 """
 GROUPS, GROUPS_OF_MANY = 4, 2
 """Groups into which the boards of a kind are dealt, and those of a kind of at least ``MANY_BOARDS``. All boards of a
