@@ -37,6 +37,9 @@ SETTINGS = {
     # own.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_prestart_worker_first_driver": "0",
+    # Ray's parts wait longer for each other than 30 s, and its workers are not nice: other programs may be busy.
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_niceness": "0",
     # A single thread everywhere makes results bitwise equal in all backends.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 START_WITHIN_S = 60.0
 PORT_TRIES = 5
+RAY_TRIES = 3
+RAY_TOO_SLOW = "The current node timed out during startup"
+"""What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
 
 
 def simulate(
@@ -69,13 +72,26 @@ def simulate(
     with end_processes_on_exit(launch):
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
-        submit(
-            launch,
-            log=open_serverapp_log(launch),
-            config_file=config_file,
-            options=options,
-            check=lambda: _check_alive(superlink, log),
-        )
+        for tries in range(1, RAY_TRIES + 1):
+            serverapp_log = open_serverapp_log(launch)
+            try:
+                submit(
+                    launch,
+                    log=serverapp_log,
+                    config_file=config_file,
+                    options=options,
+                    check=lambda: _check_alive(superlink, log),
+                )
+            except RunFailed as error:
+                if RAY_TOO_SLOW not in serverapp_log.text():
+                    raise
+                if tries == RAY_TRIES:
+                    raise RunFailed(
+                        f"Ray did not start within 30 s, {tries} times: this machine is too busy"
+                    ) from error
+                logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
+            else:
+                return
 
 
 def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:

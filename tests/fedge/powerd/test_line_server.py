@@ -177,6 +177,19 @@ def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
         one.holds(0)
 
 
+def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time(folder) -> None:
+    with served(folder, slow_s=0.5, tick_s=0.01) as one:
+        link = one.link()
+        link.setblocking(False)
+        ends_s = time.monotonic() + LIMIT_S
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while time.monotonic() < ends_s:
+                with contextlib.suppress(BlockingIOError):
+                    link.send(b"a\n" * 100)
+                time.sleep(0.001)
+        one.holds(0)
+
+
 def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:
     with served(folder, idle_s=0.2, tick_s=0.01) as one:
         silent, dribbling = one.link(), one.link()
