@@ -60,7 +60,7 @@ class NetworkSpec(_SpecModel):
     """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
 
     Attributes:
-        model: A MODEL as in ``fedge layers``.
+        model: A NETWORK as in ``fedge layers``.
         input: Shape of one sample; None for the model's default.
         loading: How samples are loaded.
         image_mpixel: Megapixels of a stored image, which the loader decodes.
@@ -84,7 +84,7 @@ class PlacedBatchSpec(_SpecModel):
 
     Attributes:
         device: Board of the plan.
-        network: Its MODEL, absolute if it is a file.
+        network: Its NETWORK, absolute if it is a file.
         input: Shape of one sample.
         accelerator: Part of the GPU on which it runs.
         batch_s: Seconds of a batch.
@@ -116,7 +116,7 @@ class ServingSpec(_SpecModel):
         arrivals: Arrival process.
         batch_sizes: Allowed batch sizes; the board uses the one that suits its mode.
         model: Real boards only: built-in task that the worker infers; None for the network that it trains.
-        placement: Path of a plan of ``fedge place --json``, which gives network, batch size, and time and power of a
+        placement: Path of a plan of ``fedge place --out``, which gives network, batch size, and time and power of a
             batch at the top clocks.
     """
 

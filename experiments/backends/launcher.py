@@ -43,7 +43,7 @@ def choose_folder(experiment: Experiment, out: Path | None) -> Path:
     """
     folder = out or _find_unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
+        raise BadInput("--folder", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
 
 
@@ -97,7 +97,7 @@ def start_run(
         stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
-        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     return continue_run(recalled, folder, refresh, backend)
 
 

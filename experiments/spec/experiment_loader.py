@@ -465,7 +465,7 @@ def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
-        option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
+        option = {"NETWORK": ".model", "--input-shape": ".input"}.get(error.where, f".model ({error.where})")
         raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right, field)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
@@ -521,4 +521,6 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
 
 def _in_yaml_terms(right: str, field: str) -> str:
     """Rephrase a command's advice in terms of the YAML's fields, for the network of ``field``."""
-    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", f"{field.rpartition(': ')[2]}.input")
+    return right.replace("--input-shape 3x224x224", "[3, 224, 224]").replace(
+        "--input-shape", f"{field.rpartition(': ')[2]}.input"
+    )

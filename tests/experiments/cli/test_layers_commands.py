@@ -95,7 +95,7 @@ def test_the_command_takes_its_options() -> None:
     app = typer.Typer()
     layers_commands.register_commands(app)
     done = CliRunner().invoke(
-        app, ["digits-cnn", "--batch", "8", "--input", "1x16x16", "--kind", "train", "--top", "1"]
+        app, ["digits-cnn", "--batch-size", "8", "--input-shape", "1x16x16", "--kind", "train", "--top", "1"]
     )
     assert done.exit_code == 0, done.output
     assert "a training step of 8 x 1x16x16" in done.output

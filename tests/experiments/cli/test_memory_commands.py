@@ -29,7 +29,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "errors.json"
     done = CliRunner().invoke(
-        app, ["eval", "--data", str(data), "--method", "fedge", "--leave-network-out", "--json", str(out)]
+        app, ["eval", "--data", str(data), "--methods", "fedge", "--leave-network-out", "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())

@@ -42,7 +42,7 @@ def app() -> typer.Typer:
 
 def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> None:
     html, data = tmp_path / "p.html", tmp_path / "p.json"
-    arguments = ["place", WORKLOAD, "--device", "agx-orin", "--rate", "300", "--html", str(html), "--json", str(data)]
+    arguments = ["place", WORKLOAD, "--board", "agx-orin", "--rate-hz", "300", "--html", str(html), "--out", str(data)]
     done = CliRunner().invoke(app(), arguments)
     assert done.exit_code == 0, done.output
     assert "least latency, at 300 images/s" in done.output
@@ -117,12 +117,12 @@ def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"rate_hz": 5000.0}, "--rate at most"),
+        ({"rate_hz": 5000.0}, "--rate-hz at most"),
         ({"rate_hz": 300.0, "max_power_w": 15.0}, "--max-power-w at least"),
         ({"max_latency_s": 0.001}, "--max-latency-s at least"),
         ({"on": "tensor-cores,npu"}, "npu"),
-        ({"batches": "0,4"}, "--batches"),
-        ({"batches": "a"}, "--batches"),
+        ({"batches": "0,4"}, "--batch-sizes"),
+        ({"batches": "a"}, "--batch-sizes"),
         ({"objective": "speed"}, "throughput, latency, energy"),
         ({"max_power_w": -3.0}, "--max-power-w"),
         ({"device": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
@@ -163,7 +163,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_runs(asked: PlacementRu
 
 @pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
 def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
+    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--max-instances ort-cpu:.*whole number"):
         parse_placement(text)
 
 

@@ -38,7 +38,7 @@ def test_a_table_for_the_eye(fedge, run: Path) -> None:
 def test_a_long_table_says_how_much_of_it_is_shown(fedge, run: Path) -> None:
     _, out, _ = fedge("query", run, "select 1000 + i as i from range(300) t(i)")
     assert len(out.splitlines()) == 202
-    assert out.splitlines()[-1] == "200 of 300 rows; --format csv or json has all"
+    assert out.splitlines()[-1] == "200 of 300 rows; --csv or json has all"
 
 
 def test_csv_and_json_have_every_figure_in_full(fedge, run: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_one_line_that_names_it(fedge, run: Path) -> None:
 
 
 def test_a_pipe_that_is_closed_early_is_no_error(run: Path) -> None:
-    asked = f"{sys.executable} -m experiments.cli.main query {run} 'select * from range(300000)' --format csv | head -1"
+    asked = f"{sys.executable} -m experiments.cli.main query {run} 'select * from range(300000)' --csv | head -1"
     done = subprocess.run(asked, shell=True, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("range\n", "")
 

@@ -129,17 +129,17 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
         ({"max_step_s": 1e-4}, "--max-step-s: got 0.0001 s; with"),
         ({"max_memory_mb": 0.0}, "above 0"),
         ({"max_step_s": -1.0}, "above 0"),
-        ({"model": "no-such-net"}, "MODEL"),
-        ({"device": "no-such-board"}, "--device"),
+        ({"model": "no-such-net"}, "NETWORK"),
+        ({"device": "no-such-board"}, "--board"),
         ({"method": "magic"}, "l1, l2, random"),
-        ({"batch_size": 0}, "--batch"),
+        ({"batch_size": 0}, "--batch-size"),
         ({"round_to": 0}, "--round-to"),
         ({"variants": 0}, "--variants"),
         ({"variants": 1000}, "50 at most"),
         ({"confidence": 1.0}, "--confidence"),
         ({"seed": -1, "method": "random"}, "--seed"),
-        ({"input_shape": "3y8"}, "--input"),
-        ({"input_shape": "5x64x64"}, "--input"),
+        ({"input_shape": "3y8"}, "--input-shape"),
+        ({"input_shape": "5x64x64"}, "--input-shape"),
     ],
 )
 def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: s
 
 
 def test_where_nothing_fits_a_batch_size_that_would_is_named() -> None:
-    with pytest.raises(BadInput, match=r"or --batch 8$"):
+    with pytest.raises(BadInput, match=r"or --batch-size 8$"):
         _answer(replace(ASKED, batch_size=128, max_memory_mb=75.0))
 
 
@@ -163,7 +163,7 @@ def test_variants_go_into_no_folder_of_something_else(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variant_files, "save_variant", disk_full)
-    with pytest.raises(BadInput, match=r"--out: .*No space left"):
+    with pytest.raises(BadInput, match=r"--folder: .*No space left"):
         print_variants(ASKED, out=tmp_path / "out", json_file=None, html=None, check_training=False)
 
 
@@ -184,8 +184,8 @@ def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str
 
 def test_find_is_what_a_bare_model_means() -> None:
     runner = CliRunner()
-    bare = runner.invoke(app, [MODEL, "--device", "no-such-board"])
-    named = runner.invoke(app, ["find", MODEL, "--device", "no-such-board"])
+    bare = runner.invoke(app, [MODEL, "--board", "no-such-board"])
+    named = runner.invoke(app, ["find", MODEL, "--board", "no-such-board"])
     assert str(bare.exception) == str(named.exception)
     assert "no-such-board" in str(bare.exception)
     assert "show" in runner.invoke(app, ["--help"]).output
