@@ -41,7 +41,7 @@ NOT_RUN = {
 if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
     NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
-    "here-quick|modes.yaml --folder|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
+    "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
     "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""

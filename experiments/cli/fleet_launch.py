@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.cli.command_output import print_plan
+from experiments.cli.command_output import print_plan, warn
 from experiments.cli.run_experiment import describe_plan
 from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.inventory import Inventory, format_names
@@ -35,7 +35,7 @@ def run_on_fleet(
 ) -> int:
     """Run an experiment on the fleet, or only check it here; return the exit code of the run on the server."""
     console = Console(file=sys.stdout)
-    experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
+    experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"], note=warn)
     found = selected_fleet.read_fleet(options).inventory
     check_boards(experiment, found, config)
     folder = launcher.choose_folder(experiment, out)

@@ -103,7 +103,7 @@ def show_signs_of_life(name: str) -> Iterator[None]:
             heartbeat.tick()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    sys.stdout, sys.stderr = _NotedStream(out, heartbeat), _NotedStream(err, heartbeat)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _NotedStream(out, heartbeat), _NotedStream(err, heartbeat)
     phases.add_listener(heartbeat.begin)
     thread.start()
     try:

@@ -15,7 +15,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import make_console, print_json, print_plan
+from experiments.cli.command_output import make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
 from fedge.telemetry import run_folder
 
@@ -101,7 +101,7 @@ def start_run(
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
-    experiment = load_experiment(config, overrides)
+    experiment = load_experiment(config, overrides, note=warn)
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)

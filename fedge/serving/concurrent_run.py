@@ -180,9 +180,8 @@ def _check_numbers(options: ConcurrentRunOptions) -> None:
         raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"{MOST_HZ:g} at most")
     if options.latency_s > MAX_LATENCY_S:
         raise BadInput("--max-latency-s", f"{options.latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
-    for option, length in (("--minutes", options.minutes), ("--seconds", options.seconds)):
-        if length is not None and not math.isfinite(length):
-            raise BadInput(option, f"{length:g}", "a number above 0")
+    if not math.isfinite(options.seconds):
+        raise BadInput("--seconds", f"{options.seconds:g}", "a number above 0")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
     for option, size in (("--infer-batch-size", options.infer_batch), ("--batch-size", options.train_batch)):

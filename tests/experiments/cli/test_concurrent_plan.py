@@ -200,7 +200,7 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
         ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
         (
             {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nets:lstm",)}},
-            "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input-shape SHAPE",
+            "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input",
         ),
         (
             {

@@ -45,7 +45,7 @@ def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, tab
     (entry,) = json.loads(fedge("knowledge", "list", "--knowledge", "k", "--json").out)
     assert (entry["form"], entry["device"], entry["workload"], entry["batch_size"]) == ("table", "nano", WORK, 16)
     assert (entry["label"], entry["boards"]) == ("estimated", ["nano-1@seed-3"])
-    assert json.loads(fedge("knowledge", "show", "table", "--knowledge", "k").out) == entry
+    assert json.loads(fedge("knowledge", "show", "table", "--knowledge", "k", "--json").out) == entry
     assert fedge("knowledge", "list", "--knowledge", "k", "--board", "tx2").out.startswith("nothing is known yet")
 
 
@@ -99,7 +99,7 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
 def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
-    what = ("--device", "nano", "--workload", WORK)
+    what = ("--board", "nano", "--workload", WORK)
     assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
     for file in (str(table), "nano.safetensors"):
         assert fedge("knowledge", "import", file, "--knowledge", "k").code == 0

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from contracts.crashing import disk_full
 from typer.testing import CliRunner
 
-from experiments.cli import place_commands
+from experiments.cli.main import app
 from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
 from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
@@ -34,16 +33,10 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def app() -> typer.Typer:
-    made = typer.Typer()
-    place_commands.register_commands(made)
-    return made
-
-
 def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> None:
     html, data = tmp_path / "p.html", tmp_path / "p.json"
     arguments = ["place", WORKLOAD, "--board", "agx-orin", "--rate-hz", "300", "--html", str(html), "--out", str(data)]
-    done = CliRunner().invoke(app(), arguments)
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "least latency, at 300 images/s" in done.output
     written = json.loads(data.read_text())
@@ -134,14 +127,14 @@ def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["html", "json"])
+@pytest.mark.parametrize("option", ["html", "out"])
 def test_a_file_that_cannot_be_written_is_one_line(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
-    files = {"html": None, "json": None, option: tmp_path / "p"}
+    files = {"html": None, "out": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["out"])
 
 
 def test_its_own_json_is_written_over(tmp_path: Path) -> None:
@@ -163,7 +156,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_runs(asked: PlacementRu
 
 @pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
 def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--max-instances ort-cpu:.*whole number"):
+    with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
         parse_placement(text)
 
 

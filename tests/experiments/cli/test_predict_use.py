@@ -268,7 +268,7 @@ def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: 
 def test_the_front_is_written_as_a_table(path, tmp_path, capsys, against):
     out = tmp_path / "front.csv"
 
-    pareto(path, against=against, csv=out)
+    pareto(path, against=against, out=out)
 
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     said = capsys.readouterr().out
@@ -301,10 +301,10 @@ def test_the_terminal_shows_ends_knee_and_maxn_of_a_long_front(path, capsys):
 
 
 def test_table_page_and_model_are_files_of_their_own(path, tmp_path):
-    with pytest.raises(BadInput, match=r"--html: got .*; another file than --csv"):
-        pareto(path, csv=tmp_path / "f", html=tmp_path / "f")
-    with pytest.raises(BadInput, match=r"--csv: .*another file than the model"):
-        pareto(path, csv=path)
+    with pytest.raises(BadInput, match=r"--html: got .*; another file than --out"):
+        pareto(path, out=tmp_path / "f", html=tmp_path / "f")
+    with pytest.raises(BadInput, match=r"--out: .*another file than the model"):
+        pareto(path, out=path)
 
 
 def test_a_front_is_against_power_or_energy(path):
