@@ -22,11 +22,17 @@ from experiments.backends.run_processes import (
 )
 from experiments.backends.run_submission import open_serverapp_log, submit
 from fedge.errors import RunFailed
+from fedge.phases import begin_phase
 
 logger = logging.getLogger(__name__)
 
 START_WITHIN_S = 60.0
 PORT_TRIES = 5
+START_PHASES = {
+    "successfully started run": "installing the app",
+    "successfully installed": "starting Ray and the clients",
+}
+"""What begins when Flower 1.41 logs one of these."""
 
 
 def simulate(
@@ -67,6 +73,7 @@ def simulate(
     config_file = launch.flwr_home / "run-config.toml"
     config_file.write_text(run_config_toml(run_config), encoding="utf-8")
     with end_processes_on_exit(launch):
+        begin_phase("starting Flower's SuperLink", announce=True)
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
         submit(
@@ -75,6 +82,7 @@ def simulate(
             config_file=config_file,
             options=options,
             check=lambda: _check_alive(superlink, log),
+            phases=START_PHASES,
         )
 
 

@@ -12,6 +12,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import check_output, make_console, print_json, warn, write_output
+from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions
@@ -117,6 +118,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
+            begin_phase(f"{place}{within}")
             point = run.next_point()
             if not (console.is_terminal or step) and point is not None and point.board == HERE:
                 warn(f"{place}: {words}")

@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedge.errors import BadInput
+from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -112,8 +114,14 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     shown = make_console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=shown, transient=True, disable=is_quiet() or not shown.is_terminal) as line:
-        task = line.add_task("starting", total=total)
-        yield lambda step: line.update(task, advance=1, description=step)
+        task, done = line.add_task("starting", total=total), count(1)
+
+        def report(step: str) -> None:
+            line.update(task, advance=1, description=step)
+            begin_phase(f"{next(done)} of {total} done, the last one {step}")
+
+        begin_phase(f"0 of {total} done")
+        yield report
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 from fedge import phases
 
 FIRST_S, LATER_S, LONG_S = 2.5, 10.0, 30.0
-"""Longest silence in the first ``LATER_FROM_S`` of a phase, up to ``LONG_FROM_S``, and after that: a reader who waits
-sees every three seconds that work goes on, and the log of an hour stays short. On a terminal the line is replaced.
+"""Longest silence in the first ``LATER_FROM_S`` of an announced phase, up to ``LONG_FROM_S``, and after that: a reader
+who waits sees every three seconds that work goes on, and the log of an hour stays short. A terminal's line is replaced.
 """
-LATER_FROM_S, LONG_FROM_S = 30.0, 300.0
+LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
 TICK_S = 0.25
 SPINNER_AFTER_S = 1.0
 CLEAR_LINE = "\r\x1b[2K"
@@ -37,12 +37,14 @@ class Heartbeat:
         self._shown = False
         self._lock = threading.RLock()
 
-    def begin(self, name: str) -> None:
-        """Name the phase that begins; without a terminal it is written at once, so that a log names every phase."""
+    def begin(self, name: str, *, announce: bool) -> None:
+        """Name the phase that begins; one that is announced stands in a log as it begins, and its time counts."""
         with self._lock:
-            self._phase, self._started_s = name, time.monotonic()
-            if not self._stream.isatty():
-                self._write_line(f"fedge: {name}\n")
+            self._phase = name
+            if announce:
+                self._started_s = time.monotonic()
+                if not self._stream.isatty():
+                    self._write_line(f"fedge: {name}\n")
 
     def note_output(self) -> None:
         """Note that the command itself writes: the line of a terminal is removed before."""

@@ -11,6 +11,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, BatchSize, InputShape, Seed, Settings, StepKind, build_options
 from experiments.cli.command_output import make_console, print_json, warn
+from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from fedge.characterisation.board_profile import ProfileOutcome, ProfilingCampaign
@@ -88,6 +89,7 @@ def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]
             tried = len(past.done) + len(past.failed)
             place = _describe_progress(past, tried, campaign.total)
             progress.update(task, completed=tried, description=text, place=place)
+            begin_phase(f"{place}: {text}")
 
         yield report
 

@@ -17,6 +17,7 @@ from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
 from experiments.cli.command_options import Experiment as ExperimentFile
 from experiments.cli.command_output import make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
+from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def start_run(
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
+    begin_phase("checking the experiment", announce=True)
     experiment = load_experiment(config, overrides, note=warn)
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):

@@ -329,7 +329,7 @@ def _check_batch_size(experiment: Experiment, samples: Sequence[int]) -> None:
     if experiment.workload.task == NULL_TASK:  # stands for any data set: what a share has is not trained on
         most = sum(samples)
     if size > most:
-        right = f"at most {most}, the samples of the largest share; a board may hold less in its memory (fedge memory predict)"
+        right = f"at most {most}, the samples of the largest share; less where memory is short"
         raise BadInput("workload.batch_size", str(size), right)
 
 

@@ -344,14 +344,14 @@ def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
     """List the keys that are valid at a location of a file with such a record."""
     for part in location:
         field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
-        record = (_extract_record(field.annotation) if field is not None else None) or record
+        record = (extract_record(field.annotation) if field is not None else None) or record
     return ", ".join(field.alias or name for name, field in record.model_fields.items())
 
 
-def _extract_record(hint: Any) -> type[BaseModel] | None:
+def extract_record(hint: Any) -> type[BaseModel] | None:
     if inspect.isclass(hint) and issubclass(hint, BaseModel):
         return hint
-    return next((found for part in typing.get_args(hint) if (found := _extract_record(part))), None)
+    return next((found for part in typing.get_args(hint) if (found := extract_record(part))), None)
 
 
 def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:

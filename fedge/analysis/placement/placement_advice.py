@@ -199,7 +199,7 @@ def _find_board(options: PlacementOptions) -> PlacementBoard:
         return build_placement_board(find(options.device))
     if options.measurements is None:
         right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
-        raise BadInput("--device", HOST_BOARD, right)
+        raise BadInput("--board", HOST_BOARD, right)
     return build_host_board()
 
 

@@ -264,7 +264,7 @@ def _find_job(name: str, kind: WorkloadKind, batch_size: int | None = None) -> W
     try:
         return find_named_workload(name, batch_size=batch_size, kind=kind, option=option)[0]
     except BadInput as error:
-        if error.where != "--input":
+        if error.where != "--input-shape":
             raise
         right = f"a file with its layers, from `fedge layers {name} --input-shape SHAPE --out FILE.json`"
         raise BadInput(option, repr(name), right) from error

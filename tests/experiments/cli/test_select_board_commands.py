@@ -30,8 +30,8 @@ def test_known_workloads_are_ranked_on_every_board() -> None:
 
 def test_any_network_is_ranked_by_its_layers(tmp_path: Path) -> None:
     out = tmp_path / "ranking.json"
-    _run("--workload", "mobilenet_v2", "--batch-size", "8", "--objective", "energy", "--board", "nano", "--board", "tx2",
-         "--out", str(out))  # fmt: skip
+    what = ("--workload", "mobilenet_v2", "--batch-size", "8", "--objective", "energy")
+    _run(*what, "--board", "nano", "--board", "tx2", "--out", str(out))
     data = json.loads(out.read_text(encoding="utf-8"))
     assert [offer["board"] for offer in data["offers"]] == sorted(
         ("nano", "tx2"), key=lambda b: next(o["energy_j"] for o in data["offers"] if o["board"] == b)

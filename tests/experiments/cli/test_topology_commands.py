@@ -97,8 +97,7 @@ def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.Cap
         variant = variant_files.read_variant(Path(place))
         assert variant.cost.parameters == row["parameters"]
         assert (
-            sum(one.numel() for one in variant_files.load_variant_module(Path(place)).parameters())
-            == row["parameters"]
+            sum(one.numel() for one in variant_files.load_variant_module(Path(place)).parameters()) == row["parameters"]
         )
     page = html.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
