@@ -185,10 +185,10 @@ def bind_socket(host: str, port: int | None, default: int) -> socket.socket:
         try:
             return _open_socket(host, number)
         except socket.gaierror as error:
-            raise BadInput("--host", repr(host), "an address or name of this machine") from error
+            raise BadInput("--listen", repr(host), "an address or name of this machine") from error
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise BadInput("--host", repr(host), "an address or name of this machine") from error
+                raise BadInput("--listen", repr(host), "an address or name of this machine") from error
             if error.errno not in {errno.EADDRINUSE, errno.EACCES} or number == tried[-1]:
                 right = "a port that is free and that you may use (1024 and above)"
                 raise BadInput("--port", f"{number} ({error.strerror})", right) from error
