@@ -80,11 +80,14 @@ def start_run(
     config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
 ) -> None:
     """Start a new run; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.backends import launcher
+    from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
     experiment = load_experiment(config, overrides)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
