@@ -28,11 +28,12 @@ help: ## List the commands
 setup: $(STAMP) ## Make .venv and install the project into it (only when something changed)
 
 # PYTHON=/path/to/python chooses the interpreter.
-$(STAMP): requirements.lock requirements.in pyproject.toml
+$(STAMP): requirements.lock torch.lock requirements.in pyproject.toml setup.py
 	@python=$$(PYTHON='$(PYTHON)' .ci/find-python) || exit 1; \
 	  if [ ! -x $(BIN)/python ]; then echo "Making $(VENV) with $$($$python -V) ..."; $$python -m venv $(VENV) || exit 1; fi
 	@echo "Installing the pinned dependencies (about a minute with a warm network) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -r torch.lock
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
 	@echo "Ready: $(BIN)/fedge --help"

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ("fedge", "clients", "server")
 SHIPPED_KINDS = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 """The kinds of files that Flower puts into an app bundle."""
+LOCKS = ("requirements.lock", "torch.lock")
 ON_BOARDS = ("jetson",)
 """Extras that are installed on boards only, in the versions that the boards need."""
 
@@ -30,12 +31,14 @@ def _project() -> dict[str, Any]:
 
 @cache
 def _lock_lines() -> tuple[str, ...]:
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    """Each package of both locks in one line, with its hashes."""
+    lines = [line for name in LOCKS for line in (ROOT / name).read_text("utf-8").splitlines() if line[:1] != "#"]
+    return tuple(" ".join(line.split()) for line in "\n".join(lines).replace("\\\n", " ").splitlines() if line)
 
 
 def _pins() -> dict[str, str]:
-    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in _lock_lines())}
+    pins = (line.split()[0].partition("==") for line in _lock_lines())
+    return {canonicalize_name(name): version for name, _, version in pins}
 
 
 def _declared(without: tuple[str, ...] = ()) -> list[Requirement]:
@@ -53,13 +56,18 @@ def _core() -> list[Requirement]:
 
 
 def test_the_lock_holds_plain_exact_pins_only() -> None:
-    odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line)]
+    odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line.split()[0])]
     assert not odd, odd
 
 
+def test_everything_but_torch_and_what_depends_on_it_has_hashes() -> None:
+    bare = {line.partition("==")[0] for line in _lock_lines() if " --hash=sha256:" not in line}
+
+    assert bare == {"accelerate", "peft", "torch", "torch-pruning", "torchvision"}
+
+
 def test_the_lock_names_no_address_and_no_local_build() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    assert "://" not in text
+    assert not [name for name in LOCKS if "://" in (ROOT / name).read_text(encoding="utf-8")]
     assert not [line for line in _lock_lines() if "+" in line]
 
 
@@ -70,7 +78,7 @@ def test_the_lock_names_each_package_once() -> None:
 @pytest.mark.parametrize("requirement", _declared(ON_BOARDS), ids=lambda requirement: requirement.name)
 def test_a_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
     version = _pins().get(canonicalize_name(requirement.name))
-    assert version is not None, f"{requirement.name} is not in requirements.lock"
+    assert version is not None, f"{requirement.name} is in no lock"
     assert requirement.specifier.contains(version), f"{version} is outside {requirement}"
 
 
