@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
     source.mkdir()
-    for path in [ROOT / name for name in SOURCES] + sorted(ROOT.glob("requirements.*")):
+    for path in [ROOT / name for name in SOURCES] + [*ROOT.glob("requirements.*"), *ROOT.glob("*.lock")]:
         copy = shutil.copytree if path.is_dir() else shutil.copyfile
         copy(path, source / path.name)
     (source / "ansible" / "inventory.yml").write_text("a user's own\n", encoding="utf-8")
