@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "fedge.types",
         "fedge.errors",
+        "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
         "fedge.phases",

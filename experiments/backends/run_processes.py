@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from fedge.errors import RunFailed
+from fedge.extras import build_install_command
 
 POLL_S = 0.25
 END_WITHIN_S = 5.0
@@ -126,7 +127,7 @@ def spawn(launch: Launch, command: list[str], log: RunLog) -> subprocess.Popen[b
     """
     program = shutil.which(command[0], path=launch.env["PATH"])
     if program is None:
-        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; pip install 'flwr[simulation]'")
+        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; {build_install_command('sim')}")
     with log.path.open("ab") as output:
         process = subprocess.Popen(
             [program, *command[1:]],

@@ -28,11 +28,13 @@ fleet = typer.Typer(
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml next to the playbooks."
+        metavar="FILE",
+        help="The fleet's inventory; by default $FEDGE_INVENTORY, or inventory.yml: in ansible/ of the checkout, "
+        "otherwise here.",
     ),
 ]
 Playbooks = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; the checkout's ansible/ by default.")
+    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; fedge's own by default.")
 ]
 Limit = Annotated[
     str | None,

@@ -98,12 +98,15 @@ def start_run(
     dry_run: bool = False,
 ) -> None:
     """Start a new run, or only check and describe it; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.backends import launcher
+    from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
     begin_phase("checking the experiment", announce=True)
     experiment = load_experiment(config, overrides, note=warn)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound=BaseModel)
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+"""The experiments that fedge brings along."""
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
@@ -76,13 +78,14 @@ def load_experiment(
     """Load an experiment from YAML, with overrides as in ``apply_override``.
 
     Args:
-        path: The file.
-        overrides: Values of keys that replace the file's.
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        overrides: ``KEY=VALUE`` texts, which replace the file's keys.
         note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
+    path = find_experiment_file(path)
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
     for override in overrides:
         _drop_stale_layers(raw, override)
@@ -90,6 +93,12 @@ def load_experiment(
         apply_override(raw, override)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def find_experiment_file(path: Path) -> Path:
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
+    shipped = CONFIGS / f"{path}.yaml"
+    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
