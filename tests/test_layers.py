@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.atomic_files",
         "fedge.call_cache",
         "fedge.child_processes",
+        "fedge.import_path",
         "fedge.user_catalogue",
         "fedge.yaml_files",
         "fedge",

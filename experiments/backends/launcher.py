@@ -18,7 +18,7 @@ from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
 from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_summary import find_budget_end, summarise_run
-from experiments.spec import experiment_checks, resource_checks
+from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
@@ -65,6 +65,10 @@ def check_runnable(experiment: Experiment) -> None:
     from experiments.backends import strategy_check
 
     strategy_check.check_strategy(experiment)
+    if experiment.plugins and experiment.backend != "local":
+        from experiments.backends import flower_app
+
+        flower_app.check_plugins(user_plugins.list_plugin_files(experiment.plugins))
     if experiment.exporters:
         from experiments.backends import run_export
 
