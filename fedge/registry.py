@@ -38,24 +38,22 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
         raise BadInput(where, repr(name), right) from error
 
 
-def call_plugin(where: str, name: str, function: Callable[..., Any], result: type[R], *arguments: Any) -> R:
+def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any]) -> R:
     """Call a user's own function and return its result.
 
     Args:
         where: Field that the name comes from, for error messages.
         name: The function's configured name.
-        function: The function.
         result: The record that it must return.
-        arguments: Its arguments.
+        call: Calls it.
 
     Raises:
         BadInput: In one line, if the function fails or returns something else.
     """
-    right = (
-        f"a function that returns {'an' if result.__name__[0] in 'AEIO' else 'a'} {result.__module__}.{result.__name__}"
-    )
+    article = "an" if result.__name__[0] in "AEIO" else "a"
+    right = f"a function that returns {article} {result.__module__}.{result.__name__}"
     try:
-        found = function(*arguments)
+        found = call()
     except FedgeError:
         raise
     except Exception as error:

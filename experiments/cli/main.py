@@ -36,6 +36,7 @@ from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import status
+from experiments.cli.runs_list import runs
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
@@ -64,6 +65,7 @@ app.add_typer(topology, name="topology")
 app.command()(run)
 app.command()(resume)
 app.command()(status)
+app.command()(runs)
 app.command()(sweep)
 app.command()(report)
 app.command()(replay)

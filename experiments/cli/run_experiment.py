@@ -40,11 +40,17 @@ def run(
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
     override: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; by default runs/<name>-<what was overridden>-<time>.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run, whose folder is runs/NAME.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find the run by; may be repeated.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")
     ] = None,
-    *,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
@@ -56,6 +62,8 @@ def run(
         config,
         overrides=[*(override or []), *extra],
         out=out,
+        name=name,
+        tags=tags or (),
         as_json=as_json,
         ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
     )
@@ -77,15 +85,22 @@ def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
 
 
 def start_run(
-    config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
+    config: Path,
+    overrides: Sequence[str],
+    *,
+    out: Path | None,
+    as_json: bool,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    ray_port: int | None = None,
 ) -> None:
     """Start a new run; for ``ray_port`` see ``_mirror_to_ray``."""
     from experiments.backends import launcher
-    from experiments.spec.experiment_loader import load_experiment
+    from experiments.spec.experiment_loader import load_experiment, parse_override
 
     console = make_console(stderr=as_json)
-    experiment = load_experiment(config, overrides)
-    folder = launcher.choose_folder(experiment, out)
+    experiment = launcher.add_tags(load_experiment(config, overrides), tags)
+    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)

@@ -42,7 +42,7 @@ def _check_decisions(policy: Policy, name: str, where: str) -> Policy:
         raise BadInput(where, repr(name), "a function or a class")
 
     def decide(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-        decision = call_plugin(where, name, policy, Decision, predictions, offer, goal, spec)
+        decision = call_plugin(where, name, Decision, lambda: policy(predictions, offer, goal, spec))
         for mode in (decision.mode, *(() if decision.mix is None else (decision.mix.mode,))):
             if not isinstance(mode, PowerMode) or not _is_offered(mode, predictions, offer):
                 got = f"{name!r}, which chose {describe_value(mode)}"

@@ -45,7 +45,7 @@ def _check_results(selector: Selector, name: str, where: str) -> Selector:
         raise BadInput(where, repr(name), "a function or a class")
 
     def select(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
-        result = call_plugin(where, name, selector, SelectionResult, clients, call, rng)
+        result = call_plugin(where, name, SelectionResult, lambda: selector(clients, call, rng))
         offered = {client.board for client in clients}
         boards: object = result.boards
         if not isinstance(boards, tuple | list) or not all(isinstance(board, str) for board in boards):
