@@ -470,6 +470,10 @@ class ExporterSpec(_SpecModel):
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
+WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Form of names that become parts of paths."""
+
+
 class Experiment(_SpecModel):
     """One experiment, fully resolved; the same seed gives the same rows on every backend.
 
@@ -482,7 +486,7 @@ class Experiment(_SpecModel):
         exporters: Additional destinations of the run's rows.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    name: Annotated[str, Field(pattern=WORD)] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet", "flower"] = "sim"
@@ -515,6 +519,8 @@ class Experiment(_SpecModel):
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+    tags: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
+    """Words by which ``fedge runs`` finds the run."""
 
 
 def choose_training_device(experiment: Experiment) -> str:

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -75,7 +75,7 @@ _EXPECTED_BY_ERROR = {
 def load_experiment(
     path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment from YAML, with overrides as in ``apply_override``.
+    """Load an experiment from YAML, with overrides ``key=value`` as in ``parse_override``.
 
     Args:
         path: The file, or the name of one that fedge brings along, such as ``quickstart``.
@@ -87,10 +87,33 @@ def load_experiment(
     """
     path = find_experiment_file(path)
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
-    for override in overrides:
-        _drop_stale_layers(raw, override)
-        _drop_policy_options(raw, override, note)
-        apply_override(raw, override)
+    return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
+
+
+def build_experiment(
+    raw: dict[str, Any],
+    path: Path,
+    overrides: Iterable[tuple[str, Any]] = (),
+    *,
+    option: str = "--set ",
+    note: Callable[[str], None] = lambda _: None,
+) -> Experiment:
+    """Build an experiment from a mapping like that of a YAML file.
+
+    Args:
+        raw: The mapping, which the overrides change.
+        path: Its file, which messages name; paths in the mapping are relative to its folder.
+        overrides: Keys such as ``policy.power_w``, each with its value.
+        option: What precedes a key in messages about an override.
+        note: Called with a sentence on what an override removes.
+
+    Raises:
+        BadInput: For the first error, naming file and field.
+    """
+    for key, value in overrides:
+        _drop_stale_layers(raw, key)
+        _drop_policy_options(raw, key, value, note)
+        set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
 
@@ -110,13 +133,11 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], override: str, note: Callable[[str], None]) -> None:
+def _drop_policy_options(raw: dict[str, Any], field: str, value: Any, note: Callable[[str], None]) -> None:
     """Remove the options of the file's policy if the override names another policy, which may not take them."""
-    key, _, text = override.partition("=")
     policy = raw.get("policy")
-    if key.strip() not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if field not in {"policy", "policy.name"} or not isinstance(policy, dict):
         return
-    value = parse_yaml(text, f"--set {key}")
     old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
     options = [name for name, value in policy.items() if name != "name" and value is not None]
     if new == old or not options:
@@ -125,9 +146,9 @@ def _drop_policy_options(raw: dict[str, Any], override: str, note: Callable[[str
     raw["policy"] = {"name": old}
 
 
-def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
+def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
     """Remove what was filled in for a saved run's network, task or loader if the override selects another one."""
-    field, workload = override.partition("=")[0].strip(), raw.get("workload")
+    workload = raw.get("workload")
     if field in OWN_TASK_FIELDS and isinstance(workload, dict):
         own = workload.get("network")
         if isinstance(own, dict) and own.get("model") == workload.get("task"):
@@ -178,31 +199,36 @@ def _forget_layers(network: dict[str, Any]) -> None:
         network.pop(name, None)
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Any]:
+    """Parse ``a.b=value``, with the value as in YAML; raises ``BadInput`` if it is malformed."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
+    return key.strip(), parse_yaml(text, f"--set {key}")
+
+
+def set_field(raw: dict[str, Any], key: str, value: Any, option: str = "--set ") -> None:
     """Set one value of a nested mapping in place.
 
     Args:
         raw: The mapping of the YAML file.
-        override: ``a.b=value``; the value is parsed as YAML, and numbers in the key index lists.
+        key: Its key, ``a.b``; numbers in it index lists.
+        value: The value.
+        option: What precedes the key in messages.
 
     Raises:
-        BadInput: If the override is malformed or its key leads nowhere.
+        BadInput: If the key leads nowhere.
     """
-    key, sign, text = override.partition("=")
-    if not sign or not key.strip():
-        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
-    value = parse_yaml(text, f"--set {key}")
     node: Any = raw
-    *parents, last = key.strip().split(".")
+    *parents, last = key.split(".")
     for depth, name in enumerate(parents):
-        node = _descend(node, name, f"--set {'.'.join(parents[: depth + 1])}")
-    _assign(node, last, value, f"--set {key}")
+        node = _descend(node, name, key=parents[0], where=f"{option}{'.'.join(parents[: depth + 1])}")
+    _assign(node, last, value, f"{option}{key}")
 
 
-def _descend(node: Any, name: str, where: str) -> Any:
+def _descend(node: Any, name: str, *, key: str, where: str) -> Any:
     if isinstance(node, list):
         place = _parse_index(node, name, where)
-        key = where.removeprefix("--set ").partition(".")[0]
         if isinstance(node[place], str) and key in NAME_ONLY_LISTS:
             node[place] = {NAME_ONLY_LISTS[key]: node[place]}
         return node[place]

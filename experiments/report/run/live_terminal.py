@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -47,6 +47,8 @@ class LiveView:
         self._now_s = now_s
         self._started_s = now_s()
         self._live: Live | None = None
+        self._cell: Any = None
+        """Output of a notebook's cell that is replaced after every round."""
         self._stamp: tuple[tuple[str, int, int], ...] = ()
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
@@ -57,7 +59,11 @@ class LiveView:
         self._read()
         self._last_printed = self._rounds[-1].round if self._rounds else 0
         phases.add_listener(self._note_phase)
-        if self._console.is_terminal:
+        if self._console.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display(self._render(), display_id=True)
+        elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
         return self
@@ -76,6 +82,9 @@ class LiveView:
         changed = self._read()
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
+        elif self._cell is not None:
+            if changed:
+                self._cell.update(self._render())
         elif changed:
             self._print_new_rounds()
 
@@ -152,9 +161,15 @@ def render_fleet(
         (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
     )
     head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
-    if not rounds:
-        return Group(head, Text(phase or "waiting for the first round", style="dim"))
-    return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
+    parts = (
+        (_format_fleet(rounds), _board_table(experiment, clients))
+        if rounds
+        else (Text(phase or "waiting for the first round", style="dim"),)
+    )
+    view = Table.grid()  # not a Group, which a notebook cannot show
+    for part in (head, *parts):
+        view.add_row(part)
+    return view
 
 
 def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
