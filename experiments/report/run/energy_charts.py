@@ -38,7 +38,7 @@ def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
         caption = "Dashed: the same rounds at MAXN. Left of the line is faster."
     over_energy = (
         "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left of a "
-        "line: the same accuracy for less energy."
+        f"line: the same {run.experiment.workload.metric} for less energy."
     )
     return (
         _accuracy_chart(run, key="rounds", title="round", x=[row.round for row in run.rounds], others={}),
