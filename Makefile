@@ -38,7 +38,7 @@ $(STAMP): requirements.lock requirements.in pyproject.toml
 	@echo "Ready: $(BIN)/fedge --help"
 
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
-	@$(BIN)/fedge run experiments/configs/quickstart.yaml
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml --backend local
 
 test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"
