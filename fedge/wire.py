@@ -101,6 +101,7 @@ class ReplyMessage:
         unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
+        held_by: With ``held_s``: identifier of that run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
@@ -116,6 +117,7 @@ class ReplyMessage:
     unfit: bool = False
     cut: bool = False
     held_s: float | None = None
+    held_by: str = ""
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
     handled_s: float | None = None

@@ -18,7 +18,7 @@ from experiments.report.quantities import UNKNOWN, duration, energies, energy, m
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
 
 STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
 MAX_ROWS = 20
@@ -49,6 +49,7 @@ class LiveView:
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._last_printed = 0
+        self._waiting = self._waiting_printed = ""
 
     def __enter__(self) -> Self:
         self._read()
@@ -76,18 +77,24 @@ class LiveView:
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
-        stamp = compute_store_stamp(self._folder, RoundRow)
+        stamp = compute_store_stamp(self._folder, *((RoundRow,) if self._rounds else (RoundRow, EventRow)))
         if stamp == self._stamp:
             return False
         self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
+        waiting = [] if self._rounds else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
+        self._waiting = waiting[-1].message if waiting else ""
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
 
     def _render(self) -> RenderableType:
-        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s)
+        elapsed_s = self._now_s() - self._started_s
+        return render_fleet(self._experiment, self._rounds, self._clients, elapsed_s, self._waiting)
 
     def _print_new_rounds(self) -> None:
+        if self._waiting not in ("", self._waiting_printed):
+            self._console.print(self._waiting, soft_wrap=True, highlight=False, markup=False)
+            self._waiting_printed = self._waiting
         spent_j = 0.0
         for row in self._rounds:
             spent_j += row.energy_j
@@ -122,9 +129,16 @@ def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
 
 
 def render_fleet(
-    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
+    experiment: Experiment,
+    rounds: Sequence[RoundRow],
+    clients: Sequence[ClientRow],
+    elapsed_s: float,
+    waiting: str = "",
 ) -> RenderableType:
-    """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``."""
+    """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``.
+
+    ``waiting`` is why the first round has not begun.
+    """
     done = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
     title = Text.assemble(
@@ -134,7 +148,7 @@ def render_fleet(
     )
     head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
     if not rounds:
-        return Group(head, Text("waiting for the first round", style="dim"))
+        return Group(head, Text(waiting or "waiting for the first round", style="dim"))
     return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
 
 

@@ -346,6 +346,7 @@ def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_
         assert each.error is not None
         assert re.fullmatch(r'board-1 works for run "mine \(run-1, ab\)" \(for \d+ s more\); wait, .*', each.error)
         assert 0 < (each.held_s or 0.0) <= 600.0
+        assert each.held_by == mine.run
         assert (each.front, each.report) == (None, None)
     assert asked(board, theirs).error is None
     asked(board, dataclasses.replace(theirs, kind="bye"))
