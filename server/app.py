@@ -23,7 +23,9 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     names = [board.name for board in list_boards(experiment)]
     real = experiment.backend == "fleet"
-    claiming = ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over) if real else None
+    claiming = (
+        ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over) if real else None
+    )
     least = 1 if real else len(names)
     port = GridPort(
         grid,

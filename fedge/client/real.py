@@ -82,6 +82,7 @@ def answer_request(
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
             open_session(experiment, settings) as session,
         ):
+            request = real_round.drop_unlike_knowledge(session, request)
             if request.kind == "front":
                 reply, trained = real_round.answer_front(session, request)
             elif request.kind == "evaluate":

@@ -40,8 +40,9 @@ class Up:
 class TimedGrid:
     """Nodes 11, 12, ... are the boards named; a training takes ``work_s`` of its board, any other message nothing.
 
-    ``holders`` are boards that the run "other" holds until ``frees_s``, and for how long as each says; Flower itself answers for nodes that are ``lost``,
-    takes no message to those that are ``refused``, and notes when each was ``activated`` last.
+    ``holders`` are boards that the run "other" holds until ``frees_s``, and how long each says that is; Flower itself
+    answers for nodes that are ``lost``, takes no message to those that are ``refused``, and notes when each was
+    ``activated`` last.
     """
 
     def __init__(self, clock: SimulatedClock, boards: Sequence[str], work_s: Mapping[str, float]) -> None:
