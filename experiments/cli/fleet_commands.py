@@ -158,6 +158,9 @@ def profile(
     budget_s: Annotated[
         float | None, typer.Option(min=1.0, help="Seconds of this start on every board; the next start goes on.")
     ] = None,
+    limit_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
+    ] = None,
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
@@ -179,6 +182,7 @@ def profile(
     given = {
         "workload": workload,
         "budget-s": budget_s,
+        "limit-s": limit_s,
         "modes": modes,
         "explorer": explorer,
         "batch-size": batch_size,

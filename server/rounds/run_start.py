@@ -55,8 +55,10 @@ def start_run(
         if len(failed) < len(names) or not held_s or left_s <= 0:
             break
         wait_s = min(max(held_s, MIN_START_WAIT_S), left_s)
-        reasons = f"no board is free yet: {describe_failures(failed)}; waiting for at most {left_s:.0f} s"
-        tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=reasons)])
+        holders = dict.fromkeys(answer.held_by for answer in answers.values() if answer.held_s)
+        runs = ", ".join(f'"{run}"' for run in holders)
+        message = f"no board is free: they work for run {runs}; waiting for at most {left_s:.0f} s"
+        tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=message)])
         overdue.wait(wait_s)
         left_s -= wait_s
     tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
