@@ -14,8 +14,8 @@ from experiments.fleet.status.board_case import (
     OPTIONAL_SERVICES,
     SERVICES,
     SILENT_S,
-    TAKEOVER_RESTARTS,
     SUPERNODE,
+    TAKEOVER_RESTARTS,
     TELEMETRY,
     BoardCase,
 )
