@@ -76,7 +76,8 @@ def faulty_run(fleet: Hosts) -> Iterator[FaultyRun]:
     path = f"{HOME}/runs/{NAME}"
     command = f"fedge run {NAME}.yaml --out {path} > {NAME}.log 2>&1 < /dev/null"
     fleet.server.run(
-        f"cd {HOME} && sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
+        f"rm -rf {path}; cd {HOME} &&"
+        f" sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
     )
     run = FaultyRun(fleet, fleet.server.root / path.lstrip("/"))
     try:
