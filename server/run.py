@@ -82,7 +82,7 @@ def read_claim_name(experiment: Experiment, folder: Path) -> str:
     path = folder / CLAIM_FILE
     if not path.is_file():
         write_text(path, secrets.token_hex(4))
-    return f"{experiment.name} ({folder}, {path.read_text(encoding='utf-8').strip()})"
+    return f"{experiment.name} ({folder.resolve()}, {path.read_text(encoding='utf-8').strip()})"
 
 
 def is_run_over(claim: str) -> bool:
