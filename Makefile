@@ -65,7 +65,7 @@ test-wheel: setup ## The wheel with each extra in an empty environment (minutes,
 test-vendor: setup ## The boards' programs under the Python versions of JetPack
 	@.ci/test-vendor
 
-test-fleet: setup ## Playbooks on a fleet of test hosts (root, systemd-nspawn; half an hour)
+test-fleet: setup ## Playbooks on a fleet of test hosts (root; installs systemd-nspawn; forty minutes)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
 # Under the tracer tests take half as long again, or twice as long, and those with a time limit may miss it: so failed tests

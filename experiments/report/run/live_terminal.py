@@ -20,7 +20,7 @@ from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
 
 STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
 MAX_ROWS = 20
@@ -53,7 +53,7 @@ class LiveView:
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._last_printed = 0
-        self._phase = ""
+        self._phase = self._waiting = ""
 
     def __enter__(self) -> Self:
         self._read()
@@ -93,13 +93,18 @@ class LiveView:
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
-        stamp = compute_store_stamp(self._folder, RoundRow)
+        stamp = compute_store_stamp(self._folder, *((RoundRow,) if self._rounds else (RoundRow, EventRow)))
         if stamp == self._stamp:
             return False
         self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
         done = self._rounds[-1].round if self._rounds else 0
-        if done < self._experiment.rounds and (self._folder / STORE).is_dir():
+        waiting = [] if self._rounds else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
+        if waiting:
+            if waiting[-1].message != self._waiting:
+                self._waiting = waiting[-1].message
+                phases.begin_phase(self._waiting, announce=True)
+        elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
             # The first one is announced: it also loads the data and the networks.
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
