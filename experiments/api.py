@@ -6,10 +6,10 @@ command's default.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -439,8 +439,6 @@ def to_table(records: Any, *, arrow: bool = False) -> Any:
         records: ``SavedModel``, ``Predictions``, or records with fields.
         arrow: Whether to return a ``pyarrow.Table`` in any case.
     """
-    import dataclasses
-
     import pyarrow as pa
 
     from fedge.knowledge.saved_model import SavedModel
@@ -450,8 +448,15 @@ def to_table(records: Any, *, arrow: bool = False) -> Any:
     if isinstance(found, Predictions):
         return to_frame(pa.table(_list_columns(found)), arrow=arrow)
     rows = [dataclasses.asdict(getattr(one, "row", one)) for one in found]
-    plain = json.loads(json.dumps(rows, default=str))
+    plain = [{key: _to_cell(value) for key, value in row.items()} for row in json.loads(json.dumps(rows, default=str))]
     return to_frame(pa.Table.from_pylist(plain), arrow=arrow)
+
+
+def _to_cell(value: Any) -> Any:
+    """Return a value for a table: lists and mappings as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _list_columns(predictions: Predictions) -> dict[str, Any]:
@@ -493,18 +498,25 @@ def _to_plain_value(value: Any) -> Any:
 
 
 def _run_shown(execute: Callable[..., Any], experiment: Experiment, folder: Path, quiet: bool) -> Run:
-    from threadpoolctl import threadpool_limits
-
     from experiments.report.run.live_terminal import LiveView
 
-    # The environment limits libraries that are loaded from now on, the other call those that the caller has loaded.
-    with limit_to_one_thread(), threadpool_limits(limits=1):
+    with limit_to_one_thread(), _limit_loaded_libraries():
         if quiet:
             execute(experiment, folder, lambda: None)
         else:
             with LiveView(folder, experiment, command_output.make_console()) as view:
                 execute(experiment, folder, view.refresh)
     return Run(folder)
+
+
+def _limit_loaded_libraries() -> AbstractContextManager[Any]:
+    """Let libraries that the caller has loaded use one thread as well: sums over several round differently."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(limits=1)
+    return limits
 
 
 @contextmanager
@@ -517,15 +529,13 @@ def _ignore(_: str) -> None:
     """Take a report of progress that nobody wants."""
 
 
-def _build_record(record: type[Any], given: Mapping[str, Any], **parts: type[Any]) -> Any:
+def _build_record(record: type[Any], given: Mapping[str, Any], **parts: Any) -> Any:
     """Return a record of options; an unknown one is refused with the known ones."""
-    import dataclasses
-
     known = [field.name for one in (record, *parts.values()) for field in dataclasses.fields(one)]
     odd = [name for name in given if name not in known or name in parts]
     if odd:
-        caller = sys._getframe(1).f_code.co_name  # noqa: SLF001 -- the function that the user called
-        raise BadInput(f"fedge.{caller}", odd[0], f"known: {', '.join(name for name in known if name not in parts)}")
+        right = f"known: {', '.join(name for name in known if name not in parts)}"
+        raise BadInput(record.__name__, repr(odd[0]), right)
     paths = {
         field.name
         for one in (record, *parts.values())

@@ -1,7 +1,5 @@
 # Types of what fedge/__init__.py resolves at its first use, for type checkers and editors.
 
-from experiments.api import Run as Run
-from experiments.api import RunComparison as RunComparison
 from experiments.api import boards as boards
 from experiments.api import calibrate as calibrate
 from experiments.api import choose as choose
@@ -29,5 +27,7 @@ from experiments.api import study_mode_choice as study_mode_choice
 from experiments.api import sweep as sweep
 from experiments.api import to_table as to_table
 from experiments.api import topology as topology
+from experiments.run_results import Run as Run
+from experiments.run_results import RunComparison as RunComparison
 
 __version__: str

@@ -70,7 +70,6 @@ def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
         "rounds",
         "accuracy",
         "energy",
-        "started, UTC",
     )
     return Table("runs", heads, rows, title)
 
@@ -78,7 +77,7 @@ def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
 def describe_differences(one: ListedRun) -> str:
     """Describe the first fields in which a run differs from the others, such as ``policy maxn, seed 3``."""
     parts = []
-    for key, value in one.differences[:MAX_DIFFERENCES]:
+    for key, value in list(one.differences.items())[:MAX_DIFFERENCES]:
         owner, _, field = key.rpartition(".")
         parts.append(f"{owner or 'name'} {value}" if field == "name" else f"{field} {value}")
     more = len(one.differences) - MAX_DIFFERENCES
