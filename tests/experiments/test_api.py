@@ -121,7 +121,7 @@ def test_a_wrong_override_is_one_line_that_names_it(override: dict[str, object],
     "call",
     [
         lambda: fedge.roofline("resnet50", "tx2", btach=3),
-        lambda: fedge.predict(device="tx2", workload="resnet18-imagenet", btach=3),
+        lambda: fedge.predict(board="tx2", workload="resnet18-imagenet", btach=3),
         lambda: fedge.place("resnet50", "tx2", btach=3),
         lambda: fedge.select_board("resnet50", btach=3),
         lambda: fedge.plan_concurrent(20, btach=3),
@@ -129,7 +129,7 @@ def test_a_wrong_override_is_one_line_that_names_it(override: dict[str, object],
     ],
 )
 def test_an_unknown_option_lists_the_known_ones(call: Callable[[], object]) -> None:
-    with pytest.raises(BadInput, match=r"got 'btach'; known: .*(device|model|workload)"):
+    with pytest.raises(BadInput, match=r"got 'btach'; known: .*(board|workload)"):
         call()
 
 
@@ -151,9 +151,9 @@ def test_a_run_in_python_has_the_rows_of_the_command(tmp_path: Path, monkeypatch
     text = "rounds: 2\nfleet: [orin-nano, agx-orin]\nworkload: {task: digits-cnn, cost: resnet18-imagenet}\n"
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
     command = "import sys; from experiments.cli.main import main; sys.argv[0] = 'fedge'; main()"
-    arguments = [sys.executable, "-c", command, "run", "exp.yaml", "--backend", "local", "--out", "theirs"]
+    arguments = [sys.executable, "-c", command, "run", "exp.yaml", "--backend", "local", "--folder", "theirs"]
     subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-    ours = fedge.run("exp.yaml", backend="local", out="ours", quiet=True)
+    ours = fedge.run("exp.yaml", backend="local", folder="ours", quiet=True)
     for table in ("rounds", "clients"):
         mine, other = (getattr(run, table)(arrow=True) for run in (ours, fedge.load("theirs")))
         assert mine.num_rows > 0

@@ -51,7 +51,7 @@ def start(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProc
     """The fedge command in a process of its own, whose working directory is the user's folder."""
     command = "import sys; from experiments.cli.main import main; sys.argv[0] = 'fedge'; main()"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))}
-    arguments = [sys.executable, "-P", "-c", command, *words]
+    arguments = [sys.executable, "-P", "-c", command, "--quiet", *words]
     return subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
@@ -74,14 +74,14 @@ def test_a_package_beside_a_plugin_belongs_to_it_with_what_it_imports(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("local",), ("local", "--jobs", "2"), ("sim",)], ids=" ".join)
 def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder: Path, options: tuple[str, ...]) -> None:
-    done = start(folder, "run", "exp.yaml", "--out", "run", "--backend", *options)
+    done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "run" / "summary.json").is_file()
 
 
 @pytest.mark.slow
 def test_files_named_like_fedges_at_the_head_of_the_path_are_left_aside(folder: Path) -> None:
-    done = start(folder, "run", "exp.yaml", "--out", "run", "--backend", "local", "--jobs", "2", path=".")
+    done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", "local", "--jobs", "2", path=".")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -90,7 +90,7 @@ def test_files_named_like_fedges_at_the_head_of_the_path_are_left_aside(folder: 
 def test_a_neighbour_with_the_name_of_another_module_is_refused_before_the_run(folder: Path, neighbour: str) -> None:
     (folder / f"{neighbour}.py").touch()
     (folder / "my_names.py").write_text(f"import {neighbour}\nWHY = ''\n", encoding="utf-8")
-    done = start(folder, "run", "exp.yaml", "--out", "run", "--backend", "sim")
+    done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", "sim")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert f"{neighbour}.py" in done.stderr
