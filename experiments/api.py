@@ -152,7 +152,7 @@ def replay(
     folder = _to_folder(run)
     texts = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in _to_plain(changes).items()]
     with _show_jobs(draws, quiet) as report_draw:
-        return replay_run(folder, texts, draws, jobs, report_draw)
+        return replay_run(folder, texts, draws, jobs, report=report_draw)
 
 
 def export(run: Run | FilePath, to: str, *, folder: FilePath | None = None, **options: Any) -> int:

@@ -18,10 +18,7 @@ LOOPBACK = "127.0.0.1"
 def board(
     source: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN_OR_ADDRESS",
-            help="Run folder, which may not exist yet; a folder of runs; or http://... of another dashboard.",
-        ),
+        typer.Argument(metavar="RUN_OR_ADDRESS", help="Run folder, also of a later run; folder of runs; or http://..."),
     ] = None,
     *,
     host: Annotated[

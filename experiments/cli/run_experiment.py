@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
+from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
 from experiments.cli.command_output import make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
@@ -52,9 +52,7 @@ def run(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run, whose folder is runs/NAME.")
     ] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find the run by; may be repeated.")
-    ] = None,
+    tags: Tags = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,

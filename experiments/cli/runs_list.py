@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ MAX_DIFFERENCES = 4
 
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="WORD", help="Only runs with this tag; may be repeated.")
-    ] = None,
+    tags: Tags = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in a folder, the newest first: state, accuracy, energy, and what differs between them."""
+    """List the runs in a folder, the newest first: state, accuracy, energy, and what differs between them.
+
+    Example: fedge runs --tag paper
+    """
     from experiments.backends.run_list import list_runs
 
     found = list_runs(folder, tags or ())

@@ -90,6 +90,8 @@ class LiveView:
 
     def _note_phase(self, name: str, *, announce: bool) -> None:
         self._phase = name
+        if self._cell is not None and not self._rounds:
+            self._cell.update(self._render())
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
