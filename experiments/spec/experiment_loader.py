@@ -86,7 +86,7 @@ _EXPECTED_BY_ERROR = {
 def load_experiment(
     path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment from YAML, with overrides ``key=value`` as in ``parse_override``.
+    """Load an experiment from YAML, with overrides as in ``parse_override``.
 
     Args:
         path: The file, or the name of one that fedge brings along, such as ``quickstart``.
@@ -121,9 +121,11 @@ def build_experiment(
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    for key, value in overrides:
-        _drop_stale_layers(raw, key)
+    changes = list(overrides)
+    for key, value in changes:  # before any is applied: options that an override sets are meant
         _drop_policy_options(raw, key, value, note)
+    for key, value in changes:
+        _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
@@ -144,10 +146,10 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], field: str, value: Any, note: Callable[[str], None]) -> None:
+def _drop_policy_options(raw: dict[str, Any], key: str, value: Any, note: Callable[[str], None]) -> None:
     """Remove the options of the file's policy if the override names another policy, which may not take them."""
     policy = raw.get("policy")
-    if field not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if key not in {"policy", "policy.name"} or not isinstance(policy, dict):
         return
     old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
     options = [name for name, value in policy.items() if name != "name" and value is not None]

@@ -62,7 +62,7 @@ class LiveView:
         if self._console.is_jupyter:
             from IPython.display import display
 
-            self._cell = display(self._render(), display_id=True)
+            self._cell = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
         elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -90,6 +90,8 @@ class LiveView:
 
     def _note_phase(self, name: str, *, announce: bool) -> None:
         self._phase = name
+        if self._cell is not None and not self._rounds:
+            self._cell.update(self._render())
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
