@@ -74,9 +74,9 @@ def print_plan(plan: Mapping[str, object], as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
-    from experiments.report.tables import lay_out_lines
-
-    make_console().print(lay_out_lines((name, str(value)) for name, value in plan.items()))
+    width = max(map(len, plan))
+    for name, value in plan.items():
+        print_line(f"{name:<{width}}  {value}")
     print_line("nothing was started (--dry-run)")
 
 
