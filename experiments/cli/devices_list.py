@@ -66,7 +66,7 @@ def devices_list(as_json: AsJson = False) -> None:
     others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
     console.print()
     console.print(Text(f"Also: {others}.\n~ estimated (data sheet or default); no mark: measured on a board.\n"
-                       "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
+                       "Sources: fedge devices show BOARD", style="dim"))  # fmt: skip
 
 
 @app.command("show")
