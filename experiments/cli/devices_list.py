@@ -99,7 +99,7 @@ def devices_show(name: BoardName, as_json: AsJson = False) -> None:
 def devices_modes(
     name: BoardName,
     preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show everything; every mode, one per line.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show everything: every mode, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a board's power modes.

@@ -285,7 +285,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     """Suggest how to continue a failed run: some would fail again unchanged."""
     resume = f"`fedge resume {folder}`"
     if BUDGET_HINT in reason:
-        return f"then {resume} plays it"
+        return f"then {resume} runs it"
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"

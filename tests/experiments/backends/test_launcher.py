@@ -364,7 +364,7 @@ def test_a_budget_that_allows_no_round_ends_with_a_reason(fedge: Launcher) -> No
     outcome = fedge("run", "exp.yaml", "--folder", "run", *BUDGETED)
 
     assert outcome.code == 1
-    assert "no round was played: 0 J of 1 J are spent" in outcome.err
+    assert "no round was run: 0 J of 1 J are spent" in outcome.err
     assert "Traceback" not in outcome.err
 
 

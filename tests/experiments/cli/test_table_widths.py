@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def list_words(text: str) -> set[str]:
-    """Return the words, without frames, clock times and durations, and the colon of a heading where rows are stacked."""
+    """Return the words, without frames, durations and dates, and the colon of a heading where rows are stacked."""
     words = {word.strip(":,") for word in FRAME.sub(" ", ESCAPE.sub("", text)).split()}
     return {word for word in words if not re.fullmatch(r"[-–]?|[0-9.]+|.*-[0-9]{8}-[0-9]{6}", word)}
 
