@@ -96,11 +96,11 @@ def print_line(text: str) -> None:
     make_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Create the console of a command."""
+def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Create the console of a command; a quiet one shows nothing."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, quiet=quiet)
 
 
 @contextmanager

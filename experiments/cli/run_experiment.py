@@ -15,7 +15,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import make_console, print_json, print_plan, warn
+from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
@@ -102,7 +102,7 @@ def start_run(
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
-    begin_phase("checking the experiment", announce=True)
+    begin_phase("checking the experiment")
     experiment = load_experiment(config, overrides, note=warn)
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
@@ -219,7 +219,8 @@ def _launch(
     from experiments.report.run.live_terminal import LiveView, summary_table
 
     try:
-        with interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
+        shown = make_console(quiet=True) if is_quiet() else console
+        with interrupt_on_sigterm(), LiveView(folder, experiment, shown) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)

@@ -84,9 +84,9 @@ def load_experiment(
         BadInput: For the first error, naming file and field.
     """
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
+    _drop_policy_options(raw, overrides, note)
     for override in overrides:
         _drop_stale_layers(raw, override)
-        _drop_policy_options(raw, override, note)
         apply_override(raw, override)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
@@ -101,19 +101,23 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], override: str, note: Callable[[str], None]) -> None:
-    """Remove the options of the file's policy if the override names another policy, which may not take them."""
-    key, _, text = override.partition("=")
+def _drop_policy_options(raw: dict[str, Any], overrides: Sequence[str], note: Callable[[str], None]) -> None:
+    """Remove those options of the file's policy that the policy of an override does not take."""
+    from experiments.spec.experiment_checks import POLICY_OPTIONS
+
     policy = raw.get("policy")
-    if key.strip() not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if not isinstance(policy, dict):
         return
-    value = parse_yaml(text, f"--set {key}")
-    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
-    options = [name for name, value in policy.items() if name != "name" and value is not None]
-    if new == old or not options:
+    named = [text for key, _, text in (one.partition("=") for one in overrides) if key.strip() == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1].strip() if named else None
+    taken = POLICY_OPTIONS.get((new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
         return
-    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
-    raw["policy"] = {"name": old}
+    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
+    if dropped:
+        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    for name in dropped:
+        del policy[name]
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
