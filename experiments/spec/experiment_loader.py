@@ -122,8 +122,7 @@ def build_experiment(
         BadInput: For the first error, naming file and field.
     """
     changes = list(overrides)
-    for key, value in changes:  # before any is applied: options that an override sets are meant
-        _drop_policy_options(raw, key, value, note)
+    _drop_policy_options(raw, changes, note)
     for key, value in changes:
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
@@ -146,17 +145,23 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], key: str, value: Any, note: Callable[[str], None]) -> None:
-    """Remove the options of the file's policy if the override names another policy, which may not take them."""
+def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove those options of the file's policy that the policy of an override does not take."""
+    from experiments.spec.experiment_checks import POLICY_OPTIONS
+
     policy = raw.get("policy")
-    if key not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if not isinstance(policy, dict):
         return
-    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
-    options = [name for name, value in policy.items() if name != "name" and value is not None]
-    if new == old or not options:
+    named = [value for key, value in changes if key == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
+    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
         return
-    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
-    raw["policy"] = {"name": old}
+    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
+    if dropped:
+        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    for name in dropped:
+        del policy[name]
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
