@@ -103,13 +103,14 @@ def doctor(
     if as_json:
         print_json(findings)
         return
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for column in ("what", "usable", "found", "what to do"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
+        table.add_row(finding.what, "yes" if finding.usable else "no", escape(finding.found), escape(finding.remedy))
     make_console().print(table)
 
 

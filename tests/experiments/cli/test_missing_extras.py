@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,10 @@ def test_a_command_names_the_extras_that_it_lacks_in_one_line(
     assert done.stderr.endswith(f": pip install 'fedge[{extras}]'\n")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_doctor_names_the_extra_of_a_backend(tmp_path: Path) -> None:
+    done = run_core(tmp_path, "doctor", "--json")
+
+    remedies = {finding["what"]: finding["remedy"] for finding in json.loads(done.stdout)}
+    assert remedies["backend local"] == remedies["backend fleet"] == "pip install 'fedge[sim]'"
