@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
+        "fedge.phases",
         "fedge.child_processes",
         "fedge.user_catalogue",
         "fedge.yaml_files",

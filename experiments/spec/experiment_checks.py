@@ -338,7 +338,19 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
-    return tuple(len(share) for share in shares)
+    counts = tuple(len(share) for share in shares)
+    _check_batch_size(experiment, counts)
+    return counts
+
+
+def _check_batch_size(experiment: Experiment, samples: Sequence[int]) -> None:
+    """Refuse a batch that no client can fill: its steps would be priced as if they were that large."""
+    size, most = experiment.workload.batch_size, max(samples)
+    if experiment.workload.task == NULL_TASK:  # stands for any data set: what a share has is not trained on
+        most = sum(samples)
+    if size > most:
+        right = f"at most {most}, the samples of the largest share; less where memory is short"
+        raise BadInput("workload.batch_size", str(size), right)
 
 
 def _check_policy(experiment: Experiment) -> None:
