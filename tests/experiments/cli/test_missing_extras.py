@@ -34,8 +34,8 @@ def run_core(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "select-board --workload resnet18-imagenet",
         "knowledge list",
         (
-            "concurrent plan --device agx-orin --train-workload resnet18-imagenet --infer-workload mobilenetv3l-gld23k "
-            "--power-w 40 --latency-s 1 --rate-hz 30"
+            "concurrent plan --board agx-orin --train-workload resnet18-imagenet --infer-workload mobilenetv3l-gld23k "
+            "--max-power-w 40 --max-latency-s 1 --rate-hz 30"
         ),
     ],
 )
@@ -54,13 +54,13 @@ def test_the_core_predicts_and_chooses(command: str, tmp_path: Path) -> None:
         ("study fleet", "quickstart", "sim"),
         ("board", "runs", "report"),
         ("layers", "resnet18", "train"),
-        ("fleet keys", "--out keys", "fleet"),
+        ("fleet keys", "--folder keys", "fleet"),
     ],
 )
 def test_a_command_names_the_extras_that_it_lacks_in_one_line(
     name: str, rest: str, extras: str, tmp_path: Path
 ) -> None:
-    done = run_core(tmp_path, *name.split(), *rest.split())
+    done = run_core(tmp_path, "--quiet", *name.split(), *rest.split())
 
     assert done.returncode == 2
     assert done.stderr.startswith(f"fedge {name} needs ")
