@@ -179,7 +179,7 @@ def doctor(
 def _find_command_name(words: Sequence[str]) -> str:
     """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
     command, names = typer.main.get_command(app), ["fedge"]
-    for word in words:
+    for word in (word for word in words if not word.startswith("-")):
         found = getattr(command, "commands", {}).get(word)
         if found is None:
             break
