@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -21,7 +21,15 @@ from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import VARIANT_FILE, Experiment, FleetEntry, NetworkSpec, WorkloadSpec, label_network
+from fedge.experiment import (
+    VARIANT_FILE,
+    Experiment,
+    FleetEntry,
+    NetworkSpec,
+    PolicySpec,
+    WorkloadSpec,
+    label_network,
+)
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
@@ -32,6 +40,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound=BaseModel)
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+"""The experiments that fedge brings along."""
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
@@ -73,18 +83,56 @@ _EXPECTED_BY_ERROR = {
 """Expected input in words, by pydantic's error type."""
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Load an experiment from YAML, with overrides as in ``apply_override``.
+def load_experiment(
+    path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
+) -> Experiment:
+    """Load an experiment from YAML, with overrides ``key=value`` as in ``parse_override``.
+
+    Args:
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        overrides: ``KEY=VALUE`` texts, which replace the file's keys.
+        note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
+    path = find_experiment_file(path)
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
-    for override in overrides:
-        _drop_stale_layers(raw, override)
-        apply_override(raw, override)
+    return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
+
+
+def build_experiment(
+    raw: dict[str, Any],
+    path: Path,
+    overrides: Iterable[tuple[str, Any]] = (),
+    *,
+    option: str = "--set ",
+    note: Callable[[str], None] = lambda _: None,
+) -> Experiment:
+    """Build an experiment from a mapping like that of a YAML file.
+
+    Args:
+        raw: The mapping, which the overrides change.
+        path: Its file, which messages name; paths in the mapping are relative to its folder.
+        overrides: Keys such as ``policy.power_w``, each with its value.
+        option: What precedes a key in messages about an override.
+        note: Called with a sentence on what an override removes.
+
+    Raises:
+        BadInput: For the first error, naming file and field.
+    """
+    for key, value in overrides:
+        _drop_stale_layers(raw, key)
+        _drop_policy_options(raw, key, value, note)
+        set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def find_experiment_file(path: Path) -> Path:
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
+    shipped = CONFIGS / f"{path}.yaml"
+    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
@@ -96,9 +144,22 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
+def _drop_policy_options(raw: dict[str, Any], field: str, value: Any, note: Callable[[str], None]) -> None:
+    """Remove the options of the file's policy if the override names another policy, which may not take them."""
+    policy = raw.get("policy")
+    if field not in {"policy", "policy.name"} or not isinstance(policy, dict):
+        return
+    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
+    options = [name for name, value in policy.items() if name != "name" and value is not None]
+    if new == old or not options:
+        return
+    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
+    raw["policy"] = {"name": old}
+
+
+def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
     """Remove what was filled in for a saved run's network, task or loader if the override selects another one."""
-    field, workload = override.partition("=")[0].strip(), raw.get("workload")
+    workload = raw.get("workload")
     if field in OWN_TASK_FIELDS and isinstance(workload, dict):
         own = workload.get("network")
         if isinstance(own, dict) and own.get("model") == workload.get("task"):
@@ -149,31 +210,36 @@ def _forget_layers(network: dict[str, Any]) -> None:
         network.pop(name, None)
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Any]:
+    """Parse ``a.b=value``, with the value as in YAML; raises ``BadInput`` if it is malformed."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
+    return key.strip(), parse_yaml(text, f"--set {key}")
+
+
+def set_field(raw: dict[str, Any], key: str, value: Any, option: str = "--set ") -> None:
     """Set one value of a nested mapping in place.
 
     Args:
         raw: The mapping of the YAML file.
-        override: ``a.b=value``; the value is parsed as YAML, and numbers in the key index lists.
+        key: Its key, ``a.b``; numbers in it index lists.
+        value: The value.
+        option: What precedes the key in messages.
 
     Raises:
-        BadInput: If the override is malformed or its key leads nowhere.
+        BadInput: If the key leads nowhere.
     """
-    key, sign, text = override.partition("=")
-    if not sign or not key.strip():
-        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
-    value = parse_yaml(text, f"--set {key}")
     node: Any = raw
-    *parents, last = key.strip().split(".")
+    *parents, last = key.split(".")
     for depth, name in enumerate(parents):
-        node = _descend(node, name, f"--set {'.'.join(parents[: depth + 1])}")
-    _assign(node, last, value, f"--set {key}")
+        node = _descend(node, name, key=parents[0], where=f"{option}{'.'.join(parents[: depth + 1])}")
+    _assign(node, last, value, f"{option}{key}")
 
 
-def _descend(node: Any, name: str, where: str) -> Any:
+def _descend(node: Any, name: str, *, key: str, where: str) -> Any:
     if isinstance(node, list):
         place = _parse_index(node, name, where)
-        key = where.removeprefix("--set ").partition(".")[0]
         if isinstance(node[place], str) and key in NAME_ONLY_LISTS:
             node[place] = {NAME_ONLY_LISTS[key]: node[place]}
         return node[place]
@@ -337,14 +403,14 @@ def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
     """List the keys that are valid at a location of a file with such a record."""
     for part in location:
         field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
-        record = (_extract_record(field.annotation) if field is not None else None) or record
+        record = (extract_record(field.annotation) if field is not None else None) or record
     return ", ".join(field.alias or name for name, field in record.model_fields.items())
 
 
-def _extract_record(hint: Any) -> type[BaseModel] | None:
+def extract_record(hint: Any) -> type[BaseModel] | None:
     if inspect.isclass(hint) and issubclass(hint, BaseModel):
         return hint
-    return next((found for part in typing.get_args(hint) if (found := _extract_record(part))), None)
+    return next((found for part in typing.get_args(hint) if (found := extract_record(part))), None)
 
 
 def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
@@ -481,7 +547,7 @@ def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
-        option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
+        option = {"NETWORK": ".model", "--input-shape": ".input"}.get(error.where, f".model ({error.where})")
         raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right, field)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
@@ -537,4 +603,6 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
 
 def _in_yaml_terms(right: str, field: str) -> str:
     """Rephrase a command's advice in terms of the YAML's fields, for the network of ``field``."""
-    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", f"{field.rpartition(': ')[2]}.input")
+    return right.replace("--input-shape 3x224x224", "[3, 224, 224]").replace(
+        "--input-shape", f"{field.rpartition(': ')[2]}.input"
+    )

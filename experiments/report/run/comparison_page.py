@@ -209,7 +209,7 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
     """Render the page, with the sections ``first`` before the others."""
     groups = group_by_experiment(runs)
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
-    sections = [*first, *_build_sections(runs, groups)]
+    sections = [*first, *build_comparison_sections(runs)]
     texts = dict.fromkeys(describe_emulation(run) for run in runs)
     same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
     return render_page(
@@ -240,7 +240,9 @@ def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
     )
 
 
-def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> list[Section]:
+def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
+    """Build the sections of the page, in their order."""
+    groups = group_by_experiment(runs)
     tables = cost_table(runs).html + saving_table(runs).html
     marks = "One mark per group: the mean over its seeds." if has_several_seeds(groups) else "One mark per run."
     errors = comparison_charts.describe_left_out_runs(runs) + prediction_errors_table(runs).html

@@ -110,7 +110,7 @@ def _render_run(run: LoadedRun) -> str:
     rounds = f"{done} of {experiment.rounds}" if done < experiment.rounds else str(done)
     return render_page(
         f"{run.name}: {run.experiment.policy.name}",
-        _build_sections(run),
+        build_run_sections(run),
         f"Run folder: {run.folder}",
         heading=run.name,
         facts=(
@@ -220,7 +220,8 @@ def _oracle_share_card(run: LoadedRun, name: str, baseline: Baseline, reference:
 # Sections -------------------------------------------------------------------------------------------------------------
 
 
-def _build_sections(run: LoadedRun) -> list[Section]:
+def build_run_sections(run: LoadedRun) -> list[Section]:
+    """Build the sections of one run's page, in their order."""
     note = run_sample.sample_run(run).note
     took_part = participation_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."

@@ -46,7 +46,7 @@ def run(
     experiment = tmp_path / "exp.yaml"
     written = yaml.safe_load(YAML.format(rounds=rounds, count=count, address=fleet.address)) | dict(changes or {})
     experiment.write_text(yaml.safe_dump(written), encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(tmp_path / "run")]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 
