@@ -18,8 +18,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "fedge.types",
         "fedge.errors",
+        "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
+        "fedge.phases",
         "fedge.child_processes",
         "fedge.user_catalogue",
         "fedge.yaml_files",

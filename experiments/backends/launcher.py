@@ -23,6 +23,7 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
+from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import FileLock
@@ -43,7 +44,7 @@ def choose_folder(experiment: Experiment, out: Path | None) -> Path:
     """
     folder = out or _find_unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
+        raise BadInput("--folder", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
 
 
@@ -97,7 +98,7 @@ def start_run(
         stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
-        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     return continue_run(recalled, folder, refresh, backend)
 
 
@@ -123,11 +124,13 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     earlier_s = read_wall_s(folder)
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
+        begin_phase("starting the clients")
         try:
             (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
         finally:
             run_knowledge.give_back(experiment, folder)
         earlier_s += time.monotonic() - started_s
+    begin_phase("writing the report")
     rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
     ended = find_budget_end(rounds, events)
     if ended and not rounds:

@@ -92,7 +92,7 @@ def build_fleet_study(options: FleetStudyOptions) -> FleetStudy:
     _check_strategy(experiment, options.config)
     names: Sequence[str] = (experiment.policy.name,)
     if options.policies is not None:
-        names = split_names("--policy", options.policies, "names of policies, separated by commas")
+        names = split_names("--policies", options.policies, "names of policies, separated by commas")
     engine, jobs = _choose_engine(options, experiment), []
     for name in names:
         policy = build_policy(name, experiment.policy)
@@ -134,7 +134,7 @@ def _check_experiment(experiment: Experiment, config: Path, engine: str) -> None
         else:
             experiment_checks.check_experiment(experiment)
     except BadInput as error:
-        where = "--policy" if error.where == "policy.name" else f"{config}: {error.where}"
+        where = "--policies" if error.where == "policy.name" else f"{config}: {error.where}"
         raise BadInput(where, error.got, error.right) from error
 
 

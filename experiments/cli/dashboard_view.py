@@ -23,9 +23,12 @@ def board(
         ),
     ] = None,
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback needs a token.")] = LOOPBACK,
+    host: Annotated[
+        str,
+        typer.Option("--listen", metavar="ADDRESS", help="Address to listen on; other than loopback needs a token."),
+    ] = LOOPBACK,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port; by default the first free one from 8400.")
+        int | None, typer.Option(min=1, max=65_535, help="Port to listen on; by default the first free one from 8400.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that readers need; created if missing.")
@@ -38,13 +41,16 @@ def board(
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
 ) -> None:
-    """Show a run, unfinished or finished, or a real fleet as a live web page."""
+    """Show a run, unfinished or finished, or a real fleet as a live web page.
+
+    Example: fedge board runs/office --open
+    """
     from experiments.backends import dashboard_service as backend
     from experiments.backends.dashboard_target import find_run_folder, parse_address, read_token
 
     if serve is not None:
         given = {"RUN_OR_ADDRESS": source, "--port": port, "--token-file": token_file}
-        given |= {"--relay-token-file": relay_token_file, "--host": None if host == LOOPBACK else host}
+        given |= {"--relay-token-file": relay_token_file, "--listen": None if host == LOOPBACK else host}
         _serve_fleet(serve, given, opened=open_it)
         return
     if relay_token_file is not None and "://" not in (source or ""):

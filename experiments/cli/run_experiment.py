@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, Overrides
-from experiments.cli.command_output import make_console, print_json
+from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
+from experiments.cli.command_options import Experiment as ExperimentFile
+from experiments.cli.command_output import make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
+from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -36,20 +38,26 @@ BUDGET_HINT = "raise policy.budget_j"
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML file of the experiment.")],
+    config: ExperimentFile,
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
-    override: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of all random choices; by default the file's own.")
     ] = None,
+    override: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<time>.")
+    ] = None,
+    jobs: Jobs = None,
     *,
+    dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment and write its run folder."""
+    """Run an experiment and write its run folder.
+
+    Example: fedge run experiments/configs/quickstart.yaml --backend local --set rounds=3
+    """
     given = {"backend": backend, "seed": seed, "jobs": jobs}
     extra = [f"{key}={value}" for key, value in given.items() if value is not None]
     start_run(
@@ -58,16 +66,20 @@ def run(
         out=out,
         as_json=as_json,
         ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
+        dry_run=dry_run,
     )
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that stopped.")],
+    folder: Run,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run from its last checkpoint."""
+    """Continue a run from its last checkpoint.
+
+    Example: fedge resume runs/office
+    """
     resume_run(folder, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
 
 
@@ -77,20 +89,33 @@ def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
 
 
 def start_run(
-    config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
+    config: Path,
+    overrides: Sequence[str],
+    out: Path | None,
+    *,
+    as_json: bool,
+    ray_port: int | None = None,
+    dry_run: bool = False,
 ) -> None:
-    """Start a new run; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.backends import launcher
+    """Start a new run, or only check and describe it; for ``ray_port`` see ``_mirror_to_ray``."""
+    from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import load_experiment
 
     console = make_console(stderr=as_json)
-    experiment = load_experiment(config, overrides)
+    begin_phase("checking the experiment", announce=True)
+    experiment = load_experiment(config, overrides, note=warn)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
         _advise_columns(experiment, config, console)
+    if dry_run:
+        print_plan(describe_plan(experiment, folder), as_json)
+        return
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
@@ -100,6 +125,28 @@ def start_run(
             console=console,
             as_json=as_json,
         )
+
+
+def describe_plan(experiment: Experiment, folder: Path) -> dict[str, object]:
+    """Describe a run that would start now."""
+    kinds = Counter[str]()
+    for entry in experiment.fleet:
+        kinds[entry.device] += entry.count
+    policy = ", ".join(
+        (experiment.policy.name, *(f"{key} {value:g}" for key, value in experiment.policy.limits.items()))
+    )
+    return {
+        "experiment": experiment.name,
+        "backend": experiment.backend,
+        "rounds": experiment.rounds,
+        "seed": experiment.seed,
+        "boards": ", ".join(f"{count} {kind}" for kind, count in kinds.items()),
+        "task": experiment.workload.task,
+        "policy": policy,
+        "strategy": experiment.strategy.name,
+        "selection": experiment.selection.name,
+        "folder": str(folder),
+    }
 
 
 def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, Run
 from experiments.cli.command_output import make_console, print_json, print_line
 
 if TYPE_CHECKING:
@@ -45,10 +43,11 @@ class RunStatus:
     next_steps: tuple[tuple[str, str], ...]
 
 
-def status(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], *, as_json: AsJson = False
-) -> None:
-    """Show how far a run is, what went wrong in it, and what can be done next."""
+def status(folder: Run, *, as_json: AsJson = False) -> None:
+    """Show how far a run is, what went wrong in it, and what can be done next.
+
+    Example: fedge status runs/office
+    """
     found = read_run_status(folder)
     if as_json:
         print_json(found)

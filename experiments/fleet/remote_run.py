@@ -182,7 +182,7 @@ def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str],
         KeyboardInterrupt: After Ctrl-C or a signal; the run on the server is interrupted and its clients are cancelled.
         RunFailed: If the connection is lost, which ends the run as well.
     """
-    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--out", f"{job}/{RUN}"]
+    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--folder", f"{job}/{RUN}"]
     command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, variables=variables)
     sys.stdout.flush()
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
@@ -236,7 +236,7 @@ def prepare_folder(folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent).cleanup()
     except OSError as error:
-        raise BadInput("--out", f"{folder} ({error.strerror})", "a folder that you may write") from error
+        raise BadInput("--folder", f"{folder} ({error.strerror})", "a folder that you may write") from error
 
 
 def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:

@@ -51,6 +51,7 @@ from fedge.experiment import (
     StrategySpec,
     list_boards,
 )
+from fedge.extras import require_modules
 from fedge.knowledge.client_identity import describe_reference, identify_client
 from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
@@ -58,6 +59,7 @@ from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
+from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_task
@@ -99,6 +101,24 @@ NEAR_KNOB, FEW = 0.05, 0.1
 
 Defaults: the table of another board differs by more, or in more values, in at least one knob.
 """
+
+
+def require_libraries(experiment: Experiment, command: str) -> None:
+    """Check that the libraries of an experiment's run are installed, before any of them is imported.
+
+    Raises:
+        MissingPackage: Naming all that are missing.
+    """
+    task = experiment.workload.task
+    own = TASKS.get(task)
+    libraries = ["flwr"]
+    if experiment.backend == "sim":
+        libraries.append("ray")
+    if own is not None or task.endswith(workloads.TASK_FILE_SUFFIX):
+        libraries.append("torch")
+    if own is not None and own.dataset == "digits":
+        libraries.append("sklearn")
+    require_modules(command, *libraries)
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -318,7 +338,19 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
-    return tuple(len(share) for share in shares)
+    counts = tuple(len(share) for share in shares)
+    _check_batch_size(experiment, counts)
+    return counts
+
+
+def _check_batch_size(experiment: Experiment, samples: Sequence[int]) -> None:
+    """Refuse a batch that no client can fill: its steps would be priced as if they were that large."""
+    size, most = experiment.workload.batch_size, max(samples)
+    if experiment.workload.task == NULL_TASK:  # stands for any data set: what a share has is not trained on
+        most = sum(samples)
+    if size > most:
+        right = f"at most {most}, the samples of the largest share; less where memory is short"
+        raise BadInput("workload.batch_size", str(size), right)
 
 
 def _check_policy(experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetEntry, NetworkSpec, PolicySpec, WorkloadSpec
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound=BaseModel)
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+"""The experiments that fedge brings along."""
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
@@ -70,18 +72,33 @@ _EXPECTED_BY_ERROR = {
 """Expected input in words, by pydantic's error type."""
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
+) -> Experiment:
     """Load an experiment from YAML, with overrides as in ``apply_override``.
+
+    Args:
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        overrides: ``KEY=VALUE`` texts, which replace the file's keys.
+        note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
+    path = find_experiment_file(path)
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
     for override in overrides:
         _drop_stale_layers(raw, override)
+        _drop_policy_options(raw, override, note)
         apply_override(raw, override)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def find_experiment_file(path: Path) -> Path:
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
+    shipped = CONFIGS / f"{path}.yaml"
+    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
@@ -91,6 +108,21 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
         return entry
     digest = hashlib.sha256(Path(spec.model).read_bytes()).hexdigest()
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
+
+
+def _drop_policy_options(raw: dict[str, Any], override: str, note: Callable[[str], None]) -> None:
+    """Remove the options of the file's policy if the override names another policy, which may not take them."""
+    key, _, text = override.partition("=")
+    policy = raw.get("policy")
+    if key.strip() not in {"policy", "policy.name"} or not isinstance(policy, dict):
+        return
+    value = parse_yaml(text, f"--set {key}")
+    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
+    options = [name for name, value in policy.items() if name != "name" and value is not None]
+    if new == old or not options:
+        return
+    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
+    raw["policy"] = {"name": old}
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
@@ -321,14 +353,14 @@ def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
     """List the keys that are valid at a location of a file with such a record."""
     for part in location:
         field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
-        record = (_extract_record(field.annotation) if field is not None else None) or record
+        record = (extract_record(field.annotation) if field is not None else None) or record
     return ", ".join(field.alias or name for name, field in record.model_fields.items())
 
 
-def _extract_record(hint: Any) -> type[BaseModel] | None:
+def extract_record(hint: Any) -> type[BaseModel] | None:
     if inspect.isclass(hint) and issubclass(hint, BaseModel):
         return hint
-    return next((found for part in typing.get_args(hint) if (found := _extract_record(part))), None)
+    return next((found for part in typing.get_args(hint) if (found := extract_record(part))), None)
 
 
 def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
@@ -465,7 +497,7 @@ def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
-        option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
+        option = {"NETWORK": ".model", "--input-shape": ".input"}.get(error.where, f".model ({error.where})")
         raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right, field)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
@@ -521,4 +553,6 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
 
 def _in_yaml_terms(right: str, field: str) -> str:
     """Rephrase a command's advice in terms of the YAML's fields, for the network of ``field``."""
-    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", f"{field.rpartition(': ')[2]}.input")
+    return right.replace("--input-shape 3x224x224", "[3, 224, 224]").replace(
+        "--input-shape", f"{field.rpartition(': ')[2]}.input"
+    )

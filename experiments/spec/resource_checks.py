@@ -256,7 +256,7 @@ def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None
         return
     device, network = find(entry.device).name, spec.network
     if placed.device != device:
-        raise BadInput(f"{where}.placement", f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+        raise BadInput(f"{where}.placement", f"a plan for {placed.device}", f"one of `fedge place --board {device}`")
     if network is None or (network.model, network.input) != (placed.network, placed.input):
         got = spec.cost if network is None else _name_network(network.model, network.input)
         right = f"the plan's, {_name_network(placed.network, placed.input)}, or no placement"

@@ -15,6 +15,7 @@ from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
+from fedge.phases import begin_phase
 from fedge.protocols import LearningTask, Selector
 from fedge.telemetry.settlement import fleet_row
 from fedge.telemetry.store_records import EventRow
@@ -87,6 +88,7 @@ class AsyncCoordinator:
         aggregator.restore_state(checkpointed.memory)
         state = restore_async_state(self.availability, checkpointed)
         while state.version < self.experiment.rounds:
+            begin_phase(f"model {state.version + 1} of {self.experiment.rounds}")
             if state.next_end_s > state.clock_s and self._dispatch(state, aggregator):
                 continue
             self._advance(state)

@@ -303,7 +303,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
             "experiments.cli.main",
             "run",
             str(tmp_path / "exp.yaml"),
-            "--out",
+            "--folder",
             str(folder),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

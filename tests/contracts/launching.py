@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    """Run ``fedge`` in this process; its exit code."""
-    monkeypatch.setattr(sys, "argv", ["fedge", *map(str, arguments)])
+    """Run ``fedge`` in this process; its exit code. On a slow machine, signs of life would mix with its messages."""
+    monkeypatch.setattr(sys, "argv", ["fedge", "--quiet", *map(str, arguments)])
     try:
         main.main()
     except SystemExit as ended:

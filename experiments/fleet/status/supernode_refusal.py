@@ -45,14 +45,14 @@ def list_last_start_lines(log: Sequence[str]) -> list[str]:
 
 def _explain_wrong_name(case: BoardCase) -> HostFinding:
     host = case.superlink_host
-    renew = f"fedge fleet keys --out KEYS --renew --host {host} (and every other name)"
+    renew = f"fedge fleet keys --folder KEYS --renew --host {host} (and every other name)"
     cure = f"{renew}, then fedge fleet provision --limit server"
     return make_problem(f"it dials {host}, which is not in the server's certificate", cure)
 
 
 def _explain_expired(case: BoardCase) -> HostFinding:
     what = f"the certificate at {case.superlink} does not hold today by the board's clock"
-    return make_problem(what, "fedge fleet keys --out KEYS --check, and look at the board's clock")
+    return make_problem(what, "fedge fleet keys --folder KEYS --check, and look at the board's clock")
 
 
 def _explain_wrong_ca(case: BoardCase) -> HostFinding:

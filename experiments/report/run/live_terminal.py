@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent
+from fedge import phases
 from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
@@ -49,11 +51,12 @@ class LiveView:
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._last_printed = 0
-        self._waiting = self._waiting_printed = ""
+        self._phase = ""
 
     def __enter__(self) -> Self:
         self._read()
         self._last_printed = self._rounds[-1].round if self._rounds else 0
+        phases.add_listener(self._note_phase)
         if self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -62,6 +65,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        phases.remove_listener(self._note_phase)
         self.refresh()
         if self._live is not None:
             self._live.stop()
@@ -75,6 +79,9 @@ class LiveView:
         elif changed:
             self._print_new_rounds()
 
+    def _note_phase(self, name: str, *, announce: bool) -> None:
+        self._phase = name
+
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
         stamp = compute_store_stamp(self._folder, *((RoundRow,) if self._rounds else (RoundRow, EventRow)))
@@ -82,19 +89,20 @@ class LiveView:
             return False
         self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
-        waiting = [] if self._rounds else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
-        self._waiting = waiting[-1].message if waiting else ""
+        done = self._rounds[-1].round if self._rounds else 0
+        waiting = [] if done else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
+        if waiting:
+            phases.begin_phase(waiting[-1].message, announce=True)
+        elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
+            # The first one is announced: it also loads the data and the networks.
+            phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
 
     def _render(self) -> RenderableType:
-        elapsed_s = self._now_s() - self._started_s
-        return render_fleet(self._experiment, self._rounds, self._clients, elapsed_s, self._waiting)
+        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s, self._phase)
 
     def _print_new_rounds(self) -> None:
-        if self._waiting not in ("", self._waiting_printed):
-            self._console.print(self._waiting, soft_wrap=True, highlight=False, markup=False)
-            self._waiting_printed = self._waiting
         spent_j = 0.0
         for row in self._rounds:
             spent_j += row.energy_j
@@ -133,11 +141,11 @@ def render_fleet(
     rounds: Sequence[RoundRow],
     clients: Sequence[ClientRow],
     elapsed_s: float,
-    waiting: str = "",
+    phase: str = "",
 ) -> RenderableType:
     """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``.
 
-    ``waiting`` is why the first round has not begun.
+    Before the first round, ``phase`` says what is being done.
     """
     done = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
@@ -148,7 +156,7 @@ def render_fleet(
     )
     head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
     if not rounds:
-        return Group(head, Text(waiting or "waiting for the first round", style="dim"))
+        return Group(head, Text(phase or "waiting for the first round", style="dim"))
     return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
 
 

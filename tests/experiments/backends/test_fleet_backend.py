@@ -37,7 +37,7 @@ reply_timeout_s: 60
 def run(fleet: Fleet, tmp_path: Path, rounds: int, count: int) -> subprocess.CompletedProcess[str]:
     experiment = tmp_path / "exp.yaml"
     experiment.write_text(YAML.format(rounds=rounds, count=count, address=fleet.address), encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(tmp_path / "run")]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 

@@ -281,7 +281,7 @@ def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(BadInput, match="--out"):
+    with pytest.raises(BadInput, match="--folder"):
         remote_run.prepare_folder(tmp_path / "file" / "run")
     remote_run.prepare_folder(tmp_path / "runs" / "run")
 

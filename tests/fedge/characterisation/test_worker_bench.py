@@ -54,7 +54,7 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
         out.parent.mkdir(parents=True)
         command = [sys.executable, "-m", "experiments.cli.main", "profile", "--settings", str(settings), "--modes", "3"]
         command += ["--workload", "digits-cnn", "--batch-size", "16", "--out", str(out), "--json"]
-        command += ["--limit-s", f"{LIMIT_S:g}"]
+        command += ["--max-mode-s", f"{LIMIT_S:g}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
         after = power.get()
         power.close()
