@@ -45,7 +45,7 @@ wheel: setup ## Build the wheel and the source archive into dist/
 	@ls dist/fedge-*
 
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
-	@$(BIN)/fedge run experiments/configs/quickstart.yaml
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml --backend local
 
 test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"
@@ -65,7 +65,7 @@ test-wheel: setup ## The wheel with each extra in an empty environment (minutes,
 test-vendor: setup ## The boards' programs under the Python versions of JetPack
 	@.ci/test-vendor
 
-test-fleet: setup ## Playbooks on a fleet of test hosts (root, systemd-nspawn; half an hour)
+test-fleet: setup ## Playbooks on a fleet of test hosts (root; installs systemd-nspawn; forty minutes)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
 # Under the tracer tests take half as long again, or twice as long, and those with a time limit may miss it: so failed tests

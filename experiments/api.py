@@ -575,7 +575,7 @@ def _build_record(record: type[Any], given: Mapping[str, Any], **parts: Any) -> 
         if "Path" in str(field.type)
     }
     plain = {name: _to_paths(value) if name in paths else value for name, value in given.items()}
-    return build_options(record, plain, **parts)
+    return build_options(record, plain, others=(), **parts)
 
 
 def _to_paths(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -84,6 +85,16 @@ class NetworkSpec(_SpecModel):
     mixed: bool = False
     layers: str | None = None
     channels: str | None = None
+
+
+VARIANT_FILE = "variant.json"
+"""Name of the record in the folder of a pruned variant, which the folder names."""
+
+
+def label_network(model: str) -> str:
+    """Return the short name of a MODEL: of a pruned variant that of its folder, which tells what is left."""
+    path = Path(model)
+    return path.parent.name if path.name == VARIANT_FILE and path.parent.name else path.stem
 
 
 class PlacedBatchSpec(_SpecModel):
@@ -271,6 +282,8 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     schedule: ScheduleSpec | None = None
     """Learning rate over the rounds, from ``learning_rate``; None: constant."""
+    metric: str = "accuracy"
+    """Name of the task's figure of merit, as terminal and pages show it."""
     mixed_precision: bool = False
     """Whether steps are computed in half precision where torch considers it safe."""
     memory: MemorySpec = MemorySpec()

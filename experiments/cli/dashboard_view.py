@@ -35,7 +35,8 @@ def board(
         Path | None, typer.Option(metavar="FILE", help="File with the token of the dashboard at ADDRESS.")
     ] = None,
     serve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Run as the service of a real fleet, with these settings.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Run as the service of a fleet, with the settings in this file."),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
 ) -> None:

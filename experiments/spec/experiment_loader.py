@@ -8,6 +8,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,7 +21,15 @@ from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, NetworkSpec, PolicySpec, WorkloadSpec
+from fedge.experiment import (
+    VARIANT_FILE,
+    Experiment,
+    FleetEntry,
+    NetworkSpec,
+    PolicySpec,
+    WorkloadSpec,
+    label_network,
+)
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
@@ -47,6 +56,8 @@ LOADER_FIELD = re.compile(r"fleet\.(?P<place>\d+)\.loader\.model")
 """Overriding one of these invalidates the stored hash of the loader's file."""
 OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
+OWN_METRIC = re.compile(r"^def metric\(", re.MULTILINE)
+"""What a task file has if its figure of merit is its own."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -111,8 +122,7 @@ def build_experiment(
         BadInput: For the first error, naming file and field.
     """
     changes = list(overrides)
-    for key, value in changes:  # before any is applied: options that an override sets are meant
-        _drop_policy_options(raw, key, value, note)
+    _drop_policy_options(raw, changes, note)
     for key, value in changes:
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
@@ -135,17 +145,23 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], key: str, value: Any, note: Callable[[str], None]) -> None:
-    """Remove the options of the file's policy if the override names another policy, which may not take them."""
+def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove those options of the file's policy that the policy of an override does not take."""
+    from experiments.spec.experiment_checks import POLICY_OPTIONS
+
     policy = raw.get("policy")
-    if key not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if not isinstance(policy, dict):
         return
-    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
-    options = [name for name, value in policy.items() if name != "name" and value is not None]
-    if new == old or not options:
+    named = [value for key, value in changes if key == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
+    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
         return
-    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
-    raw["policy"] = {"name": old}
+    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
+    if dropped:
+        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    for name in dropped:
+        del policy[name]
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
@@ -168,7 +184,7 @@ def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
     if not isinstance(section, dict) or not isinstance(network, dict):
         return
     _forget_layers(network)
-    if section.get("cost") == Path(str(network.get("model"))).stem:
+    if section.get("cost") == label_network(str(network.get("model"))):
         del section["cost"]
     if field.endswith(".placement"):
         _forget_plan(section)
@@ -264,7 +280,7 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
     Raises:
         BadInput: For the first invalid field.
     """
-    filled = dict(raw)
+    filled, folder = dict(raw), path.resolve().parent
     for key in NAME_ONLY_KEYS:
         if isinstance(filled.get(key), str):
             filled[key] = {"name": filled[key]}
@@ -273,11 +289,11 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
         if isinstance(entries, list):
             filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
     if isinstance(filled.get("workload"), Mapping):
-        filled["workload"] = _fill_network(filled["workload"])
+        filled["workload"] = _name_metric(_fill_network(filled["workload"], folder), folder)
     if isinstance(filled.get("fleet"), list):
-        folder = path.resolve().parent
-        filled["fleet"] = [_fill_serving(entry, folder, f"fleet[{i}]") for i, entry in enumerate(filled["fleet"])]
-    return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
+        entries = enumerate(filled["fleet"])
+        filled["fleet"] = [_fill_serving(entry, folder, f"{path}: fleet[{i}]") for i, entry in entries]
+    return _make_paths_absolute(validate_record(Experiment, filled, path), folder)
 
 
 def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) -> Record:
@@ -301,10 +317,21 @@ def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
     if isinstance(serving.get("placement"), str) and serving.get("placed") is None:
         plan = folder / Path(serving["placement"]).expanduser()
         serving = {**read_planned_service(plan, f"{where}.serving.placement"), **serving}
-    return {**entry, "serving": _fill_network(serving)}
+    return {**entry, "serving": _fill_network(serving, folder)}
 
 
-def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
+def _name_metric(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Return a workload whose metric is not called accuracy if its task file has a metric of its own."""
+    task = section.get("task")
+    if "metric" in section or not isinstance(task, str) or not task.endswith(TASK_FILE_SUFFIX):
+        return section
+    with suppress(OSError, UnicodeError):  # a file that is missing is refused with its own message
+        if OWN_METRIC.search((folder / Path(task).expanduser()).read_text(encoding="utf-8")):
+            return {**section, "metric": "metric"}
+    return section
+
+
+def _fill_network(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """Return a section, workload or serving, with its network spelled out and its cost named after it.
 
     A task file, or a task of fedge's that stands for no other workload, is priced by its own network without a cost or
@@ -318,7 +345,9 @@ def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
-    return {"cost": Path(network["model"]).stem, **section, "network": network}
+    if (folder / Path(network["model"]).expanduser() / VARIANT_FILE).is_file():
+        network = {**network, "model": f"{network['model']}/{VARIANT_FILE}"}
+    return {"cost": label_network(network["model"]), **section, "network": network}
 
 
 def _is_priced_by_own_layers(task: str) -> bool:
