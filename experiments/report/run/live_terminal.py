@@ -62,7 +62,7 @@ class LiveView:
         if self._console.is_jupyter:
             from IPython.display import display
 
-            self._cell = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
+            self._cell = display(self._render(), display_id=True)
         elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -111,7 +111,9 @@ class LiveView:
         return True
 
     def _render(self) -> RenderableType:
-        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s, self._phase)
+        return render_fleet(
+            self._experiment, self._rounds, self._clients, self._now_s() - self._started_s, phase=self._phase
+        )
 
     def _print_new_rounds(self) -> None:
         spent_j = 0.0
