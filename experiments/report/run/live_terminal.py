@@ -62,7 +62,7 @@ class LiveView:
         if self._console.is_jupyter:
             from IPython.display import display
 
-            self._cell = display(self._render(), display_id=True)
+            self._cell = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
         elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
