@@ -45,7 +45,7 @@ wheel: setup ## Build the wheel and the source archive into dist/
 	@ls dist/fedge-*
 
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
-	@$(BIN)/fedge run experiments/configs/quickstart.yaml
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml --backend local
 
 test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"

@@ -122,9 +122,9 @@ def main() -> int:
             found = measure_silence(command, Path(folder))
             too_long += found.longest_s > options.most
             shown = command.replace(f"{CONFIGS}/", "")
-            print(f"{found.longest_s:6.1f} s of {found.wall_s:6.1f} s  {shown}  [after: {found.after}]", flush=True)  # noqa: T201
+            print(f"{found.longest_s:6.1f} s of {found.wall_s:6.1f} s  {shown}  [after: {found.after}]", flush=True)
             if found.code:
-                print(f"       exit code {found.code}", flush=True)  # noqa: T201
+                print(f"       exit code {found.code}", flush=True)
     return 1 if too_long else 0
 
 

@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.call_cache",
         "fedge.phases",
         "fedge.child_processes",
+        "fedge.import_path",
         "fedge.user_catalogue",
         "fedge.yaml_files",
         "fedge",

@@ -36,6 +36,7 @@ from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import status
+from experiments.cli.runs_list import runs
 from experiments.cli.schema_commands import explain, schema
 from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
@@ -101,6 +102,7 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=RESULTS)(runs)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)

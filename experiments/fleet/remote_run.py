@@ -15,19 +15,22 @@ import yaml
 
 from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
+from experiments.spec.user_plugins import list_plugin_files
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.evidence_files import RECORD_SUFFIX
 
 EXPERIMENT = "experiment.yaml"
+PLUGINS = "plugins"
+"""Folder of the plug-ins in the tar."""
 
 
 def pack_experiment(experiment: Experiment) -> bytes:
     """Pack an experiment and the local files that it names into an uncompressed tar, with paths that hold on the
     server.
 
-    Modules keep their file name, because that is the name they are imported by. Data folders are not packed: they are
-    paths on the server.
+    Plug-ins lie in one folder with the modules beside them that they import, under the names they are imported by.
+    Data folders are not packed: they are paths on the server.
     """
     files: list[Path] = []
 
@@ -38,7 +41,7 @@ def pack_experiment(experiment: Experiment) -> bytes:
         return f"files/{files.index(path)}/{path.name}"
 
     record = experiment.model_dump(mode="json")
-    record["plugins"] = [sent(plugin) for plugin in experiment.plugins]
+    record["plugins"] = [f"{PLUGINS}/{Path(plugin).name}" for plugin in experiment.plugins]
     if experiment.workload.task.endswith(".py"):
         record["workload"]["task"] = sent(experiment.workload.task)
     for raw, entry in zip(record["fleet"], experiment.fleet, strict=True):
@@ -52,6 +55,11 @@ def pack_experiment(experiment: Experiment) -> bytes:
         for path in files:
             content = _read(path)
             tar.addfile(_make_tar_info(sent(str(path)), len(content)), io.BytesIO(content))
+        for module in list_plugin_files(experiment.plugins):
+            for path in sorted(module.rglob("*.py")) if module.is_dir() else [module]:
+                content = _read(path)
+                name = f"{PLUGINS}/{path.relative_to(module.parent)}"
+                tar.addfile(_make_tar_info(name, len(content)), io.BytesIO(content))
     return packed.getvalue()
 
 
