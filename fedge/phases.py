@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -12,6 +14,7 @@ class PhaseListener(Protocol):
 
 
 _listeners: list[PhaseListener] = []
+_tasks: list[str] = []
 
 
 def begin_phase(name: str, *, announce: bool = False) -> None:
@@ -22,7 +25,18 @@ def begin_phase(name: str, *, announce: bool = False) -> None:
         announce: Whether the phase usually takes long, so that it deserves a line of its own.
     """
     for listener in _listeners:
-        listener(name, announce=announce)
+        listener(": ".join((*_tasks, name)), announce=announce)
+
+
+@contextmanager
+def open_task(name: str) -> Iterator[None]:
+    """Begin a task that has phases of its own, which are named after it inside the block."""
+    begin_phase(name)
+    _tasks.append(name)
+    try:
+        yield
+    finally:
+        _tasks.pop()
 
 
 def add_listener(listener: PhaseListener) -> None:

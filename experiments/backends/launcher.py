@@ -172,7 +172,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
     ended = find_budget_end(rounds, events)
     if ended and not rounds:
-        raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
+        raise RunFailed(f"no round was run: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
     summary = summarise_run(
         experiment, rounds=rounds, clients=read_rows(folder, ClientRow), wall_s=earlier_s, events=events
     )

@@ -29,7 +29,7 @@ def calibrate(
         typer.Option(help="Kind of step; by default from the table's folder. infer gives one file per batch size."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write; the coefficients.")] = Path(
+    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: the coefficients.")] = Path(
         "calibrated"
     ),
     origin: Annotated[

@@ -74,9 +74,9 @@ def print_plan(plan: Mapping[str, object], as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
-    from experiments.report.tables import lay_out_lines
-
-    make_console().print(lay_out_lines((name, str(value)) for name, value in plan.items()))
+    width = max(map(len, plan))
+    for name, value in plan.items():
+        print_line(f"{name:<{width}}  {value}")
     print_line("nothing was started (--dry-run)")
 
 
@@ -96,11 +96,11 @@ def print_line(text: str) -> None:
     make_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Create the console of a command."""
+def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Create the console of a command; a quiet one shows nothing."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, quiet=quiet)
 
 
 @contextmanager

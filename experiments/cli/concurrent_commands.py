@@ -63,8 +63,8 @@ def run(
             help="Execution: managed, native, alone (training without inference), or both: managed and native."
         ),
     ] = "managed",
-    seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds; of each execution.")] = 60.0,
-    rate_hz: Annotated[float, typer.Option(help="Requests per second; on average.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds, of each execution.")] = 60.0,
+    rate_hz: Annotated[float, typer.Option(help="Requests per second, on average.")] = 60.0,
     arrivals: Arrivals = "poisson",
     latency_s: Annotated[
         float, typer.Option("--max-latency-s", help="Limit of a request's latency, in seconds.")
@@ -75,8 +75,8 @@ def run(
             "--infer-batch-size", min=1, help="Requests inferred together; by default chosen from measured times."
         ),
     ] = None,
-    train_batch: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step; of training.")] = 16,
-    device: Annotated[str, typer.Option(help="Device of this machine; auto, cpu or cuda.")] = "auto",
+    train_batch: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step, of training.")] = 16,
+    device: Annotated[str, typer.Option(help="Device of this machine: auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Torch's threads in each process; by default torch's own choice.")
     ] = None,
@@ -184,7 +184,7 @@ def evaluate(
     strategies: Annotated[
         str,
         typer.Option(
-            "--strategies", help="Strategies, separated by commas; gmd, bs, random, nn, als, oracle, fedge, your own."
+            "--strategies", help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own."
         ),
     ] = "fedge",
     problems: Annotated[

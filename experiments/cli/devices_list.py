@@ -66,7 +66,7 @@ def devices_list(as_json: AsJson = False) -> None:
     others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
     console.print()
     console.print(Text(f"Also: {others}.\n~ estimated (data sheet or default); no mark: measured on a board.\n"
-                       "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
+                       "Sources: fedge devices show BOARD", style="dim"))  # fmt: skip
 
 
 @app.command("show")
@@ -99,7 +99,7 @@ def devices_show(name: BoardName, as_json: AsJson = False) -> None:
 def devices_modes(
     name: BoardName,
     preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show everything; every mode, one per line.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show everything: every mode, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a board's power modes.

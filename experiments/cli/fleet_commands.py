@@ -44,7 +44,7 @@ Limit = Annotated[
 
 @fleet.command("keys")
 def keys(
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; the keys.")],
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write: the keys.")],
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -180,10 +180,10 @@ def run(
 @fleet.command("profile")
 def profile(
     *,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload; as for `fedge profile`.")],
+    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`.")],
     budget_s: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; on every board. The next start goes on."),
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, on every board. The next start goes on."),
     ] = None,
     limit_s: Annotated[
         float | None,
@@ -194,7 +194,7 @@ def profile(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder to write; the tables, one subfolder per board.")
+        Path, typer.Option(metavar="DIR", help="Folder to write: the tables, one subfolder per board.")
     ] = Path("profiles"),
     inventory: Inventory = None,
     playbooks: Playbooks = None,
@@ -225,7 +225,7 @@ def profile(
 
 @fleet.command("logs")
 def logs(
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; one subfolder per host.")] = Path(
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write: one subfolder per host.")] = Path(
         "collected"
     ),
     since: Annotated[
@@ -316,7 +316,7 @@ def proxy(
     listen: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Address to listen on; by default every IPv4 address.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on; for the boards.")] = 9443,
+    port: Annotated[int, typer.Option(help="Port to listen on, for the boards.")] = 9443,
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
     management: Annotated[
         list[str] | None,

@@ -18,6 +18,8 @@ FIRST_S, LATER_S, LONG_S = 2.5, 10.0, 30.0
 who waits sees every three seconds that work goes on, and the log of an hour stays short. A terminal's line is replaced.
 """
 LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
+START_UP_S = 1.5
+"""What Python and its imports take before the first sign of life can be given."""
 TICK_S = 0.25
 SPINNER_AFTER_S = 1.0
 CLEAR_LINE = "\r\x1b[2K"
@@ -33,7 +35,8 @@ class Heartbeat:
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._phase, self._stream = name, stream
-        self._started_s = self._written_s = time.monotonic()
+        self._started_s = time.monotonic()
+        self._written_s = self._started_s - START_UP_S
         self._shown = False
         self._lock = threading.RLock()
 

@@ -109,7 +109,7 @@ def import_knowledge(
     batch_size: TableBatchSize = None,
     folder: Folder = None,
 ) -> None:
-    """Copy files and finished runs into the knowledge folder; other entries are not replaced.
+    """Copy files and finished runs into the knowledge folder; an entry is replaced only by itself.
 
     Example: fedge knowledge import runs/office
     """
@@ -124,7 +124,7 @@ def import_knowledge(
 @app.command()
 def export(
     entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="Names of entries, or their beginnings.")],
-    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write; another knowledge folder.")],
+    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: another knowledge folder.")],
     folder: Folder = None,
 ) -> None:
     """Copy entries into another knowledge folder, for another fleet or machine.

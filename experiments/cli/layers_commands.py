@@ -19,7 +19,7 @@ def layers(
     kind: StepKind = "infer",
     top: Annotated[int, typer.Option(min=0, help="Number of costliest layers to show.")] = 10,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; every layer as JSON, which is a NETWORK again.")
+        Path | None, typer.Option(metavar="FILE", help="File to write: every layer as JSON, which is a NETWORK again.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

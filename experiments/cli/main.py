@@ -98,6 +98,7 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
 app.command(rich_help_panel=EXPERIMENTS)(run)
 app.command(rich_help_panel=EXPERIMENTS)(resume)
 app.command(rich_help_panel=EXPERIMENTS)(status)
+app.command(rich_help_panel=EXPERIMENTS)(runs)
 app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
@@ -165,20 +166,20 @@ def doctor(
     if as_json:
         print_json(findings)
         return
-    from rich.table import Table
+    from experiments.report.tables import Table, text_cell
 
-    table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for column in ("what", "usable", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
-    make_console().print(table)
+    rows = tuple(
+        (text_cell(one.what), text_cell("yes" if one.usable else "no"), text_cell(one.found), text_cell(one.remedy))
+        for one in findings
+    )
+    title = f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    Table("doctor", ("what", "usable", "found", "what to do"), rows, title).print(make_console())
 
 
 def _find_command_name(words: Sequence[str]) -> str:
     """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
     command, names = typer.main.get_command(app), ["fedge"]
-    for word in words:
+    for word in (word for word in words if not word.startswith("-")):
         found = getattr(command, "commands", {}).get(word)
         if found is None:
             break

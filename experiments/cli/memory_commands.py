@@ -37,7 +37,7 @@ def evaluate(
     *,
     data: Data,
     method: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas; perf4sight, fedge, or both.")
+        str, typer.Option("--methods", help="Methods, separated by commas: perf4sight, fedge, or both.")
     ] = "perf4sight,fedge",
     leave_network_out: Annotated[
         bool, typer.Option("--leave-network-out", help="Also predict each network from the others alone.")
@@ -97,8 +97,8 @@ def predict(
 def fit(
     *,
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write; the coefficients as YAML.")],
-    board: Annotated[str, typer.Option(help="The board; on which the steps were measured.")] = "tx2",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: the coefficients as YAML.")],
+    board: Annotated[str, typer.Option(help="The board, on which the steps were measured.")] = "tx2",
     source: Annotated[
         str, typer.Option("--origin", help="Origin of the measurements; shown with every prediction.")
     ] = ("SGD steps of pruned convolutional networks measured on a TX2"),

@@ -31,17 +31,17 @@ BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help=
 def place(
     model: Network,
     *,
-    device: Annotated[str, typer.Option("--board", help="The board; `here` for this machine, with --measurements.")],
+    device: Annotated[str, typer.Option("--board", help="The board, or `here` for this machine, with --measurements.")],
     rate_hz: Annotated[float | None, typer.Option(help="Requests per second; full load by default.")] = None,
     objective: Annotated[
         str | None,
         typer.Option(
-            help="What to optimise; throughput, latency or energy. By default latency with a rate, else throughput."
+            help="What to optimise: throughput, latency or energy. By default latency with a rate, else throughput."
         ),
     ] = None,
     max_power_w: MaxPower = None,
     max_latency_s: Annotated[
-        float | None, typer.Option(help="Limit of a request's latency, in seconds; waiting included.")
+        float | None, typer.Option(help="Limit of a request's latency, in seconds, waiting included.")
     ] = None,
     batches: BatchSizes = "1,2,4,8,16,32,64,128",
     instances: Annotated[
@@ -105,14 +105,14 @@ def place_run(
     most: Annotated[
         int, typer.Option("--together", min=1, max=4, help="Largest number of instances in a placement.")
     ] = 2,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds; of each run.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds, of each run.")] = 5.0,
     sensor: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: auto, sysfs, tegrastats, jtop."),
     ] = None,
     input_shape: InputShape = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; CSV for `fedge place --measurements`.")
+        Path | None, typer.Option(metavar="FILE", help="File to write: CSV for `fedge place --measurements`.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -139,7 +139,7 @@ def print_state(console: Console, answer: Mapping[str, Any]) -> None:
 
 
 def board_check(
-    seconds: Annotated[float, typer.Option(min=1.0, help="Duration in seconds; of the power measurement.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Duration in seconds, of the power measurement.")] = 30.0,
     settings: Settings = None,
     socket: PowerSocket = None,
     worker_socket: WorkerSocket = None,
@@ -186,7 +186,7 @@ def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> N
 
 @devices.command("record")
 def devices_record(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write; the archive (.tar.gz).")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: the archive (.tar.gz).")],
     root: Annotated[Path, typer.Option(metavar="DIR", help="The board's root folder.")] = Path("/"),
     as_json: AsJson = False,
 ) -> None:

@@ -183,7 +183,7 @@ def import_(
     layout: Annotated[
         str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain or bofl.")
     ],
-    out: Annotated[Path, typer.Option(metavar="TABLE", help="File to write; the table (CSV).")],
+    out: Annotated[Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV).")],
     steps: Annotated[
         Path | None,
         typer.Option("--step-times", metavar="FILE", help="For logs: a CSV file with the times of each mode's steps."),
@@ -220,8 +220,8 @@ def fit(
     table: Annotated[
         Path | None, typer.Argument(metavar="TABLE", help="A table; without it, an emulated --board is profiled.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="File to write; the model.")] = Path("model.safetensors"),
-    method: Annotated[str, typer.Option(help="The predictor.")] = "fedge",
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="File to write: the model.")] = Path("model.safetensors"),
+    method: Annotated[str, typer.Option(help="Name of the predictor.")] = "fedge",
     modes: Annotated[
         int | None,
         typer.Option("--mode-count", min=1, help="Number of modes to learn from; the explorer picks them."),

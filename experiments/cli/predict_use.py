@@ -71,11 +71,11 @@ def choose(
     *,
     power_w: Annotated[
         float | None,
-        typer.Option("--max-power-w", help="Limit of the board's power, in watts; the fastest mode within it."),
+        typer.Option("--max-power-w", help="Limit of the board's power, in watts: the fastest mode within it."),
     ] = None,
     deadline_s: Annotated[
         float | None,
-        typer.Option("--max-step-s", help="Limit of a step's time, in seconds; the mode of least energy within it."),
+        typer.Option("--max-step-s", help="Limit of a step's time, in seconds: the mode of least energy within it."),
     ] = None,
     time_weight: Annotated[
         float | None, typer.Option(help="Mode with the least weighted sum of time and energy (0 to 1).")
@@ -138,7 +138,7 @@ def pareto(
     model: Model,
     *,
     against: Annotated[str, typer.Option(help="Cost to trade against time: power or energy.")] = "power",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; the front (CSV).")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write: the front (CSV).")] = None,
     html: ChartPage = None,
     as_json: AsJson = False,
 ) -> None:

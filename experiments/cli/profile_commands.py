@@ -24,14 +24,14 @@ def profile(
         str,
         typer.Option(
             metavar="NAME",
-            help="The workload; such as resnet18-imagenet. Emulated: also any NETWORK of `fedge layers`.",
+            help="The workload, such as resnet18-imagenet. Emulated: also any NETWORK of `fedge layers`.",
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="TABLE", help="File to write; the table (CSV). An unfinished one is continued.")
+        Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV). An unfinished one is continued.")
     ],
     board: Annotated[
-        str, typer.Option(help="The board; here, or one of the catalogue, which is emulated: emulated:agx-orin.")
+        str, typer.Option(help="The board: here, or one of the catalogue, which is emulated: emulated:agx-orin.")
     ] = "here",
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
@@ -44,7 +44,7 @@ def profile(
     ] = None,
     budget_s: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; of this start. The next one goes on."),
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, of this start. The next one goes on."),
     ] = None,
     seed: Seed = 0,
     settings: Settings = None,

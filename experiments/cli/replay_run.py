@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def replay(
     folder: Run,
-    policy: Annotated[str | None, typer.Option(help="Another policy.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Name of another policy.")] = None,
     override: Overrides = None,
-    draws: Annotated[int, typer.Option(min=1, max=1000, help="Draws of the boards' time and power.")] = 8,
+    draws: Annotated[int, typer.Option(min=1, max=1000, help="Number of draws of the boards' time and power.")] = 8,
     jobs: Jobs = None,
     *,
     as_json: AsJson = False,

@@ -39,7 +39,7 @@ def network(
         str | None,
         typer.Option(
             metavar="MODE",
-            help="Power mode; a preset's name, or as 12/2201.6/1300.5/3199. By default the chosen one.",
+            help="Power mode: a preset's name, or as 12/2201.6/1300.5/3199. By default the chosen one.",
         ),
     ] = None,
     input_shape: InputShape = None,
@@ -90,16 +90,16 @@ def print_roofline(options: RooflineOptions, html: Path | None, out: Path | None
 @app.command(BENCH)
 def bench(
     *,
-    device: Annotated[str, typer.Option(help="Device of this machine; cpu or cuda.")] = "cpu",
-    board: Annotated[str | None, typer.Option(help="The board; emulated, instead of this machine.")] = None,
+    device: Annotated[str, typer.Option(help="Device of this machine: cpu or cuda.")] = "cpu",
+    board: Annotated[str | None, typer.Option(help="The board, emulated instead of this machine.")] = None,
     mode: Annotated[
         str | None,
         typer.Option(
             metavar="MODE",
-            help="Power mode; of an emulated board: a preset's name, or as 12/2201.6/1300.5/3199. By default MAXN.",
+            help="Power mode, of an emulated board: a preset's name, or as 12/2201.6/1300.5/3199. By default MAXN.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Duration in seconds; approximate.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Duration in seconds, approximate.")] = 20.0,
     seed: Seed = 0,
     out: OutFile = None,
     as_json: AsJson = False,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
+from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import make_console, print_json, print_plan, warn
+from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
@@ -40,21 +40,19 @@ BUDGET_HINT = "raise policy.budget_j"
 def run(
     config: ExperimentFile,
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
+    *,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of all random choices; by default the file's own.")
     ] = None,
     override: Overrides = None,
-    *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<what was overridden>-<time>."
-        ),
+        typer.Option("--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<overrides>-<time>."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run, whose folder is runs/NAME.")] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find the run by; may be repeated.")
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the run, whose folder is runs/NAME.")
     ] = None,
+    tags: Tags = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,
@@ -113,7 +111,7 @@ def start_run(
     from experiments.spec.experiment_loader import load_experiment, parse_override
 
     console = make_console(stderr=as_json)
-    begin_phase("checking the experiment", announce=True)
+    begin_phase("checking the experiment")
     experiment = load_experiment(config, overrides, note=warn)
     experiment_checks.require_libraries(experiment, "fedge run")
     from experiments.backends import launcher
@@ -234,7 +232,8 @@ def _launch(
     from experiments.report.run.live_terminal import LiveView, summary_table
 
     try:
-        with interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
+        shown = make_console(quiet=True) if is_quiet() else console
+        with interrupt_on_sigterm(), LiveView(folder, experiment, shown) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
@@ -300,7 +299,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     """Suggest how to continue a failed run: some would fail again unchanged."""
     resume = f"`fedge resume {folder}`"
     if BUDGET_HINT in reason:
-        return f"then {resume} plays it"
+        return f"then {resume} runs it"
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"

@@ -13,7 +13,7 @@ from experiments.cli.command_output import check_output, make_console, print_jso
 def select_board(
     *,
     workload: Annotated[
-        str, typer.Option(metavar="NAME", help="The workload; a known one, or any NETWORK of `fedge layers`.")
+        str, typer.Option(metavar="NAME", help="The workload: a known one, or any NETWORK of `fedge layers`.")
     ],
     max_power_w: MaxPower = None,
     max_epoch_s: Annotated[float | None, typer.Option(help="Limit of an epoch's time, in seconds.")] = None,
@@ -23,7 +23,7 @@ def select_board(
     ] = None,
     input_shape: InputShape = None,
     by: Annotated[
-        str, typer.Option("--objective", help="What to optimise; time, energy, or both (their product).")
+        str, typer.Option("--objective", help="What to optimise: time, energy, or both (their product).")
     ] = "time",
     boards: Annotated[
         list[str] | None,

@@ -74,7 +74,7 @@ def mode_choice(
     ] = None,
     rounds: Rounds = 100,
     policies: Annotated[
-        str, typer.Option("--policies", help="Policies, separated by commas; fedge, bofl, maxn, oracle.")
+        str, typer.Option("--policies", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
     ] = "fedge",
     seeds: Seeds = 10,
     steps: Annotated[
@@ -142,7 +142,7 @@ def fleet(
     rounds: Rounds = 20,
     seeds: Seeds = 1,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps per round; of every board. By default about 30 s at MAXN.")
+        int | None, typer.Option(min=1, help="Steps per round, of every board. By default about 30 s at MAXN.")
     ] = None,
     overrides: Overrides = None,
     engine: Annotated[

@@ -35,17 +35,17 @@ def find(
     max_memory_mb: Annotated[
         float | None, typer.Option(help="Limit of training's memory; by default what the board leaves for it.")
     ] = None,
-    max_step_s: Annotated[float | None, typer.Option(help="Limit of a step's time, in seconds; at MAXN.")] = None,
+    max_step_s: Annotated[float | None, typer.Option(help="Limit of a step's time, in seconds, at MAXN.")] = None,
     input_shape: InputShape = None,
     method: Annotated[
-        str, typer.Option("--ranking", help="Ranking of the channels; l1 or l2 (norm of their weights), or random.")
+        str, typer.Option("--ranking", help="Ranking of the channels: l1 or l2 (norm of their weights), or random.")
     ] = "l1",
     round_to: Annotated[int, typer.Option(help="Keep a multiple of this many channels in every layer.")] = 1,
     variants: Annotated[int, typer.Option(help="Number of variants that fit to list, the largest first.")] = 4,
     confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.84,
     seed: Seed = 0,
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write; a subfolder per variant, with its weights.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write: a subfolder per variant, with its weights.")
     ] = None,
     out: OutFile = None,
     html: ChartPage = None,
@@ -112,7 +112,7 @@ def _check_in_process(folder: Path) -> TrainingCheck:
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(metavar="VARIANT", help="A variant's folder, or the variant.json in it.")],
-    every: Annotated[bool, typer.Option("--all", help="Show everything; every layer.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show everything: every layer.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a variant keeps of its network, layer by layer.

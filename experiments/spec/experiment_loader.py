@@ -86,7 +86,7 @@ _EXPECTED_BY_ERROR = {
 def load_experiment(
     path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment from YAML, with overrides ``key=value`` as in ``parse_override``.
+    """Load an experiment from YAML, with overrides as in ``parse_override``.
 
     Args:
         path: The file, or the name of one that fedge brings along, such as ``quickstart``.
@@ -121,9 +121,10 @@ def build_experiment(
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    for key, value in overrides:
+    changes = list(overrides)
+    _drop_policy_options(raw, changes, note)
+    for key, value in changes:
         _drop_stale_layers(raw, key)
-        _drop_policy_options(raw, key, value, note)
         set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
@@ -144,17 +145,23 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], field: str, value: Any, note: Callable[[str], None]) -> None:
-    """Remove the options of the file's policy if the override names another policy, which may not take them."""
+def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove those options of the file's policy that the policy of an override does not take."""
+    from experiments.spec.experiment_checks import POLICY_OPTIONS
+
     policy = raw.get("policy")
-    if field not in {"policy", "policy.name"} or not isinstance(policy, dict):
+    if not isinstance(policy, dict):
         return
-    old, new = policy.get("name", PolicySpec().name), value.get("name") if isinstance(value, dict) else value
-    options = [name for name, value in policy.items() if name != "name" and value is not None]
-    if new == old or not options:
+    named = [value for key, value in changes if key == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
+    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
         return
-    note(f"policy {new} replaces {old}: its {', '.join(options)} no longer applies")
-    raw["policy"] = {"name": old}
+    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
+    if dropped:
+        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    for name in dropped:
+        del policy[name]
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:

@@ -112,8 +112,9 @@ def run_tasks(
     workers = _count_workers(options, len(jobs))
     if workers == 1 and not uses_cluster(os.environ):
         for place, job in enumerate(jobs):
-            begin_phase(f"{place} of {len(jobs)} done, now {job}")
-            yield _run_here(run, place, job)
+            with phases.open_task(f"{place} of {len(jobs)} done, now {job}"):
+                outcome = _run_here(run, place, job)
+            yield outcome
     elif jobs:
         begin_phase("starting Ray", announce=True)
         with open_ray(workers * options.cpus):

@@ -105,6 +105,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, overrid
         ("fleet.0.device=gone.yaml", "fleet[0].device: "),
         ("fleet.0.truth=foo", "fleet[0].truth: got 'foo'; `model`, or `table:PATH` of a measured table"),
         ("fleet.1.device=nano", "fleet: got two boards called 'nano-1'; boards of a name of their own"),
+        ("workload.batch_size=1000000", "workload.batch_size: got 1000000; at most "),
         ("policy=nope", "policy.name: got 'nope'; known: balanced, "),
         ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:Class (No module named 'nowhere')"),
         ("policy=os:sep", "policy.name: got 'os:sep'; a function or a class"),

@@ -45,7 +45,7 @@ def kind(option: Any) -> str:
 
 def meaning(option: Any) -> str:
     """The help up to its first detail."""
-    return re.split(r"[;.(:]", option.help)[0].strip()
+    return re.split(r"[;.(:,]", option.help)[0].strip()
 
 
 def test_an_option_has_one_kind_and_one_meaning_in_all_commands() -> None:

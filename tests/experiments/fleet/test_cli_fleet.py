@@ -224,12 +224,12 @@ def test_each_command_plays_its_playbook(
 def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
     asked: list[tuple[FleetOptions, Path | None]] = []
 
-    def answer(options: FleetOptions, out: Path | None) -> bool:
+    def answer(options: FleetOptions, out: Path | None, *, as_json: bool) -> bool:
         asked.append((options, out))
         return well
 
     monkeypatch.setattr("experiments.cli.fleet_status.report_status", answer)
-    result = fedge("status", "--playbooks", playbooks, "--json", "s.json", "--limit", "nano-1")
+    result = fedge("status", "--playbooks", playbooks, "--out", "s.json", "--limit", "nano-1")
 
     assert result.exit_code == code
     assert [(options.limit, out) for options, out in asked] == [("nano-1", Path("s.json"))]
