@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from server.dashboard.run_source import RunSource
 from server.dashboard.security import Access
 from server.dashboard.web_app import build_dashboard_app, build_guarded_app
 
+logger = logging.getLogger(__name__)
 COMPARISON_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -88,6 +90,9 @@ def build_index_app(folders: RunFolders, access: Access) -> tuple[FastAPI, RunPa
                 page = await asyncio.to_thread(folders.render_comparison, chosen)
             except FedgeError as error:
                 return JSONResponse({"problem": str(error)}, 409)
+            except Exception as error:  # noqa: BLE001  edge of the process: the page goes on
+                logger.warning("a comparison was not made: %s", error)
+                return JSONResponse({"problem": "this cannot be compared now"}, 503)
         return HTMLResponse(page, headers={"content-security-policy": COMPARISON_POLICY})
 
     app.get("/api/runs")(list_rows)
