@@ -83,7 +83,7 @@ def run_families(strategies: str, sample: int | None, *, plausible: bool, stream
                 DEFAULT_STRATEGY if plausible else strategies,
                 plausible=plausible,
                 reuse=streams > 0,
-                sample=min(sample, TRAIN_PROBLEMS) if sample and family == "train" else sample,
+                problem_count=min(sample, TRAIN_PROBLEMS) if sample and family == "train" else sample,
                 seeds=streams or 1,
             )
         )

@@ -49,7 +49,7 @@ def main(seeds: int, rounds: int) -> None:
     for path in find_profiles("train"):
         if _board_title(path.parents[1].name) in boards:
             study = build_mode_choice_study(
-                ModeChoiceOptions(path, ratios=RATIOS, rounds=rounds, policies=POLICIES, seeds=seeds)
+                ModeChoiceOptions(path, deadline_ratios=RATIOS, rounds=rounds, policies=POLICIES, seeds=seeds)
             )
             print_report(study, study.run(report_progress, PROCESSES), rounds, seeds)
 

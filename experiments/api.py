@@ -188,7 +188,7 @@ def study_mode_choice(table: FilePath, *, quiet: bool = False, **options: Any) -
     Args:
         table: A measured table.
         quiet: Whether to show no progress.
-        options: Fields of ``ModeChoiceOptions``, such as ``policies``, ``ratios`` and ``seeds``.
+        options: Fields of ``ModeChoiceOptions``, such as ``policies``, ``deadline_ratios`` and ``seeds``.
     """
     from fedge.studies.mode_choice_options import ModeChoiceOptions, build_mode_choice_study
 
@@ -221,7 +221,7 @@ def predict(
         method: The predictor.
         seed: Seed of all random choices.
         out: File to which the model is also written.
-        options: Further fields of ``ModelFitOptions``, such as ``explorer``, ``cost_s`` or ``batch_size``.
+        options: Further fields of ``ModelFitOptions``, such as ``explorer``, ``budget_s`` or ``batch_size``.
 
     Returns:
         The model; ``predictions`` holds one row per mode, which ``to_table`` turns into a table. ``choose`` and
@@ -231,7 +231,7 @@ def predict(
     from fedge.knowledge.model_file import save_model
     from fedge.knowledge.saved_model import build_saved_model
 
-    given = {"table": None if table is None else Path(table), "device": board, "workload": workload, "modes": modes}
+    given = {"table": None if table is None else Path(table), "board": board, "workload": workload, "modes": modes}
     record = _build_record(ModelFitOptions, {**given, "method": method, "seed": seed, **options})
     model = fit_model(record, command_output.warn).model
     if out is not None:
@@ -249,8 +249,8 @@ def load_model(path: FilePath) -> SavedModel:
 def choose(
     model: SavedModel | FilePath,
     *,
-    power_w: float | None = None,
-    deadline_s: float | None = None,
+    max_power_w: float | None = None,
+    max_step_s: float | None = None,
     time_weight: float | None = None,
     knee: bool = False,
     confidence: float = 0.84,
@@ -258,7 +258,9 @@ def choose(
     """Choose a mode by exactly one objective: a limit on power or step time, a weight of time, or the knee."""
     from fedge.knowledge.saved_model import build_aim, choose_model_mode
 
-    aim = build_aim(power_w=power_w, deadline_s=deadline_s, time_weight=time_weight, knee=knee, confidence=confidence)
+    aim = build_aim(
+        max_power_w=max_power_w, max_step_s=max_step_s, time_weight=time_weight, knee=knee, confidence=confidence
+    )
     return choose_model_mode(_to_model(model), aim)
 
 
@@ -296,11 +298,11 @@ def roofline(network: str, board: str, **options: Any) -> RooflineAnalysis:
     Args:
         network: A network, as NETWORK of ``fedge layers``.
         board: The board.
-        options: Fields of ``RooflineOptions``: ``mode``, ``batch_size``, ``max_slowdown``, ``input_shape``, ``tables``.
+        options: Fields of ``RooflineOptions``, such as ``mode``, ``batch_size``, ``max_slowdown`` or ``profiles``.
     """
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions, analyse_roofline
 
-    return analyse_roofline(_build_record(RooflineOptions, {"model": network, "device": board, **options}))
+    return analyse_roofline(_build_record(RooflineOptions, {"network": network, "board": board, **options}))
 
 
 def layers(
@@ -337,8 +339,8 @@ def topology(network: str, board: str, *, folder: FilePath | None = None, **opti
     from fedge.analysis.topology.topology_result import TopologyOptions, find_variants
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    record = _build_record(TopologyOptions, {"model": network, "device": board, **options})
-    return find_variants(record, estimate_usable_mb, out=None if folder is None else Path(folder))
+    record = _build_record(TopologyOptions, {"network": network, "board": board, **options})
+    return find_variants(record, estimate_usable_mb, folder=None if folder is None else Path(folder))
 
 
 def place(network: str, board: str, **options: Any) -> PlacementAdvice:
@@ -347,11 +349,11 @@ def place(network: str, board: str, **options: Any) -> PlacementAdvice:
     Args:
         network: A network.
         board: The board.
-        options: Fields of ``PlacementOptions``, such as ``rate_hz``, ``max_power_w`` or ``batches``.
+        options: Fields of ``PlacementOptions``, such as ``rate_hz``, ``max_power_w`` or ``batch_sizes``.
     """
     from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 
-    return advise_placement(_build_record(PlacementOptions, {"model": network, "device": board, **options}))
+    return advise_placement(_build_record(PlacementOptions, {"network": network, "board": board, **options}))
 
 
 def select_board(
@@ -363,7 +365,7 @@ def select_board(
         workload: A workload or a network.
         max_power_w: Limit of the board's power, in watts.
         max_epoch_s: Limit of an epoch's time, in seconds.
-        options: Fields of ``BoardSelectionOptions``, such as ``batch_size``, ``boards``, ``by`` or ``kind``.
+        options: Fields of ``BoardSelectionOptions``, such as ``batch_size``, ``boards``, ``objective`` or ``kind``.
     """
     from fedge.analysis.board_selection import BoardLimits, BoardSelectionOptions
     from fedge.analysis.board_selection import select_board as rank
@@ -373,19 +375,19 @@ def select_board(
     return rank(_build_record(BoardSelectionOptions, given), estimate_usable_mb)
 
 
-def plan_concurrent(power_w: float, *, strategy: str | None = None, **jobs: Any) -> InterleavingAdvice:
+def plan_concurrent(max_power_w: float, *, strategy: str | None = None, **jobs: Any) -> InterleavingAdvice:
     """Plan training and inference on one board within limits, as ``fedge concurrent plan`` does.
 
     Args:
-        power_w: The power budget, in watts.
+        max_power_w: Limit of the board's power, in watts.
         strategy: Name of a strategy that searches by profiling.
         jobs: Fields of ``ConcurrentPlanOptions`` and ``ConcurrentJobOptions``, such as ``board``,
-            ``train_workload``, ``infer_workloads``, ``latency_s`` and ``rate_hz`` (tuples), or ``arrivals``.
+            ``train_workload``, ``infer_workloads``, ``max_latency_s`` and ``rate_hz`` (tuples), or ``arrivals``.
     """
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions, advise_interleaving
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    given = {"power_w": power_w, "strategy": strategy, **jobs}
+    given = {"max_power_w": max_power_w, "strategy": strategy, **jobs}
     return advise_interleaving(_build_record(ConcurrentPlanOptions, given, jobs=ConcurrentJobOptions))
 
 
@@ -434,12 +436,12 @@ def calibrate(
 
     return calibrate_tables(
         [Path(table) for table in tables],
-        device=board,
+        board=board,
         workload=workload,
         batch_size=batch_size,
         kind=kind,
         origin=origin,
-        out=None if folder is None else Path(folder),
+        folder=None if folder is None else Path(folder),
     )
 
 
@@ -556,18 +558,15 @@ def _ignore(_: str) -> None:
 
 
 def _build_record(record: type[Any], given: Mapping[str, Any], **parts: Any) -> Any:
-    """Return a record of options, in which ``board`` is called as the command calls it.
+    """Return a record of options made of a caller's keywords.
 
     Raises:
         BadInput: If there is no such option; it lists the known ones.
     """
     known = [field.name for one in (record, *parts.values()) for field in dataclasses.fields(one)]
-    if "board" in given and "board" not in known:
-        given = {("device" if name == "board" else name): value for name, value in given.items()}
     odd = [name for name in given if name not in known or name in parts]
     if odd:
-        listed = ["board" if name == "device" else name for name in known if name not in parts]
-        right = f"known: {', '.join(listed)}"
+        right = f"known: {', '.join(name for name in known if name not in parts)}"
         raise BadInput(record.__name__, repr(odd[0]), right)
     paths = {
         field.name

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def calibrate(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables in the normal form (CSV).")],
-    device: TableBoard = None,
+    board: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     kind: Annotated[
@@ -29,7 +29,7 @@ def calibrate(
         typer.Option(help="Kind of step; by default from the table's folder. infer gives one file per batch size."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: the coefficients.")] = Path(
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: the coefficients.")] = Path(
         "calibrated"
     ),
     origin: Annotated[
@@ -48,9 +48,9 @@ def calibrate(
     from fedge.knowledge.knowledge_folder import COSTS
 
     knowledge = _find_knowledge() if to_knowledge else None
-    out = out if knowledge is None else knowledge / COSTS
+    folder = folder if knowledge is None else knowledge / COSTS
     outcomes = calibrate_tables(
-        tables, device=device, workload=workload, batch_size=batch_size, kind=kind, out=out, origin=origin
+        tables, board=board, workload=workload, batch_size=batch_size, kind=kind, folder=folder, origin=origin
     )
     if knowledge is not None:
         from experiments.backends.run_knowledge import import_path

@@ -155,11 +155,13 @@ def characterise_predict(
     workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
     kind: StepKind = "train",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step; by default the plan's.")] = None,
-    workers: Annotated[int | None, typer.Option("--loader-workers", help="Processes of the data loader.")] = None,
+    loader_workers: Annotated[
+        int | None, typer.Option("--loader-workers", help="Processes of the data loader.")
+    ] = None,
     prefetch: Annotated[int | None, typer.Option(help="Batches that each worker loads ahead.")] = None,
     storage: Annotated[str | None, typer.Option(help="A storage of the plan, or an emulated one.")] = None,
     cache: Annotated[str | None, typer.Option(help="The page cache: warm, or dropped (a first epoch).")] = None,
-    method: Annotated[
+    formula: Annotated[
         str, typer.Option("--formula", help="epochs (stalls included), or simple (the paper's).")
     ] = "epochs",
     best: Annotated[str | None, typer.Option(help="Only the board's best mode by time, energy or balanced.")] = None,

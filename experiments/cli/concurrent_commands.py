@@ -51,10 +51,10 @@ app = typer.Typer(
 @app.command("run")
 def run(
     *,
-    train: Annotated[
+    train_task: Annotated[
         str, typer.Option("--train-task", metavar="TASK", help="The built-in task to train.")
     ] = "digits-cnn",
-    infer: Annotated[
+    infer_task: Annotated[
         str, typer.Option("--infer-task", metavar="TASK", help="The built-in task to serve.")
     ] = "cifar10-cnn",
     how: Annotated[
@@ -66,21 +66,21 @@ def run(
     seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds, of each execution.")] = 60.0,
     rate_hz: Annotated[float, typer.Option(help="Requests per second, on average.")] = 60.0,
     arrivals: Arrivals = "poisson",
-    latency_s: Annotated[
+    max_latency_s: Annotated[
         float, typer.Option("--max-latency-s", help="Limit of a request's latency, in seconds.")
     ] = 0.5,
-    infer_batch: Annotated[
+    infer_batch_size: Annotated[
         int | None,
         typer.Option(
             "--infer-batch-size", min=1, help="Requests inferred together; by default chosen from measured times."
         ),
     ] = None,
-    train_batch: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step, of training.")] = 16,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step, of training.")] = 16,
     device: Annotated[str, typer.Option(help="Device of this machine: auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Torch's threads in each process; by default torch's own choice.")
     ] = None,
-    worker: Annotated[
+    worker_socket: Annotated[
         str | None,
         typer.Option("--worker-socket", metavar="SOCKET", help="The worker's socket; by default a worker of its own."),
     ] = None,
@@ -115,7 +115,7 @@ def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: b
     with handle_signals(_exit):
         result = run_concurrent_jobs(options, _RunDisplay(options, console))
     if result.outcomes:
-        build_outcome_table(list(result.outcomes), options.latency_s).print(console)
+        build_outcome_table(list(result.outcomes), options.max_latency_s).print(console)
         write_json(out, concurrent_run_to_dict(result))
         if as_json:
             print_json(concurrent_run_to_dict(result))
@@ -144,7 +144,9 @@ class _RunDisplay:
 
         options = self._options
         threads = "default number of threads" if options.threads is None else f"threads {options.threads}"
-        host = f"cores {count_cores()}, {threads}" if options.worker is None else f"worker {options.worker}"
+        host = (
+            f"cores {count_cores()}, {threads}" if options.worker_socket is None else f"worker {options.worker_socket}"
+        )
         service = (
             f" serving {jobs.infer} by {jobs.infer_batch} at {options.rate_hz:g}/s ({options.arrivals}) within "
             f"{format_milliseconds(jobs.latency_s)} ms,"
@@ -173,11 +175,11 @@ def _exit(number: int, _frame: object) -> None:
 @app.command("eval")
 def evaluate(
     *,
-    train: Annotated[
+    train_tables: Annotated[
         list[Path] | None,
         typer.Option("--train-table", metavar="TABLE", help="Measured table of training; may be repeated."),
     ] = None,
-    infer: Annotated[
+    infer_tables: Annotated[
         list[Path] | None,
         typer.Option("--infer-table", metavar="TABLE", help="Measured table of inference; may be repeated."),
     ] = None,
@@ -194,7 +196,7 @@ def evaluate(
     plausible: Annotated[
         bool, typer.Option("--plausible", help="Leave out modes with an implausible row in a table.")
     ] = False,
-    sample: Annotated[
+    problem_count: Annotated[
         int | None,
         typer.Option(
             "--problem-count", min=1, help="Number of problems to draw at random, as a stream; by default all."
@@ -202,7 +204,7 @@ def evaluate(
     ] = None,
     seed: Seed = 0,
     seeds: Seeds = 1,
-    device: TableBoard = None,
+    board: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     out: OutFile = None,
@@ -258,15 +260,15 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
 @app.command("plan")
 def plan(
     *,
-    power_w: Annotated[float, typer.Option("--max-power-w", help="Limit of the board's power, in watts.")],
-    train: Annotated[
+    max_power_w: Annotated[float, typer.Option("--max-power-w", help="Limit of the board's power, in watts.")],
+    train_table: Annotated[
         Path | None, typer.Option("--train-table", metavar="TABLE", help="Measured table of training.")
     ] = None,
-    infer: Annotated[
+    infer_tables: Annotated[
         list[Path] | None,
         typer.Option("--infer-table", metavar="TABLE", help="Measured table of inference; up to three."),
     ] = None,
-    latency_s: Annotated[
+    max_latency_s: Annotated[
         list[float] | None,
         typer.Option(
             "--max-latency-s",
@@ -276,14 +278,14 @@ def plan(
     rate_hz: Annotated[
         list[float] | None, typer.Option(help="Requests per second; one for each inference job, in their order.")
     ] = None,
-    device: Annotated[
+    board: Annotated[
         str | None, typer.Option("--board", help="The board; its calibrated costs are used without tables.")
     ] = None,
     train_workload: Annotated[str | None, typer.Option(help="With --board: the workload to train.")] = None,
     infer_workloads: Annotated[
         list[str] | None, typer.Option("--infer-workload", help="With --board: a workload to serve; up to three.")
     ] = None,
-    batch_sizes: Annotated[
+    infer_batch_sizes: Annotated[
         str | None,
         typer.Option(
             "--infer-batch-sizes", metavar="N,...", help="Batch sizes of inference; by default those of the tables."

@@ -29,9 +29,9 @@ BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help=
 
 
 def place(
-    model: Network,
+    network: Network,
     *,
-    device: Annotated[str, typer.Option("--board", help="The board, or `here` for this machine, with --measurements.")],
+    board: Annotated[str, typer.Option("--board", help="The board, or `here` for this machine, with --measurements.")],
     rate_hz: Annotated[float | None, typer.Option(help="Requests per second; full load by default.")] = None,
     objective: Annotated[
         str | None,
@@ -43,8 +43,8 @@ def place(
     max_latency_s: Annotated[
         float | None, typer.Option(help="Limit of a request's latency, in seconds, waiting included.")
     ] = None,
-    batches: BatchSizes = "1,2,4,8,16,32,64,128",
-    instances: Annotated[
+    batch_sizes: BatchSizes = "1,2,4,8,16,32,64,128",
+    max_instances: Annotated[
         int, typer.Option("--max-instances", min=1, max=3, help="Largest number of instances on one accelerator.")
     ] = 1,
     on: Annotated[
@@ -90,7 +90,7 @@ def print_placement(options: PlacementOptions, html: Path | None, out: Path | No
 
 
 def place_run(
-    model: Annotated[
+    network: Annotated[
         str | None, typer.Argument(metavar="NETWORK", help="As for `place`; without it, list what can run here.")
     ] = None,
     *,
@@ -101,8 +101,8 @@ def place_run(
             help="Run these together, e.g. ort-cpu:8:fp32+torch-cpu:8:fp32; may be repeated.",
         ),
     ] = None,
-    batches: BatchSizes = "1,4,16",
-    most: Annotated[
+    batch_sizes: BatchSizes = "1,4,16",
+    together: Annotated[
         int, typer.Option("--together", min=1, max=4, help="Largest number of instances in a placement.")
     ] = 2,
     seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds, of each run.")] = 5.0,
@@ -123,7 +123,7 @@ def place_run(
     parameters = dict(locals())
     from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
 
-    if model is None:
+    if network is None:
         runtimes = list_host_runtimes()
         print_json(runtimes) if as_json else _runtimes_table(runtimes).print(make_console())
         return

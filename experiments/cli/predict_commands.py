@@ -85,7 +85,7 @@ def evaluate(
         str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
-    device: TableBoard = None,
+    board: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     out: OutFile = None,
@@ -229,13 +229,15 @@ def fit(
     explorer: Annotated[
         str | None, typer.Option(help="Explorer that picks the modes; by default the method's own.")
     ] = None,
-    cost_s: Annotated[float | None, typer.Option("--budget-s", help="Limit of the profiling time, in seconds.")] = None,
-    cost_j: Annotated[
+    budget_s: Annotated[
+        float | None, typer.Option("--budget-s", help="Limit of the profiling time, in seconds.")
+    ] = None,
+    budget_j: Annotated[
         float | None, typer.Option("--budget-j", help="Limit of the profiling energy, in joules.")
     ] = None,
     references: References = None,
     prior_without: PriorWithout = None,
-    device: TableBoard = None,
+    board: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     seed: Seed = 0,

@@ -69,11 +69,11 @@ def print_summary(summary: ModelSummary) -> None:
 def choose(
     model: Model,
     *,
-    power_w: Annotated[
+    max_power_w: Annotated[
         float | None,
         typer.Option("--max-power-w", help="Limit of the board's power, in watts: the fastest mode within it."),
     ] = None,
-    deadline_s: Annotated[
+    max_step_s: Annotated[
         float | None,
         typer.Option("--max-step-s", help="Limit of a step's time, in seconds: the mode of least energy within it."),
     ] = None,
@@ -93,7 +93,11 @@ def choose(
     from fedge.knowledge import saved_model
 
     aim = saved_model.build_aim(
-        power_w=power_w, deadline_s=deadline_s, time_weight=time_weight, knee=knee, confidence=confidence
+        max_power_w=max_power_w,
+        max_step_s=max_step_s,
+        time_weight=time_weight,
+        knee=knee,
+        confidence=confidence,
     )
     choice = saved_model.choose_model_mode(model, aim)
     if as_json:

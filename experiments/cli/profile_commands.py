@@ -38,7 +38,7 @@ def profile(
     batch_size: BatchSize = None,
     input_shape: InputShape = None,
     kind: StepKind = "train",
-    limit_s: Annotated[
+    max_mode_s: Annotated[
         float | None,
         typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
     ] = None,

@@ -32,9 +32,9 @@ app = typer.Typer(
 
 @app.command(NETWORK)
 def network(
-    model: Network,
+    network: Network,
     *,
-    device: Board,
+    board: Board,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +47,7 @@ def network(
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
     ] = 1.05,
-    tables: Annotated[
+    profiles: Annotated[
         Path | None,
         typer.Option(
             "--profiles", metavar="DIR", help="Fit to the inference tables in this folder instead of shipped profiles."

@@ -22,7 +22,7 @@ def select_board(
         int | None, typer.Option(min=1, help="Samples per step; by default the workload's own, otherwise 16.")
     ] = None,
     input_shape: InputShape = None,
-    by: Annotated[
+    objective: Annotated[
         str, typer.Option("--objective", help="What to optimise: time, energy, or both (their product).")
     ] = "time",
     boards: Annotated[

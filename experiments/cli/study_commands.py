@@ -65,7 +65,7 @@ def mode_choice(
     table: Annotated[
         Path, typer.Option(metavar="TABLE", help="Measured table that serves as the board's truth (CSV).")
     ],
-    ratios: Annotated[
+    deadline_ratios: Annotated[
         list[float] | None,
         typer.Option(
             "--deadline-ratio",
@@ -80,7 +80,7 @@ def mode_choice(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per round; by default the published number of the board.")
     ] = None,
-    device: TableBoard = None,
+    board: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     out: OutFile = None,

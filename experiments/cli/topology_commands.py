@@ -28,16 +28,16 @@ app = typer.Typer(
 
 @app.command("find")
 def find(
-    model: Network,
+    network: Network,
     *,
-    device: Board,
+    board: Board,
     batch_size: Annotated[int, typer.Option(help="Samples per step.")] = 32,
     max_memory_mb: Annotated[
         float | None, typer.Option(help="Limit of training's memory; by default what the board leaves for it.")
     ] = None,
     max_step_s: Annotated[float | None, typer.Option(help="Limit of a step's time, in seconds, at MAXN.")] = None,
     input_shape: InputShape = None,
-    method: Annotated[
+    ranking: Annotated[
         str, typer.Option("--ranking", help="Ranking of the channels: l1 or l2 (norm of their weights), or random.")
     ] = "l1",
     round_to: Annotated[int, typer.Option(help="Keep a multiple of this many channels in every layer.")] = 1,
@@ -88,7 +88,7 @@ def print_variants(
     check_output("--out", out, starts=f'{{\n  "format": "{TOPOLOGY_FORMAT}"')
     check_output("--html", html, starts="<!doctype html>")
     check = _check_in_process if check_training else None
-    result = find_variants(options, estimate_usable_mb, out=folder, check_training=check)
+    result = find_variants(options, estimate_usable_mb, folder=folder, check_training=check)
     training = result.training
     write_json(out, topology_result_to_dict(result))
     if html is not None:

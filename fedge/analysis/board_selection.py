@@ -115,7 +115,7 @@ class BoardSelectionOptions:
     input_shape: str | None = None
     samples: int = 50_000
     limits: BoardLimits = BoardLimits()
-    by: str = "time"
+    objective: str = "time"
     boards: tuple[str, ...] = ()
     kind: WorkloadKind = "train"
 
@@ -144,15 +144,15 @@ def select_board(options: BoardSelectionOptions, usable_mb: Callable[[DeviceSpec
     Raises:
         BadInput: If an option or network is invalid.
     """
-    if options.by not in get_args(RankingObjective):
-        raise BadInput("--objective", repr(options.by), ", ".join(get_args(RankingObjective)))
+    if options.objective not in get_args(RankingObjective):
+        raise BadInput("--objective", repr(options.objective), ", ".join(get_args(RankingObjective)))
     for option, value in (("--max-power-w", options.limits.power_w), ("--max-epoch-s", options.limits.epoch_s)):
         if value is not None and not 0 < value < math.inf:
             raise BadInput(option, f"{value:g}", "a finite number above 0")
     work, network = find_named_workload(
         options.workload, batch_size=options.batch_size, kind=options.kind, input_shape=options.input_shape
     )
-    aim = cast("RankingObjective", options.by)
+    aim = cast("RankingObjective", options.objective)
     request = BoardSelectionRequest(work, network=network, samples=options.samples, limits=options.limits, aim=aim)
     boards = _find_boards(options.boards)
     return BoardSelection(options, work, rank_boards(boards, catalogue.load_catalogue(), request, usable_mb))
@@ -173,7 +173,7 @@ def board_selection_to_dict(selection: BoardSelection) -> dict[str, Any]:
         "kind": work.kind,
         "batch_size": work.batch_size,
         "samples": options.samples,
-        "by": options.by,
+        "by": options.objective,
         "limits": asdict(options.limits),
         "offers": [asdict(offer) | {"suits": offer.is_suitable} for offer in selection.offers],
     }

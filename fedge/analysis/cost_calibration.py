@@ -52,11 +52,11 @@ class CalibrationOutcome:
 def calibrate_tables(
     tables: Sequence[Path],
     *,
-    device: str | None = None,
+    board: str | None = None,
     workload: str | None = None,
     batch_size: int | None = None,
     kind: WorkloadKind | None = None,
-    out: Path | None = None,
+    folder: Path | None = None,
     maxn: PowerMode | None = None,
     origin: str = "",
 ) -> tuple[CalibrationOutcome, ...]:
@@ -64,12 +64,12 @@ def calibrate_tables(
 
     Args:
         tables: Paths of tables.
-        device: Board; by default from each table's path.
+        board: Board; by default from each table's path.
         workload: Workload; by default from each table's path.
         batch_size: Batch size to fit; by default, each batch size of an inference table gives a profile, fitted
             together.
         kind: Training or inference; by default from each table's path.
-        out: Folder for the profiles, or None to write none.
+        folder: Folder for the profiles, or None to write none.
         maxn: The board's top mode; by default the catalogue's, otherwise the table's.
         origin: Author of the measurements; a table without a label counts as measured if it is given.
 
@@ -82,7 +82,7 @@ def calibrate_tables(
     for path in tables:
         own_kind = kind or parse_workload_kind(path)
         sizes = list_batch_sizes(path) if own_kind == "infer" and batch_size is None else (batch_size,)
-        read = [_require_modes(path, read_mode_table(path, device, workload, size)) for size in sizes]
+        read = [_require_modes(path, read_mode_table(path, board, workload, size)) for size in sizes]
         for done, table in zip(_fit_tables(read, maxn), read, strict=True):
             fits.append((path, table.duplicates, _to_cost_profile(done, own_kind, origin)))
     names = [profile_file_name(profile) for *_, profile in fits]
@@ -90,9 +90,9 @@ def calibrate_tables(
         if names.count(name) > 1:
             raise BadInput("TABLE", f"two tables for {name}", "tables of different boards or workloads")
     try:
-        written = [write_profile(profile, out) if out else None for *_, profile in fits]
+        written = [write_profile(profile, folder) if folder else None for *_, profile in fits]
     except OSError as error:
-        raise BadInput("--folder", str(out), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     return tuple(_to_outcome(*fitted, file) for fitted, file in zip(fits, written, strict=True))
 
 

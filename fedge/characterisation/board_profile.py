@@ -162,7 +162,7 @@ class ProfileOptions:
         modes: Number of modes, or ``all``.
         batch_size: Samples per step; None for the workload's own.
         settings: Settings file of the local board; None for its own.
-        limit_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
+        max_mode_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
         budget_s: Seconds of board time after which no further mode is begun; None for no limit.
         kind: Kind of step; emulated boards only infer.
         input_shape: Shape of one sample of the user's own network, as ``3x224x224``; emulated boards only.
@@ -176,7 +176,7 @@ class ProfileOptions:
     batch_size: int | None = None
     seed: int = 0
     settings: Path | None = None
-    limit_s: float | None = None
+    max_mode_s: float | None = None
     budget_s: float | None = None
     kind: WorkloadKind = "train"
     input_shape: str | None = None
@@ -220,7 +220,7 @@ def profile_board(
         BadInput: If the input is invalid; raised before any measurement.
         CampaignStopped: If the board fails repeatedly.
     """
-    rule = StabilityRule() if options.limit_s is None else StabilityRule(limit_s=options.limit_s)
+    rule = StabilityRule() if options.max_mode_s is None else StabilityRule(limit_s=options.max_mode_s)
     request = ProfilingRequest(_parse_modes(options.modes), options.explorer, options.seed, rule)
     journal_path = _check_table_path(options.out)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:

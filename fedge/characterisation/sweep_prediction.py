@@ -42,7 +42,7 @@ class EpochPredictionOptions:
         kind: ``train`` or ``infer``.
         storage: A storage of the plan, or an emulated one.
         cache: Page cache of the predicted epoch, ``warm`` or ``dropped``.
-        method: ``epochs`` with stalls, or ``simple`` by the mode alone.
+        formula: ``epochs`` with stalls, or ``simple`` by the mode alone.
         best: Return only the best mode by ``time``, ``energy`` or ``balanced``.
     """
 
@@ -52,11 +52,11 @@ class EpochPredictionOptions:
     workload: str | None = None
     kind: str = "train"
     batch_size: int | None = None
-    workers: int | None = None
+    loader_workers: int | None = None
     prefetch: int | None = None
     storage: str | None = None
     cache: str | None = None
-    method: str = "epochs"
+    formula: str = "epochs"
     best: str | None = None
 
 
@@ -147,14 +147,14 @@ def _find_board(options: EpochPredictionOptions, result: SweepResult) -> tuple[s
 def _check_options(options: EpochPredictionOptions) -> None:
     for option, given, known in (
         ("--kind", options.kind, get_args(WorkKind)),
-        ("--formula", options.method, METHODS),
+        ("--formula", options.formula, METHODS),
         ("--best", options.best, BESTS),
         ("--cache", options.cache, tuple(CACHED_SHARES)),
     ):
         if given is not None and given not in known:
             raise UnknownName(option, given, known)
     for option, value, least in (
-        ("--loader-workers", options.workers, 0),
+        ("--loader-workers", options.loader_workers, 0),
         ("--prefetch", options.prefetch, 1),
         ("--batch-size", options.batch_size, 1),
     ):
@@ -186,7 +186,7 @@ def _predict_workload(
         raise BadInput(str(options.folder), f"nothing of {workload} on {board} ({options.kind})", right)
     setting = _build_setting(options, counted, result, workload)
     modes = _select_modes(options, counted, spec)
-    if options.method == "simple":
+    if options.formula == "simple":
         names = _list_workloads(result)
         every = {name: extract_observations(result, board, name, options.kind) for name in names}
         predictions = _predict_simple(every, workload, setting, LinearEpochModel(spec.maxn), modes=modes)
@@ -194,7 +194,7 @@ def _predict_workload(
         predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(setting, modes)
     rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]
     alike = [one for one in counted if _has_same_loader(one, setting) and abs(one.cached - setting.cached) < 0.01]
-    about = {"board": board, "workload": workload, "method": options.method}
+    about = {"board": board, "workload": workload, "method": options.formula}
     return [_to_prediction(predictions, row, setting, alike, **about) for row in rows]
 
 
@@ -217,7 +217,7 @@ def _build_setting(
     return EpochSetting(
         batch_size=size,
         steps=count_epoch_steps(result.plan.workloads[workload].images.count, size, result.plan.course),
-        workers=int(usual("workers", options.workers)),
+        workers=int(usual("workers", options.loader_workers)),
         prefetch=int(usual("prefetch", options.prefetch)),
         storage=usual("storage", options.storage),
         cached=cached,

@@ -33,10 +33,10 @@ class ModelFitOptions:
         table: The measured table; None profiles an emulated board.
         modes: Number of modes to profile; None for all rows of a table, or ``EMULATED_MODES``.
         explorer: Name of the explorer; None for the predictor's own.
-        cost_s: Limit on the profiling time in seconds; None for no limit.
-        cost_j: Limit on the profiling energy in joules; None for no limit.
+        budget_s: Limit on the profiling time in seconds; None for no limit.
+        budget_j: Limit on the profiling energy in joules; None for no limit.
         prior_without: Workloads and boards whose calibrated profiles are left out of the prior.
-        device: The board; None takes it from the table's path.
+        board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
         batch_size: Batch size, if a table holds several.
     """
@@ -45,11 +45,11 @@ class ModelFitOptions:
     method: str = "fedge"
     modes: int | None = None
     explorer: str | None = None
-    cost_s: float | None = None
-    cost_j: float | None = None
+    budget_s: float | None = None
+    budget_j: float | None = None
     references: tuple[Path, ...] = ()
     prior_without: tuple[str, ...] = ()
-    device: str | None = None
+    board: str | None = None
     workload: str | None = None
     batch_size: int | None = None
     seed: int = 0
@@ -57,7 +57,7 @@ class ModelFitOptions:
     @property
     def has_budget(self) -> bool:
         """Whether an option bounds the amount of profiling."""
-        return any(bound is not None for bound in (self.modes, self.cost_s, self.cost_j))
+        return any(bound is not None for bound in (self.modes, self.budget_s, self.budget_j))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +100,8 @@ def _build_request(options: ModelFitOptions) -> model_training.FitRequest:
         seed=options.seed,
         explorer=(options.explorer or find_method_explorer(options.method)) if explores else None,
         modes=modes,
-        cost_s=options.cost_s,
-        cost_j=options.cost_j,
+        cost_s=options.budget_s,
+        cost_j=options.budget_j,
     )
 
 
@@ -109,11 +109,11 @@ def _open_source(options: ModelFitOptions) -> ProfilingSource:
     references = [read_reference_table(path, options.batch_size) for path in options.references]
     if options.table is not None:
         return _open_table(options, options.table, references)
-    if options.device is None or options.workload is None:
+    if options.board is None or options.workload is None:
         right = "a TABLE, or --board NAME and --workload NAME, which profiles an emulated board"
         raise BadInput("fedge predict fit", "neither a table nor a whole board", right)
     return source_from_board(
-        options.device,
+        options.board,
         workload=options.workload,
         batch_size=options.batch_size,
         seed=options.seed,
@@ -123,7 +123,7 @@ def _open_source(options: ModelFitOptions) -> ProfilingSource:
 
 
 def _open_table(options: ModelFitOptions, path: Path, references: list[ProfileTable]) -> ProfilingSource:
-    device = options.device
+    device = options.board
     own = catalogue.load_spec(device) if device and device.endswith((".yaml", ".yml")) else None
     table = read_mode_table(path, own.name if own else device, options.workload, options.batch_size)
     return source_from_table(
@@ -143,7 +143,10 @@ def _check_options(options: ModelFitOptions) -> None:
     if options.method not in PREDICTORS:
         raise UnknownName("--method", options.method, tuple(sorted(PREDICTORS)))
     load_named("--explorer", options.explorer or find_method_explorer(options.method), EXPLORERS)
-    for option, value, unit in (("--budget-s", options.cost_s, "seconds"), ("--budget-j", options.cost_j, "joules")):
+    for option, value, unit in (
+        ("--budget-s", options.budget_s, "seconds"),
+        ("--budget-j", options.budget_j, "joules"),
+    ):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise BadInput(option, f"{value:g}", f"{unit}, above 0")
     if options.seed < 0:

@@ -149,7 +149,7 @@ class ModelChoice:
 
 
 def build_aim(
-    *, power_w: float | None, deadline_s: float | None, time_weight: float | None, knee: bool, confidence: float
+    *, max_power_w: float | None, max_step_s: float | None, time_weight: float | None, knee: bool, confidence: float
 ) -> ChoiceAim:
     """Return the one objective that is given.
 
@@ -157,8 +157,8 @@ def build_aim(
         BadInput: If none or several are given, or a value is out of range.
     """
     values = {
-        "--max-power-w": power_w,
-        "--max-step-s": deadline_s,
+        "--max-power-w": max_power_w,
+        "--max-step-s": max_step_s,
         "--time-weight": time_weight,
         "--knee": knee or None,
     }

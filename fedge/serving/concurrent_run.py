@@ -43,23 +43,23 @@ class ConcurrentRunOptions:
         how: One of ``EXECUTIONS``.
         seconds: Duration of each turn in seconds.
         rate_hz: Mean number of requests per second.
-        infer_batch: Requests inferred together; None to measure and choose.
+        infer_batch_size: Requests inferred together; None to measure and choose.
         device: One of ``DEVICES``.
-        worker: Socket of a worker that already runs, or None to start workers.
+        worker_socket: Socket of a worker that already runs, or None to start workers.
         threads: Torch's threads per process; None for torch's own default.
     """
 
-    train: str
-    infer: str
+    train_task: str
+    infer_task: str
     how: str
     seconds: float
     rate_hz: float
     arrivals: str
-    latency_s: float
-    infer_batch: int | None
-    train_batch: int
+    max_latency_s: float
+    infer_batch_size: int | None
+    batch_size: int
     device: str
-    worker: str | None
+    worker_socket: str | None
     seed: int
     threads: int | None = None
 
@@ -102,11 +102,11 @@ def run_concurrent_jobs(options: ConcurrentRunOptions, observer: ConcurrentRunOb
     """
     check_run_options(options)
     outcomes = list[SideBySideOutcome]()
-    jobs, ended = _build_jobs(options, options.infer_batch or 1), None
+    jobs, ended = _build_jobs(options, options.infer_batch_size or 1), None
     try:
         with _translate_worker_errors(options), _start_workers(options) as pairs:
-            device = side_by_side.load_task(pairs[MANAGED].training, options.train, options.device)
-            jobs = _build_jobs(options, options.infer_batch or _choose_batch_size(options, pairs, observer))
+            device = side_by_side.load_task(pairs[MANAGED].training, options.train_task, options.device)
+            jobs = _build_jobs(options, options.infer_batch_size or _choose_batch_size(options, pairs, observer))
             observer.report_start(jobs, device)
             for how in EXECUTIONS[options.how]:
                 _run_turn(options, pair=pairs[how], jobs=jobs, how=how, outcomes=outcomes, observer=observer)
@@ -120,7 +120,7 @@ def concurrent_run_to_dict(result: ConcurrentRunResult) -> dict[str, Any]:
     head = {
         **asdict(result.options),
         "arrivals": dict(result.jobs.arrivals),
-        "infer_batch": result.jobs.infer_batch,
+        "infer_batch_size": result.jobs.infer_batch,
         "cores": count_cores(),
     }
     outcomes = [_outcome_to_dict(one) for one in result.outcomes]
@@ -149,11 +149,11 @@ def check_run_options(options: ConcurrentRunOptions) -> None:
     """Raise ``BadInput`` for an invalid or contradictory option."""
     _check_names(options)
     _check_numbers(options)
-    if options.worker is not None and NATIVE in EXECUTIONS[options.how]:
+    if options.worker_socket is not None and NATIVE in EXECUTIONS[options.how]:
         raise BadInput(
             "--how", f"{options.how} with --worker-socket", "managed or alone: native takes two workers of its own"
         )
-    if options.worker is not None and options.threads is not None:
+    if options.worker_socket is not None and options.threads is not None:
         raise BadInput("--threads", f"{options.threads} with --worker-socket", "nothing: that worker has its own")
     try:
         parse_arrivals(describe_arrivals(options.arrivals, options.rate_hz, options.seed))
@@ -162,7 +162,7 @@ def check_run_options(options: ConcurrentRunOptions) -> None:
 
 
 def _check_names(options: ConcurrentRunOptions) -> None:
-    for option, name in (("--train-task", options.train), ("--infer-task", options.infer)):
+    for option, name in (("--train-task", options.train_task), ("--infer-task", options.infer_task)):
         if name in builtin_tasks.REFUSED:
             raise BadInput(option, repr(name), f"another one: {builtin_tasks.REFUSED[name]}")
         if name not in builtin_tasks.NETWORKS:
@@ -173,18 +173,18 @@ def _check_names(options: ConcurrentRunOptions) -> None:
 
 
 def _check_numbers(options: ConcurrentRunOptions) -> None:
-    for option, value in (("--rate-hz", options.rate_hz), ("--max-latency-s", options.latency_s)):
+    for option, value in (("--rate-hz", options.rate_hz), ("--max-latency-s", options.max_latency_s)):
         if not (math.isfinite(value) and value > 0.0):
             raise BadInput(option, f"{value:g}", "a number above 0")
     if options.rate_hz > MOST_HZ:
         raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"{MOST_HZ:g} at most")
-    if options.latency_s > MAX_LATENCY_S:
-        raise BadInput("--max-latency-s", f"{options.latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
+    if options.max_latency_s > MAX_LATENCY_S:
+        raise BadInput("--max-latency-s", f"{options.max_latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
     if not math.isfinite(options.seconds):
         raise BadInput("--seconds", f"{options.seconds:g}", "a number above 0")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
-    for option, size in (("--infer-batch-size", options.infer_batch), ("--batch-size", options.train_batch)):
+    for option, size in (("--infer-batch-size", options.infer_batch_size), ("--batch-size", options.batch_size)):
         if size is not None and size > MAX_BATCH:
             raise BadInput(option, str(size), f"{MAX_BATCH} at most")
 
@@ -199,11 +199,11 @@ def _check_known(option: str, value: str, known: tuple[str, ...]) -> None:
 
 def _build_jobs(options: ConcurrentRunOptions, infer_batch: int) -> SideBySideJobs:
     return SideBySideJobs(
-        options.train,
-        infer=options.infer,
-        train_batch=options.train_batch,
+        options.train_task,
+        infer=options.infer_task,
+        train_batch=options.batch_size,
         infer_batch=infer_batch,
-        latency_s=options.latency_s,
+        latency_s=options.max_latency_s,
         arrivals=describe_arrivals(options.arrivals, options.rate_hz, options.seed),
     )
 
@@ -211,8 +211,8 @@ def _build_jobs(options: ConcurrentRunOptions, infer_batch: int) -> SideBySideJo
 @contextlib.contextmanager
 def _start_workers(options: ConcurrentRunOptions) -> Iterator[dict[str, WorkerPair]]:
     """Start the workers for training and serving, by way of execution."""
-    if options.worker is not None:
-        with WorkerClient(options.worker) as client:
+    if options.worker_socket is not None:
+        with WorkerClient(options.worker_socket) as client:
             yield dict.fromkeys((MANAGED, ALONE), WorkerPair(client, client))
         return
     settings = tuple(WorkerSettings(name, options.device, threads=options.threads) for name in ("one", "two"))
@@ -232,15 +232,15 @@ def _choose_batch_size(
     if options.how == ALONE:
         return 1
     client = pairs[MANAGED].training
-    step_s = side_by_side.measure_step_s(client, options.train_batch, "train")
-    side_by_side.load_task(client, options.infer, options.device)
+    step_s = side_by_side.measure_step_s(client, options.batch_size, "train")
+    side_by_side.load_task(client, options.infer_task, options.device)
     infer_s: dict[int, float] = {}
     for size in batch_sizing.BATCH_SIZES:
-        if size > 1 and size / options.rate_hz > options.latency_s:
+        if size > 1 and size / options.rate_hz > options.max_latency_s:
             break
         infer_s[size] = side_by_side.measure_step_s(client, size, "infer")
-    side_by_side.load_task(client, options.train, options.device)
-    chosen = batch_sizing.find_largest_batch(infer_s, step_s, options.rate_hz, options.latency_s)
+    side_by_side.load_task(client, options.train_task, options.device)
+    chosen = batch_sizing.find_largest_batch(infer_s, step_s, options.rate_hz, options.max_latency_s)
     if chosen is None:
         raise _no_batch_error(options, infer_s, step_s)
     observer.report_step_times(step_s, infer_s)
@@ -249,7 +249,7 @@ def _choose_batch_size(
 
 def _no_batch_error(options: ConcurrentRunOptions, seconds: dict[int, float], step_s: float) -> BadInput:
     least_s = batch_sizing.find_least_latency_s(seconds, step_s, options.rate_hz)
-    got = f"{options.latency_s:g} s at {options.rate_hz:g} requests/s, which no batch size holds here"
+    got = f"{options.max_latency_s:g} s at {options.rate_hz:g} requests/s, which no batch size holds here"
     if least_s is None:
         right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
         larger = (
@@ -288,8 +288,8 @@ def _translate_worker_errors(options: ConcurrentRunOptions) -> Iterator[None]:
     try:
         yield
     except WorkerError as error:
-        if error.kind == "unreachable" and options.worker is not None:
-            raise BadInput("--worker-socket", options.worker, error.text) from error
+        if error.kind == "unreachable" and options.worker_socket is not None:
+            raise BadInput("--worker-socket", options.worker_socket, error.text) from error
         if error.kind == "bad-request" and "device" in error.text:
             got, _, right = error.text.partition("; ")
             raise BadInput("--device", got.rpartition("got ")[2], right) from error

@@ -36,23 +36,23 @@ class ModeChoiceOptions:
 
     Attributes:
         table: The measured table that serves as truth.
-        ratios: Upper ends of the drawn deadlines, as multiples of the fastest round.
+        deadline_ratios: Upper ends of the drawn deadlines, as multiples of the fastest round.
         rounds: Rounds of every run.
         policies: Names separated by commas.
         seeds: Number of repetitions.
         steps: SGD steps per round; None for the published number of board and data set.
-        device: The board; None takes it from the table's path.
+        board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
         batch_size: Batch size, if the table holds several.
     """
 
     table: Path
-    ratios: tuple[float, ...] = (2.0,)
+    deadline_ratios: tuple[float, ...] = (2.0,)
     rounds: int = 100
     policies: str = "fedge"
     seeds: int = 10
     steps: int | None = None
-    device: str | None = None
+    board: str | None = None
     workload: str | None = None
     batch_size: int | None = None
 
@@ -116,22 +116,24 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
     policies = split_names("--policies", options.policies, "names of policies, separated by commas")
     for name in policies:
         check_policy(name, "--policies")
-    for ratio in options.ratios:
+    for ratio in options.deadline_ratios:
         if not (math.isfinite(ratio) and ratio >= 1.0):
             raise BadInput("--deadline-ratio", f"{ratio:g}", "a finite number of at least 1, e.g. 2")
-    if len(set(options.ratios)) < len(options.ratios):
-        raise BadInput("--deadline-ratio", ", ".join(f"{ratio:g}" for ratio in options.ratios), "each ratio once")
-    table = read_mode_table(options.table, options.device, options.workload, options.batch_size)
+    if len(set(options.deadline_ratios)) < len(options.deadline_ratios):
+        raise BadInput(
+            "--deadline-ratio", ", ".join(f"{ratio:g}" for ratio in options.deadline_ratios), "each ratio once"
+        )
+    table = read_mode_table(options.table, options.board, options.workload, options.batch_size)
     if len(table.modes) < MIN_MODES:
         raise BadInput(str(options.table), "one power mode", "a table of several: there is nothing to choose")
     steps = find_steps(table) if options.steps is None else options.steps
     jobs = tuple(
         ModeChoiceJob(table, ratio=ratio, rounds=options.rounds, steps=steps, policy=policy, seed=seed)
         for policy in policies
-        for ratio in options.ratios
+        for ratio in options.deadline_ratios
         for seed in range(1, options.seeds + 1)
     )
-    return ModeChoiceStudy(table, steps, list_board_notes(table, options.device), jobs)
+    return ModeChoiceStudy(table, steps, list_board_notes(table, options.board), jobs)
 
 
 def list_board_notes(table: ProfileTable, device: str | None) -> tuple[str, ...]:

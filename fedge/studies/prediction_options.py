@@ -38,7 +38,7 @@ class PredictionStudyOptions:
         explorer: Name of the explorer; None for each method's own.
         choice: Name of the choice rule; None for each method's own.
         prior_without: Workloads and boards whose calibrated profiles are left out of the prior.
-        device: The board; None takes it from the table's path.
+        board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
         batch_size: Batch size, if a table holds several.
     """
@@ -52,7 +52,7 @@ class PredictionStudyOptions:
     explorer: str | None = None
     choice: str | None = None
     prior_without: tuple[str, ...] = ()
-    device: str | None = None
+    board: str | None = None
     workload: str | None = None
     batch_size: int | None = None
 
@@ -109,7 +109,7 @@ def _parse_budgets(text: str) -> tuple[float, ...]:
 
 
 def _read_target_table(path: Path, options: PredictionStudyOptions, most_modes: int) -> ProfileTable:
-    table = read_mode_table(path, options.device, options.workload, options.batch_size)
+    table = read_mode_table(path, options.board, options.workload, options.batch_size)
     if len(table.modes) < MIN_ROWS:
         raise BadInput(str(path), "one power mode", "a table of several: some are profiled, the others predicted")
     if most_modes >= len(table.modes):

@@ -180,12 +180,12 @@ def test_the_users_profiles_price_profiling_planning_and_services(folder: Path) 
     inferred = build_emulated_bench("nano", "my-service", 4, kind="infer")
     jobs = load_job_tables(
         ConcurrentJobOptions(
-            device="nano",
+            board="nano",
             train_workload="my-net",
             infer_workloads=("my-service",),
-            latency_s=(1.0,),
+            max_latency_s=(1.0,),
             rate_hz=(1.0,),
-            batch_sizes="1,4",
+            infer_batch_sizes="1,4",
         )
     )
 

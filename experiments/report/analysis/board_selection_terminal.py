@@ -25,7 +25,7 @@ def offers_table(selection: BoardSelection) -> Table:
     """Build a table of every board's best mode; the verdict follows the board's name."""
     work, options = selection.work, selection.options
     what = f"{work.name}, batch {work.batch_size}, {'inference' if work.kind == 'infer' else 'training'}"
-    title = f"{what}: an epoch of {options.samples:,} samples, by {options.by}"
+    title = f"{what}: an epoch of {options.samples:,} samples, by {options.objective}"
     rows = tuple(_offer_cells(place, offer) for place, offer in enumerate(selection.offers, start=1))
     return Table("boards", OFFER_HEADS, rows, title)
 

@@ -58,7 +58,7 @@ def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Itera
             rule = "at most, for even arrivals"
         yield "Latency", f"{service.name}: {needed_s:.3f} s of {service.latency_s:g} s, {rule}"
     watts = [f"{watts:.1f} W {name}" for name, watts in _list_powers(advice, option)]
-    yield "Power", f"{option.power_w:.1f} W of {advice.options.power_w:g} W ({', '.join(watts)})"
+    yield "Power", f"{option.power_w:.1f} W of {advice.options.max_power_w:g} W ({', '.join(watts)})"
     if services:
         yield "Serving", f"{percent(option.share, 0)} of time"
     yield "Limited", _describe_limits(advice)

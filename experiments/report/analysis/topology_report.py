@@ -129,7 +129,7 @@ def describe_request(result: TopologyResult) -> list[str]:
     if limits.step_s is not None:
         allowed.append(f"{limits.step_s:g} s per step")
     size = f"{_format_millions(whole.variant)} parameters, {whole.variant.cost.flop / 1e9:.3g} GFLOP per sample"
-    request = f"{options.model} on {result.device.name}, training at batch {options.batch_size}"
+    request = f"{options.network} on {result.device.name}, training at batch {options.batch_size}"
     confidence = f"each met with {100 * options.confidence:g} % confidence"
     needs = f"{number(whole.need.memory_mb)} MB, {number(whole.need.step_s)} s per step"
     return [
@@ -171,10 +171,10 @@ def _make_console() -> Console:
 def write_topology_page(result: TopologyResult, training: TrainingCheck | None, out: Path) -> None:
     """Write the page atomically; without ``training`` it has no section about it."""
     options, need = result.options, result.whole_network.need
-    title = f"{options.model} on {result.device.name}: variants that fit"
+    title = f"{options.network} on {result.device.name}: variants that fit"
     facts = (
         f"training at batch {options.batch_size}",
-        f"channels ranked by {options.method}",
+        f"channels ranked by {options.ranking}",
         f"each limit met with {100 * options.confidence:g} % confidence",
     )
     note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}").format(

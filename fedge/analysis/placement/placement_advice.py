@@ -37,14 +37,14 @@ MAX_BATCHES = 16
 class PlacementOptions:
     """The options of the command, unparsed."""
 
-    model: str
-    device: str
+    network: str
+    board: str
     rate_hz: float | None = None
     objective: str | None = None
     max_power_w: float | None = None
     max_latency_s: float | None = None
-    batches: str = "1,2,4,8,16,32,64,128"
-    instances: int = 1
+    batch_sizes: str = "1,2,4,8,16,32,64,128"
+    max_instances: int = 1
     on: str | None = None
     measurements: Path | None = None
     input_shape: str | None = None
@@ -89,22 +89,26 @@ def advise_placement(options: PlacementOptions) -> PlacementAdvice:
     Raises:
         BadInput: For an invalid option, or limits that no placement keeps.
     """
-    goal, sizes = parse_goal(options), parse_batch_sizes(options.batches)
+    goal, sizes = parse_goal(options), parse_batch_sizes(options.batch_sizes)
     rows = () if options.measurements is None else read_measurements(options.measurements)
     board = _find_board(options)
-    network = load_network_cost(options.model, parse_input_shape(options.input_shape))
+    network = load_network_cost(options.network, parse_input_shape(options.input_shape))
     fitted = fit_board(board, network, rows) if rows else None
     if not _knows_watts(board, fitted) and (goal.objective == "energy" or goal.max_power_w is not None):
         raise BadInput("--measurements", "no watts", "rows with watts (fedge place-run --sensor): none are known here")
     fitted_board = _restrict_accelerators(fitted.board if fitted else board, options.on)
     begin = time.perf_counter()
-    plan = plan_placement(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.instances)
+    plan = plan_placement(
+        fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.max_instances
+    )
     took_s = time.perf_counter() - begin
     if plan.chosen is None:
         raise _infeasible_error(
             options,
             goal,
-            relax_limits(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.instances),
+            relax_limits(
+                fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.max_instances
+            ),
         )
     return PlacementAdvice(
         options=options,
@@ -127,7 +131,7 @@ def advise_placement(options: PlacementOptions) -> PlacementAdvice:
 
 def placement_advice_to_dict(advice: PlacementAdvice) -> dict[str, Any]:
     """Return the plan for JSON."""
-    fitted, watts, model = advice.fitted, advice.knows_watts, advice.options.model
+    fitted, watts, model = advice.fitted, advice.knows_watts, advice.options.network
     return {
         "format": PLACEMENT_FORMAT,
         "model": str(Path(model).resolve()) if model.endswith(MODEL_FILES) else model,
@@ -195,8 +199,8 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
 
 
 def _find_board(options: PlacementOptions) -> PlacementBoard:
-    if options.device != HOST_BOARD:
-        return build_placement_board(find(options.device))
+    if options.board != HOST_BOARD:
+        return build_placement_board(find(options.board))
     if options.measurements is None:
         right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
         raise BadInput("--board", HOST_BOARD, right)
@@ -227,7 +231,7 @@ def _infeasible_error(options: PlacementOptions, goal: PlacementGoal, near: Sequ
     others = ", the other limits kept" if sum(value is not None for value in limits.values()) > 1 else ""
     changes = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
     right = f"{'; or '.join(changes)}{others}" if changes else "looser limits: loosening a single one is not enough"
-    return BadInput(f"no placement on {options.device} holds the limits", given, right)
+    return BadInput(f"no placement on {options.board} holds the limits", given, right)
 
 
 def _describe_unmeasured(fitted: FittedBoard | None, chosen: PlacementOutcome) -> list[str]:

@@ -193,21 +193,21 @@ class RooflineOptions:
     """The request of an analysis.
 
     Attributes:
-        model: A known workload, or any network as ``load_network_cost`` takes it.
-        device: Name of the board, or the path of a board's file.
+        network: A known workload, or any network as ``load_network_cost`` takes it.
+        board: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
         input_shape: Shape of one sample, as ``3x224x224``; needed for the user's own network.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
-        tables: Folder with measured inference tables, or None for the shipped profiles.
+        profiles: Folder with measured inference tables, or None for the shipped profiles.
     """
 
-    model: str
-    device: str
+    network: str
+    board: str
     mode: str | None = None
     input_shape: str | None = None
     batch_size: int = 1
     max_slowdown: float = 1.05
-    tables: Path | None = None
+    profiles: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,10 +253,10 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
     """
     if options.batch_size < 1:
         raise BadInput("--batch-size", str(options.batch_size), "1 or more samples")
-    spec = find(options.device)
+    spec = find(options.board)
     shape = parse_input_shape(options.input_shape)
-    network = (None if shape else find_known_network(options.model)) or load_network_cost(options.model, shape)
-    basis = build_basis(spec, options.tables)
+    network = (None if shape else find_known_network(options.network)) or load_network_cost(options.network, shape)
+    basis = build_basis(spec, options.profiles)
     intensity = activation_intensity(network)
     lines = compute_rooflines(label_for_network(basis.constants, intensity), basis.modes, intensity)
     batch = build_roofline_batch(network, options.batch_size)

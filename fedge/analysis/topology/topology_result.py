@@ -44,24 +44,24 @@ class TopologyOptions:
     """The request of a search.
 
     Attributes:
-        model: The network, as ``build_module`` takes it.
+        network: The network, as ``build_module`` takes it.
         batch_size: Samples per training step.
         max_memory_mb: Limit of training's memory in MB; by default what the board leaves for it.
         max_step_s: Limit of a step's time at MAXN in seconds, or None.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
-        method: Ranking of the channels: ``l1``, ``l2`` or ``random``.
+        ranking: Ranking of the channels: ``l1``, ``l2`` or ``random``.
         round_to: Every layer keeps a multiple of this number of channels.
         variants: Largest number of variants to list.
         confidence: Probability with which each limit is met.
     """
 
-    model: str
-    device: str
+    network: str
+    board: str
     batch_size: int = 32
     max_memory_mb: float | None = None
     max_step_s: float | None = None
     input_shape: str | None = None
-    method: str = "l1"
+    ranking: str = "l1"
     round_to: int = 1
     variants: int = 4
     confidence: float = 0.84
@@ -101,7 +101,7 @@ def find_variants(
     options: TopologyOptions,
     usable_mb: Callable[[DeviceSpec], float],
     *,
-    out: Path | None = None,
+    folder: Path | None = None,
     check_training: Callable[[Path], TrainingCheck] | None = None,
 ) -> TopologyResult:
     """Search the variants that fit, and optionally write them and train the largest one.
@@ -109,7 +109,7 @@ def find_variants(
     Args:
         options: The request.
         usable_mb: Returns the memory that a board leaves for training, in MB.
-        out: Folder to write the variants into, or None.
+        folder: Folder to write the variants into, or None.
         check_training: Trains the variant in a folder for some steps; None for no check.
 
     Raises:
@@ -117,31 +117,31 @@ def find_variants(
     """
     from fedge.analysis.topology.pruning import build_prunable
 
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput("--folder", f"{out}, which holds something", "a new or an empty folder")
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput("--folder", f"{folder}, which holds something", "a new or an empty folder")
     _check_options(options)
-    device = catalogue.find(options.device)
+    device = catalogue.find(options.board)
     memory_mb = usable_mb(device) if options.max_memory_mb is None else options.max_memory_mb
     limits = StepLimits(memory_mb, options.max_step_s, compute_margin_z(options.confidence, "--confidence"))
-    module, shape = build_module(options.model, parse_input_shape(options.input_shape))
+    module, shape = build_module(options.network, parse_input_shape(options.input_shape))
     prunable = build_prunable(
         module,
-        model=options.model,
+        model=options.network,
         input_shape=shape,
-        method=options.method,
+        method=options.ranking,
         round_to=options.round_to,
         seed=options.seed,
     )
     result = _search_variants(options, prunable, device, limits)
-    if out is not None:
-        result = replace(result, folders=_save_variants(result, module, out))
+    if folder is not None:
+        result = replace(result, folders=_save_variants(result, module, folder))
     if check_training is None:
         return result
     with tempfile.TemporaryDirectory(prefix="fedge-topology-") as place:
-        folder = result.folders[0] if result.folders else Path(place) / "variant"
+        largest = result.folders[0] if result.folders else Path(place) / "variant"
         if not result.folders:
-            _save_variant(result.variants[0].variant, module, folder)
-        return replace(result, training=check_training(folder.absolute()))
+            _save_variant(result.variants[0].variant, module, largest)
+        return replace(result, training=check_training(largest.absolute()))
 
 
 def _check_options(options: TopologyOptions) -> None:
@@ -158,8 +158,8 @@ def _check_options(options: TopologyOptions) -> None:
         raise BadInput("--variants", str(options.variants), f"{MAX_VARIANTS} at most")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
-    if options.method not in IMPORTANCE_METHODS:
-        raise BadInput("--ranking", repr(options.method), f"known: {', '.join(IMPORTANCE_METHODS)}")
+    if options.ranking not in IMPORTANCE_METHODS:
+        raise BadInput("--ranking", repr(options.ranking), f"known: {', '.join(IMPORTANCE_METHODS)}")
 
 
 def _search_variants(
@@ -216,8 +216,8 @@ def _infeasible_error(options: TopologyOptions, search: VariantSearch, by_batch:
     return BadInput(
         " and ".join(names),
         " and ".join(got),
-        f"with {share} {options.model} still needs {' and '.join(needs)} at batch {options.batch_size} on "
-        f"{options.device} (with {100 * options.confidence:g} % confidence); {advice}",
+        f"with {share} {options.network} still needs {' and '.join(needs)} at batch {options.batch_size} on "
+        f"{options.board} (with {100 * options.confidence:g} % confidence); {advice}",
     )
 
 

@@ -48,14 +48,14 @@ class ConcurrentPlanOptions:
 
     Attributes:
         jobs: The jobs with their latency budgets and rates.
-        power_w: The power budget in watts.
+        max_power_w: The power budget in watts.
         arrivals: Kind of arrivals.
         strategy: Name of the strategy whose profiling is shown, or ``NO_STRATEGY``.
         seed: Seed of the arrivals.
     """
 
     jobs: ConcurrentJobOptions
-    power_w: float
+    max_power_w: float
     arrivals: str = "constant"
     strategy: str = DEFAULT_STRATEGY
     seed: int = 0
@@ -98,7 +98,7 @@ def advise_interleaving(options: ConcurrentPlanOptions) -> InterleavingAdvice:
     Raises:
         BadInput: If an option or table is invalid.
     """
-    require_positive("--max-power-w", options.power_w)
+    require_positive("--max-power-w", options.max_power_w)
     if options.arrivals not in KINDS:
         raise BadInput("--arrivals", repr(options.arrivals), f"one of {', '.join(KINDS)}")
     if options.strategy != NO_STRATEGY:
@@ -107,9 +107,9 @@ def advise_interleaving(options: ConcurrentPlanOptions) -> InterleavingAdvice:
     jobs = build_serving_jobs(source, options.jobs)
     search = _run_strategy(options, source)
     choices = serving_planner.enumerate_choices(jobs)
-    order = choices.rank_places(options.power_w)
+    order = choices.rank_places(options.max_power_w)
     if not order:
-        moves = tuple(serving_planner.find_nearest_limits(jobs, options.power_w))
+        moves = tuple(serving_planner.find_nearest_limits(jobs, options.max_power_w))
         return InterleavingAdvice(options, tables=source, jobs=jobs, search=search, moves=moves)
     return _build_advice(options, source=source, choices=choices, order=order, search=search)
 
@@ -134,9 +134,9 @@ def _build_advice(
         choice=choice,
         first=None if choice == first else first,
         simulation=simulation,
-        limits=tuple(serving_planner.find_binding_limits(jobs, options.power_w, first)),
+        limits=tuple(serving_planner.find_binding_limits(jobs, options.max_power_w, first)),
         runners_up=tuple(option for option in serving_planner.list_runners_up(choices, order) if option != choice),
-        neighbours=tuple(serving_planner.vary_limits(jobs, options.power_w)),
+        neighbours=tuple(serving_planner.vary_limits(jobs, options.max_power_w)),
         search=search,
         doubtful=tuple(list_implausible_rows(_select_given_tables(source, choice), choice.mode)),
     )
@@ -169,10 +169,10 @@ def _run_strategy(options: ConcurrentPlanOptions, source: JobTables) -> Strategy
         return None
     pair, jobs = source.build_pair(), options.jobs
     family = select_family(source.train is not None, bool(source.infer))
-    limits = (jobs.latency_s[0], jobs.rate_hz[0]) if source.infer else (None, None)
+    limits = (jobs.max_latency_s[0], jobs.rate_hz[0]) if source.infer else (None, None)
     knowledge = build_pair_knowledge(pair, source.train, source.infer[0] if source.infer else ())
     return search_with_strategy(
-        options.strategy, knowledge.context, pair, ServingProblem(family, options.power_w, *limits)
+        options.strategy, knowledge.context, pair, ServingProblem(family, options.max_power_w, *limits)
     )
 
 
@@ -184,7 +184,7 @@ def interleaving_advice_to_dict(advice: InterleavingAdvice) -> Mapping[str, Any]
     options, jobs = advice.options, advice.jobs
     return {
         "feasible": advice.choice is not None,
-        "power_w": options.power_w,
+        "power_w": options.max_power_w,
         "arrivals": options.arrivals,
         "services": [
             {"name": one.name, "rate_hz": one.rate_hz, "latency_s": one.latency_s, "batch_sizes": one.batch_sizes}

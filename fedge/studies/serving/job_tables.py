@@ -30,16 +30,16 @@ class JobTableOptions:
     """The tables to read.
 
     Attributes:
-        train: Paths of training tables.
-        infer: Paths of inference tables.
-        device: The board; by default from the tables' paths.
+        train_tables: Paths of training tables.
+        infer_tables: Paths of inference tables.
+        board: The board; by default from the tables' paths.
         workload: The workload of a single table; by default from its path.
         batch_size: Batch size of the training tables, if they hold several.
     """
 
-    train: tuple[Path, ...] = ()
-    infer: tuple[Path, ...] = ()
-    device: str | None = None
+    train_tables: tuple[Path, ...] = ()
+    infer_tables: tuple[Path, ...] = ()
+    board: str | None = None
     workload: str | None = None
     batch_size: int | None = None
 
@@ -53,17 +53,19 @@ def read_job_tables(options: JobTableOptions) -> tuple[list[ProfileTable], list[
     Raises:
         BadInput: If a table is invalid.
     """
-    if not options.train and not options.infer:
+    if not options.train_tables and not options.infer_tables:
         raise BadInput("--train-table, --infer-table", "no table", "a training table, an inference table or both")
-    if options.workload is not None and len(options.train) + len(options.infer) > 1:
+    if options.workload is not None and len(options.train_tables) + len(options.infer_tables) > 1:
         raise BadInput(
-            "--workload", f"{len(options.train) + len(options.infer)} tables", "one table: names come from paths"
+            "--workload",
+            f"{len(options.train_tables) + len(options.infer_tables)} tables",
+            "one table: names come from paths",
         )
-    for option, paths in (("--train-table", options.train), ("--infer-table", options.infer)):
+    for option, paths in (("--train-table", options.train_tables), ("--infer-table", options.infer_tables)):
         if len({path.resolve() for path in paths}) < len(paths):
             raise BadInput(option, "the same table twice", "each table once")
-    training = [_read_training_table(path, options) for path in options.train]
-    inference = [_read_inference_tables(path, options) for path in options.infer]
+    training = [_read_training_table(path, options) for path in options.train_tables]
+    inference = [_read_inference_tables(path, options) for path in options.infer_tables]
     return training, inference
 
 
@@ -88,14 +90,14 @@ def list_implausible_rows(tables: Iterable[ProfileTable], mode: PowerMode) -> It
 def _read_training_table(path: Path, options: JobTableOptions) -> ProfileTable:
     if path.exists() and parse_workload_kind(path) == "infer":
         raise BadInput("--train-table", f"{path}, which lies in a folder of inference", "a table of training")
-    return read_mode_table(path, options.device, options.workload, options.batch_size)
+    return read_mode_table(path, options.board, options.workload, options.batch_size)
 
 
 def _read_inference_tables(path: Path, options: JobTableOptions) -> tuple[ProfileTable, ...]:
     if path.exists() and path.resolve().parent.name == "train":
         raise BadInput("--infer-table", f"{path}, which lies in a folder of training", "a table of inference")
     sizes = list_batch_sizes(path)
-    return tuple(read_mode_table(path, options.device, options.workload, size) for size in sizes)
+    return tuple(read_mode_table(path, options.board, options.workload, size) for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +105,25 @@ class ConcurrentJobOptions:
     """The jobs to plan for: tables, or a board and names of workloads.
 
     Attributes:
-        train: Table of the training job, or None.
-        infer: Tables of the inference jobs.
-        device: The board; needed without tables.
+        train_table: Table of the training job, or None.
+        infer_tables: Tables of the inference jobs.
+        board: The board; needed without tables.
         train_workload: Workload to train, without tables.
         infer_workloads: Workloads to serve, without tables.
-        latency_s: Latency budget of each inference job in seconds.
+        max_latency_s: Latency budget of each inference job in seconds.
         rate_hz: Requests per second of each inference job.
-        batch_sizes: Batch sizes of inference, separated by commas; by default those of the tables.
+        infer_batch_sizes: Batch sizes of inference, separated by commas; by default those of the tables.
         batch_size: Batch size of the training table, if it holds several.
     """
 
-    train: Path | None = None
-    infer: tuple[Path, ...] = ()
-    device: str | None = None
+    train_table: Path | None = None
+    infer_tables: tuple[Path, ...] = ()
+    board: str | None = None
     train_workload: str | None = None
     infer_workloads: tuple[str, ...] = ()
-    latency_s: tuple[float, ...] = ()
+    max_latency_s: tuple[float, ...] = ()
     rate_hz: tuple[float, ...] = ()
-    batch_sizes: str | None = None
+    infer_batch_sizes: str | None = None
     batch_size: int | None = None
 
 
@@ -152,7 +154,7 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
         BadInput: If options contradict each other, or a latency or rate is missing.
     """
     has_tables, has_names = (
-        bool(options.train or options.infer),
+        bool(options.train_table or options.infer_tables),
         bool(options.train_workload or options.infer_workloads),
     )
     if has_tables and has_names:
@@ -162,7 +164,7 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
     services = len(source.infer)
     if services > MAX_SERVICES:
         raise BadInput("--infer-table", f"{services} services", f"at most {MAX_SERVICES}")
-    for option, values in (("--max-latency-s", options.latency_s), ("--rate-hz", options.rate_hz)):
+    for option, values in (("--max-latency-s", options.max_latency_s), ("--rate-hz", options.rate_hz)):
         if len(values) != services:
             count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")
             jobs = {0: "nothing is served", 1: "1 inference job"}.get(services, f"{services} inference jobs")
@@ -171,7 +173,9 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
             )
         for value in values:
             require_positive(option, value)
-    return replace(source, infer=tuple(_select_batch_sizes(tables, options.batch_sizes) for tables in source.infer))
+    return replace(
+        source, infer=tuple(_select_batch_sizes(tables, options.infer_batch_sizes) for tables in source.infer)
+    )
 
 
 def require_positive(option: str, value: float) -> float:
@@ -194,7 +198,7 @@ def build_serving_jobs(source: JobTables, options: ConcurrentJobOptions) -> Serv
     rank = {i: place for place, i in enumerate(places)}
     services, first = [], 0
     for name, tables, latency, rate in zip(
-        name_services(source), source.infer, options.latency_s, options.rate_hz, strict=True
+        name_services(source), source.infer, options.max_latency_s, options.rate_hz, strict=True
     ):
         rows = [rank[first + i] for i in range(len(tables))]
         sizes = tuple(table.batch_size for table in tables)
@@ -224,11 +228,13 @@ def name_services(source: JobTables) -> list[str]:
 
 def _read_given(options: ConcurrentJobOptions) -> JobTables:
     train: ProfileTable | None = None
-    if options.train is not None:
-        tables = JobTableOptions((options.train,), device=options.device, batch_size=options.batch_size)
+    if options.train_table is not None:
+        tables = JobTableOptions((options.train_table,), board=options.board, batch_size=options.batch_size)
         train = read_job_tables(tables)[0][0]
     # Read one by one, because one service may be listed twice with different rates.
-    read_infer = (read_job_tables(JobTableOptions(infer=(path,), device=options.device)) for path in options.infer)
+    read_infer = (
+        read_job_tables(JobTableOptions(infer_tables=(path,), board=options.board)) for path in options.infer_tables
+    )
     inference = tuple(tables[0] for _, tables in read_infer)
     check_same_board(train, [table for tables in inference for table in tables])
     every = [table for tables in ([] if train is None else [[train]]) + list(map(list, inference)) for table in tables]
@@ -237,14 +243,14 @@ def _read_given(options: ConcurrentJobOptions) -> JobTables:
 
 
 def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
-    if options.device is None or not (options.train_workload or options.infer_workloads):
+    if options.board is None or not (options.train_workload or options.infer_workloads):
         named = options.train_workload or options.infer_workloads
         got = "workloads without a board" if named else "no table and no workload"
         right = "tables (--train-table, --infer-table), or --board with --train-workload, --infer-workload or both"
         raise BadInput("the jobs", got, right)
-    spec, specs = find(options.device), load_catalogue()
+    spec, specs = find(options.board), load_catalogue()
     modes = build_planning_modes(spec)
-    sizes = parse_batch_sizes_option(options.batch_sizes) if options.batch_sizes else BATCH_SIZES
+    sizes = parse_batch_sizes_option(options.infer_batch_sizes) if options.infer_batch_sizes else BATCH_SIZES
     training = []
     if options.train_workload is not None:
         work = _find_job(options.train_workload, "train", options.batch_size)

@@ -232,7 +232,7 @@ class StrategyStudyOptions:
         strategies: Names of strategies, separated by commas.
         problems: ``DEFAULT_PROBLEM_SET``, or the path of a file of problems.
         reuse: Whether a strategy keeps what it profiled for earlier problems.
-        sample: Number of problems to draw at random, in a stream; None for all.
+        problem_count: Number of problems to draw at random, in a stream; None for all.
         seed: First seed.
         seeds: Number of seeds.
         plausible: Whether modes with an implausible row are left out.
@@ -242,7 +242,7 @@ class StrategyStudyOptions:
     strategies: str = DEFAULT_STRATEGY
     problems: str = DEFAULT_PROBLEM_SET
     reuse: bool = False
-    sample: int | None = None
+    problem_count: int | None = None
     seed: int = 0
     seeds: int = 1
     plausible: bool = False
@@ -255,14 +255,14 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
         BadInput: If an option, table or problem file is invalid.
     """
     names = _parse_strategies(options.strategies)
-    default = select_family(bool(options.tables.train), bool(options.tables.infer))
+    default = select_family(bool(options.tables.train_tables), bool(options.tables.infer_tables))
     given = None if options.problems == DEFAULT_PROBLEM_SET else read_problems(Path(options.problems), default)
     cases = _build_cases(options, given)
     least = min(len(case.problems) for case in cases)
-    if options.sample is not None and options.sample > least:
-        raise BadInput("--problem-count", str(options.sample), f"at most {least}: so many problems there are")
+    if options.problem_count is not None and options.problem_count > least:
+        raise BadInput("--problem-count", str(options.problem_count), f"at most {least}: so many problems there are")
     return [
-        StrategyJob(case, strategy=name, seed=seed, sample=options.sample, reuse=options.reuse)
+        StrategyJob(case, strategy=name, seed=seed, sample=options.problem_count, reuse=options.reuse)
         for case in cases
         for name in names
         for seed in range(options.seed, options.seed + options.seeds)

@@ -83,8 +83,8 @@ def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen() 
 
 
 def test_a_mode_is_named_as_in_a_plan_and_a_loader_by_its_knobs() -> None:
-    (line,) = _lines(modes=("4/1200/670/1333",), workers=2)
-    (asked,) = _lines(modes=("maxn",), workers=0)
+    (line,) = _lines(modes=("4/1200/670/1333",), loader_workers=2)
+    (asked,) = _lines(modes=("maxn",), loader_workers=0)
 
     assert (line.mode, line.workers, line.seen_s) == ("4/1190.4/675.75/1331.2", 2, None)
     assert line.seen_j is None
@@ -104,25 +104,25 @@ def test_the_best_modes_are_in_order() -> None:
 
 
 def test_the_simple_predictor_knows_the_modes_of_one_loader_alone() -> None:
-    lines = _lines(method="simple", modes=("maxn",))
+    lines = _lines(formula="simple", modes=("maxn",))
 
     assert lines[0].stall_s is None
     assert lines[0].e2e_s == pytest.approx(40 * look(TOP, 4).means.step_s, rel=0.2)
     with pytest.raises(BadInput, match="it predicts modes alone"):
-        _lines(method="simple", workers=3)
+        _lines(formula="simple", loader_workers=3)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"method": "magic"}, "epochs, simple"),
+        ({"formula": "magic"}, "epochs, simple"),
         ({"best": "cheap"}, "time, energy, balanced"),
         ({"cache": "hot"}, "warm, dropped"),
         ({"kind": "guess"}, "train, infer"),
         ({"kind": "infer"}, "nothing of"),
         ({"workload": "lenet"}, NAME),
         ({"board": "nano-1"}, "agx-xavier-1"),
-        ({"workers": -1}, "0 or more"),
+        ({"loader_workers": -1}, "0 or more"),
         ({"batch_size": 0}, "1 or more"),
         ({"storage": "floppy", "cache": "dropped"}, "ssd"),
         ({"storage": "floppy", "cache": "warm"}, "ssd"),

@@ -29,6 +29,10 @@ def list_commands(group: typer.Typer) -> Iterator[Callable[..., Any]]:
 COMMANDS = {f"{command.__module__}.{command.__name__}": command for command in list_commands(app)}
 
 
+OTHER_IN_PYTHON = {"as_json", "modes", "overrides"}
+"""Not of Python's functions, or keywords of their own: ``--json``, the number of modes, ``--set``."""
+
+
 class Built(Exception):
     """Ends a command once its options are made."""
 
@@ -76,3 +80,14 @@ def test_a_parameter_that_no_record_takes_is_an_error_of_the_program(
 ) -> None:
     with pytest.raises(TypeError, match="must be a field or among the others"):
         build_options(Options, parameters, others=others)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_an_option_has_one_name_in_python_and_on_the_command_line(name: str) -> None:
+    program = typer.Typer()
+    program.command()(COMMANDS[name])
+    for parameter in typer.main.get_command(program).params:
+        spelt = parameter.opts[0].removeprefix("--").replace("-", "_")
+        names = {spelt, f"{spelt}s"} if getattr(parameter, "multiple", False) else {spelt}
+        if parameter.opts[0].startswith("--") and parameter.name not in OTHER_IN_PYTHON:
+            assert parameter.name in names

@@ -134,7 +134,7 @@ def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path
 
 @pytest.mark.slow
 def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes(tables: tuple[Path, Path]) -> None:
-    asked = StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", reuse=True, sample=7, seed=3, seeds=2)
+    asked = StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", reuse=True, problem_count=7, seed=3, seeds=2)
     rows = evaluate_jobs(build_strategy_jobs(asked), workers=1)
     assert [(row.seed, row.problems, row.reuse) for row in rows] == [(3, 7, True), (4, 7, True)]
     again = evaluate_jobs(build_strategy_jobs(asked), workers=2)
@@ -162,7 +162,7 @@ def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_t
         ({"strategies": "gmd,gmd"}, "each once"),
         ({"strategies": ""}, "--strategies: got ''"),
         ({"problems": "nowhere.yaml"}, "--problems: got nowhere.yaml; `default`, or a YAML"),
-        ({"sample": 99}, "--problem-count: got 99; at most 1"),
+        ({"problem_count": 99}, "--problem-count: got 99; at most 1"),
         ({"tables": JobTableOptions()}, "--train-table, --infer-table: got no table"),
         ({"tables": JobTableOptions((Path("nowhere.csv"),))}, "nowhere.csv"),
     ],

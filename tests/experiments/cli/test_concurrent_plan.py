@@ -22,7 +22,9 @@ from fedge.studies.serving.job_tables import ConcurrentJobOptions
 def asked(tmp_path: Path) -> ConcurrentPlanOptions:
     train, infer = write_tables(tmp_path)
     return ConcurrentPlanOptions(
-        ConcurrentJobOptions(train=train, infer=(infer,), latency_s=(0.5,), rate_hz=(60.0,)), 28.0, strategy="gmd"
+        ConcurrentJobOptions(train_table=train, infer_tables=(infer,), max_latency_s=(0.5,), rate_hz=(60.0,)),
+        28.0,
+        strategy="gmd",
     )
 
 
@@ -84,28 +86,28 @@ def test_arrivals_of_every_kind_are_played(asked: ConcurrentPlanOptions, capsys:
 def test_where_nothing_holds_the_nearest_limit_is_told(
     asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(replace(asked, power_w=14.0), capsys)
+    text = shown(replace(asked, max_power_w=14.0), capsys)
     assert "None No mode meets all limits. Nearest the power budget: 14 -> " in text
-    found = data(replace(asked, power_w=14.0), capsys)
+    found = data(replace(asked, max_power_w=14.0), capsys)
     assert (found["feasible"], found["choice"]) == (False, None)
-    eased = replace(asked, power_w=found["would_hold"][0]["needed"] + 1e-6)
+    eased = replace(asked, max_power_w=found["would_hold"][0]["needed"] + 1e-6)
     assert advise_interleaving(eased).choice is not None
 
 
 def test_a_row_that_no_board_can_have_meant_is_told(
     asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "DOUBTFUL" not in shown(replace(asked, power_w=60.0), capsys)
-    rows = asked.jobs.infer[0].read_text(encoding="utf-8").splitlines()
+    assert "DOUBTFUL" not in shown(replace(asked, max_power_w=60.0), capsys)
+    rows = asked.jobs.infer_tables[0].read_text(encoding="utf-8").splitlines()
     # The top mode: as if inference drew next to nothing there.
     odd = [
         ",".join([*row.split(",")[:6], "9.0"]) if row.startswith("12,2.2e+06,1300000000,32") else row for row in rows
     ]
-    asked.jobs.infer[0].write_text("\n".join(odd), encoding="utf-8")
-    text = shown(replace(asked, power_w=60.0), capsys)
+    asked.jobs.infer_tables[0].write_text("\n".join(odd), encoding="utf-8")
+    text = shown(replace(asked, max_power_w=60.0), capsys)
     assert "DOUBTFUL served at batch size " in text
     assert "and 9.0 W are far off its other modes: measure this mode again" in text
-    assert data(replace(asked, power_w=60.0), capsys)["doubtful"]
+    assert data(replace(asked, max_power_w=60.0), capsys)["doubtful"]
 
 
 def test_no_figure_is_cut_in_a_narrow_terminal(
@@ -121,7 +123,7 @@ def test_no_figure_is_cut_in_a_narrow_terminal(
 def test_training_alone_has_no_column_of_batches(
     asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = replace(asked.jobs, infer=(), latency_s=(), rate_hz=())
+    jobs = replace(asked.jobs, infer_tables=(), max_latency_s=(), rate_hz=())
     text = shown(replace(asked, jobs=jobs), capsys)
     assert "limit per s mode, MHz" in text
     assert "window" not in text.split("Time and power")[0]
@@ -136,7 +138,7 @@ def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pyt
 @pytest.mark.parametrize(
     ("jobs", "told"),
     [
-        ({"batch_sizes": "1"}, ["Train none: serving leaves "]),
+        ({"infer_batch_sizes": "1"}, ["Train none: serving leaves "]),
         ({"rate_hz": (0.1,)}, ["requests arrive 10 s apart, which is at least the budget", "times)"]),
     ],
 )
@@ -150,7 +152,7 @@ def test_why_little_is_trained_or_held_is_told(
 def test_two_services_of_one_table_have_names_of_their_own(
     asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two = replace(asked.jobs, infer=asked.jobs.infer * 2, latency_s=(0.5, 1.0), rate_hz=(30.0, 10.0))
+    two = replace(asked.jobs, infer_tables=asked.jobs.infer_tables * 2, max_latency_s=(0.5, 1.0), rate_hz=(30.0, 10.0))
     text = shown(replace(asked, jobs=two, arrivals="poisson"), capsys)
     assert "served: batches of " in text
     assert "served #2: batches of " in text
@@ -160,18 +162,18 @@ def test_two_services_of_one_table_have_names_of_their_own(
 
 def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[str]) -> None:
     names = ConcurrentJobOptions(
-        device="agx-orin",
+        board="agx-orin",
         train_workload="resnet18-imagenet",
         infer_workloads=("mobilenetv3l-gld23k",),
-        latency_s=(0.8,),
+        max_latency_s=(0.8,),
         rate_hz=(60.0,),
-        batch_sizes="4,16,32",
+        infer_batch_sizes="4,16,32",
     )
     text = shown(ConcurrentPlanOptions(names, 30.0, strategy="gmd"), capsys)
     assert "calibrated: training of resnet18-imagenet" in text
     assert "calibrated: inference of mobilenetv3l-gld23k in batches of 4, 16, 32" in text
     assert "come from a model (calibrated)" in text
-    estimated = shown(ConcurrentPlanOptions(replace(names, device="orin-nx-16gb"), 20.0, strategy="none"), capsys)
+    estimated = shown(ConcurrentPlanOptions(replace(names, board="orin-nx-16gb"), 20.0, strategy="none"), capsys)
     assert "estimated: inference of mobilenetv3l-gld23k" in estimated
 
 
@@ -186,40 +188,43 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"power_w": -1.0}, "--max-power-w: got -1"),
-        ({"power_w": float("nan")}, "--max-power-w"),
+        ({"max_power_w": -1.0}, "--max-power-w: got -1"),
+        ({"max_power_w": float("nan")}, "--max-power-w"),
         ({"arrivals": "rarely"}, "--arrivals: got 'rarely'; one of constant"),
         ({"strategy": "lucky"}, "--strategy: got 'lucky'; known: "),
-        ({"jobs": {"latency_s": ()}}, "--max-latency-s: got no value, and 1 inference job; one value for each"),
+        ({"jobs": {"max_latency_s": ()}}, "--max-latency-s: got no value, and 1 inference job; one value for each"),
         ({"jobs": {"rate_hz": (1.0, 2.0)}}, "--rate-hz: got 2 values, and 1 inference job"),
         ({"jobs": {"rate_hz": (0.0,)}}, "--rate-hz: got 0; a number above 0"),
-        ({"jobs": {"batch_sizes": "4,x"}}, "--infer-batch-sizes: got '4,x'"),
-        ({"jobs": {"batch_sizes": "5"}}, "--infer-batch-sizes: got 5; of "),
+        ({"jobs": {"infer_batch_sizes": "4,x"}}, "--infer-batch-sizes: got '4,x'"),
+        ({"jobs": {"infer_batch_sizes": "5"}}, "--infer-batch-sizes: got 5; of "),
         ({"jobs": {"train_workload": "net"}}, "names beside tables"),
-        ({"jobs": {"train": None, "infer": ()}}, "got no table and no workload"),
-        ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
+        ({"jobs": {"train_table": None, "infer_tables": ()}}, "got no table and no workload"),
         (
-            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nets:lstm",)}},
+            {"jobs": {"train_table": None, "infer_tables": (), "train_workload": "resnet18-imagenet"}},
+            "workloads without a board",
+        ),
+        (
+            {"jobs": {"train_table": None, "infer_tables": (), "board": "agx-orin", "infer_workloads": ("nets:lstm",)}},
             "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input",
         ),
         (
             {
                 "jobs": {
-                    "train": None,
-                    "infer": (),
-                    "device": "agx-orin",
+                    "train_table": None,
+                    "infer_tables": (),
+                    "board": "agx-orin",
                     "infer_workloads": ("resnet50-imagenet",),
-                    "batch_sizes": "1000",
+                    "infer_batch_sizes": "1000",
                 }
             },
             "--infer-batch-sizes: got 1000; calibrated: 1, 4",
         ),
         (
-            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "nothing"}},
+            {"jobs": {"train_table": None, "infer_tables": (), "board": "agx-orin", "train_workload": "nothing"}},
             "--train-workload: got ",
         ),
         (
-            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nothing",)}},
+            {"jobs": {"train_table": None, "infer_tables": (), "board": "agx-orin", "infer_workloads": ("nothing",)}},
             "--infer-workload: got ",
         ),
     ],
@@ -235,12 +240,12 @@ def test_wrong_options_are_one_line(asked: ConcurrentPlanOptions, change: dict[s
 
 def test_any_network_that_the_layers_can_price_is_trained_and_served(capsys: pytest.CaptureFixture[str]) -> None:
     names = ConcurrentJobOptions(
-        device="agx-orin",
+        board="agx-orin",
         train_workload="resnet34",
         infer_workloads=("squeezenet1_1",),
-        latency_s=(0.8,),
+        max_latency_s=(0.8,),
         rate_hz=(30.0,),
-        batch_sizes="4,16",
+        infer_batch_sizes="4,16",
         batch_size=8,
     )
 

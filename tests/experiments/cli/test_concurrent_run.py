@@ -118,7 +118,7 @@ def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge, tmp_path):
         done = run(fedge, *SMALL[:-2], "--worker", path, "--seconds", "0.5", "--infer-batch", "2", "--json", out)
 
         assert done.code == 0, done.err
-        assert json.loads(out.read_text())["concurrent_run"]["infer_batch"] == 2
+        assert json.loads(out.read_text())["concurrent_run"]["infer_batch_size"] == 2
         assert SERVICE not in client.status()["services"]
         assert client.status()["state"] == "idle"
 

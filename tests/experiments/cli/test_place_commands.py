@@ -74,7 +74,7 @@ def test_this_machine_is_a_board_once_something_was_measured(tmp_path: Path) -> 
         "torch-cpu,1,fp32,16\ntorch-cpu,4,fp32,17\nort-cpu,1,fp32,28\nort-cpu,4,fp32,29\n"
         "torch-cpu+torch-cpu,4,fp32,30\nort-cpu+ort-cpu,1,fp32,50\n"
     )
-    advice = advise_placement(PlacementOptions("resnet18-imagenet", "here", measurements=path, batches="1,4"))
+    advice = advise_placement(PlacementOptions("resnet18-imagenet", "here", measurements=path, batch_sizes="1,4"))
     assert advice.label == "calibrated"
     assert advice.chosen.placement.combination in {"ort-cpu", "torch-cpu + ort-cpu"}
     assert not advice.knows_watts
@@ -114,16 +114,16 @@ def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
         ({"rate_hz": 300.0, "max_power_w": 15.0}, "--max-power-w at least"),
         ({"max_latency_s": 0.001}, "--max-latency-s at least"),
         ({"on": "tensor-cores,npu"}, "npu"),
-        ({"batches": "0,4"}, "--batch-sizes"),
-        ({"batches": "a"}, "--batch-sizes"),
+        ({"batch_sizes": "0,4"}, "--batch-sizes"),
+        ({"batch_sizes": "a"}, "--batch-sizes"),
         ({"objective": "speed"}, "throughput, latency, energy"),
         ({"max_power_w": -3.0}, "--max-power-w"),
-        ({"device": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
+        ({"board": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
     ],
 )
 def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
     with pytest.raises(BadInput, match=told) as caught:
-        advise_placement(PlacementOptions(WORKLOAD, **{"device": "agx-orin", **more}))  # type: ignore[arg-type]
+        advise_placement(PlacementOptions(WORKLOAD, **{"board": "agx-orin", **more}))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -134,12 +134,12 @@ def test_a_file_that_cannot_be_written_is_one_line(
     monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
     files = {"html": None, "out": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["out"])
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), files["html"], files["out"])
 
 
 def test_its_own_json_is_written_over(tmp_path: Path) -> None:
     for _ in range(2):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), None, tmp_path / "p.json")
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), None, tmp_path / "p.json")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_was_run_can_be_fed_back(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     out = tmp_path / "rows.csv"
     print_placement_runs(PlacementRunOptions("digits-cnn", (), "1,8", 1, 0.3), out)
-    advice = advise_placement(PlacementOptions("digits-cnn", "here", measurements=out, batches="1,4,8"))
+    advice = advise_placement(PlacementOptions("digits-cnn", "here", measurements=out, batch_sizes="1,4,8"))
     assert advice.label == "calibrated"
     assert advice.fitted is not None
     assert advice.fitted.rows == 4
@@ -190,7 +190,7 @@ def test_a_plan_beyond_the_modules_watts_says_so_and_one_within_them_does_not() 
 
 def test_a_plan_with_accelerators_that_were_not_measured_names_them(rows: Path) -> None:
     advice = advise_placement(
-        PlacementOptions(WORKLOAD, "agx-orin", measurements=rows, on="cuda-cores,tensor-cores", batches="64")
+        PlacementOptions(WORKLOAD, "agx-orin", measurements=rows, on="cuda-cores,tensor-cores", batch_sizes="64")
     )
     assert advice.label == "estimated"
     assert any("tensor-cores (mixed)" in note for note in advice.notes)

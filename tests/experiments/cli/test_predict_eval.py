@@ -183,7 +183,7 @@ def test_the_targets_own_table_is_dropped_as_a_reference_with_a_note(
 
 
 def test_names_of_the_target_may_be_given(asked: PredictionStudyOptions) -> None:
-    (target,) = build_prediction_study(replace(asked, device="agx-orin", workload="resnet18-imagenet")).targets
+    (target,) = build_prediction_study(replace(asked, board="agx-orin", workload="resnet18-imagenet")).targets
 
     assert (target.table.device, target.table.workload) == ("agx-orin", "resnet18-imagenet")
     assert not [seen for seen in target.background.prior_tables if "resnet18" in seen]

@@ -90,14 +90,14 @@ def test_a_board_of_the_users_own_file_gives_the_candidates(table, tmp_path, out
     path = table.with_name("two.csv")
     path.write_text(f"{','.join(TABLE_COLUMNS)}\n6,1510400,624750000,2133000000,16,50,14\n", encoding="utf-8")
 
-    fit_to_file(asked(path, device=str(own)), out, as_json=True)
+    fit_to_file(asked(path, board=str(own)), out, as_json=True)
 
     assert load_model(out).about.device == "desk-nano"
     assert len(load_model(out).candidates) == 1800
 
 
 def test_an_emulated_board_is_profiled_and_never_called_measured(out, capsys):
-    fit_to_file(asked(None, device="orin-nano", workload="mobilenetv3l-gld23k"), out, as_json=False)
+    fit_to_file(asked(None, board="orin-nano", workload="mobilenetv3l-gld23k"), out, as_json=False)
 
     said = " ".join(capsys.readouterr().out.split())
     assert "10 of 1,800 modes of an emulated orin-nano" in said
@@ -134,7 +134,7 @@ def test_a_prior_may_be_left_out(table, out, capsys):
 
 
 def test_a_budget_bounds_what_is_profiled(table, out, capsys):
-    fit_to_file(asked(table, cost_s=60.0), out, as_json=True)
+    fit_to_file(asked(table, budget_s=60.0), out, as_json=True)
 
     assert json.loads(capsys.readouterr().out)["learnt_from"]["profiling_s"] <= 60.0
 
@@ -158,9 +158,9 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
         ({"explorer": "random"}, "--explorer: got 'random'; it together with --mode-count"),
         ({"explorer": "nosuch", "modes": 5}, "--explorer: got 'nosuch'; known"),
         ({"modes": 127}, r"--mode-count: got 127; at most 126"),
-        ({"cost_s": -1.0}, "--budget-s: got -1; seconds, above 0"),
-        ({"cost_j": float("nan")}, "--budget-j: got nan; joules, above 0"),
-        ({"cost_s": 1.0}, "--budget-s: got 1 s; at least"),
+        ({"budget_s": -1.0}, "--budget-s: got -1; seconds, above 0"),
+        ({"budget_j": float("nan")}, "--budget-j: got nan; joules, above 0"),
+        ({"budget_s": 1.0}, "--budget-s: got 1 s; at least"),
         ({"seed": -1}, "--seed: got -1"),
         ({"batch_size": 32}, "batch size: got 32; known: 16"),
         ({"references": (Path("nosuch.csv"),)}, "nosuch.csv: got no such file"),
@@ -173,19 +173,19 @@ def test_wrong_options_are_named_and_nothing_is_written(table, out, more, words)
     assert not out.exists()
 
 
-@pytest.mark.parametrize("more", [{}, {"device": "orin-nano"}, {"workload": "resnet18-imagenet"}])
+@pytest.mark.parametrize("more", [{}, {"board": "orin-nano"}, {"workload": "resnet18-imagenet"}])
 def test_neither_a_table_nor_a_board_is_too_little(out, more):
     with pytest.raises(BadInput, match="a TABLE, or --board NAME and --workload NAME"):
         fit_to_file(asked(None, **more), out, as_json=False)
 
 
 def test_an_emulated_board_is_priced_at_any_batch_size(out):
-    wanted = asked(None, device="orin-nano", workload="resnet18-imagenet", batch_size=32, modes=5)
+    wanted = asked(None, board="orin-nano", workload="resnet18-imagenet", batch_size=32, modes=5)
     fit_to_file(wanted, out, as_json=False)
     about = load_model(out).about
     assert (about.batch_size, about.origin.label) == (32, "estimated")
     with pytest.raises(BadInput, match="--workload"):
-        fit_to_file(asked(None, device="orin-nano", workload="nosuch", batch_size=32), out, as_json=False)
+        fit_to_file(asked(None, board="orin-nano", workload="nosuch", batch_size=32), out, as_json=False)
 
 
 @pytest.mark.parametrize("path", [".", "nosuch/model.safetensors"])

@@ -151,7 +151,7 @@ def _erfinv(value: float) -> float:
 @pytest.mark.parametrize(
     ("aim", "best"),
     [
-        ({"deadline_s": 0.2}, lambda p, ok: (p.step_s * p.power_w)[ok]),
+        ({"max_step_s": 0.2}, lambda p, ok: (p.step_s * p.power_w)[ok]),
         ({"time_weight": 1.0}, lambda p, ok: p.step_s),
         ({"time_weight": 0.0}, lambda p, ok: p.step_s * p.power_w),
     ],
@@ -160,7 +160,7 @@ def test_each_aim_gets_what_it_asks_for(path, capsys, aim, best):
     told = chosen(path, capsys, confidence=0.5, **aim)
 
     predictions = _read(path).predictions
-    allowed = predictions.step_s <= aim.get("deadline_s", np.inf)
+    allowed = predictions.step_s <= aim.get("max_step_s", np.inf)
     row = told["chosen"]
     value = row["step_s"]["value"] if aim.get("time_weight") == 1.0 else row["energy_j"]["value"]
     assert value == pytest.approx(best(predictions, allowed).min())
@@ -191,7 +191,7 @@ def test_the_mode_is_told_in_the_units_of_the_boards_files(path, capsys):
 
 
 def test_the_choice_is_printed_beside_maxn(path, capsys):
-    choose(path, power_w=20.0)
+    choose(path, max_power_w=20.0)
 
     said = capsys.readouterr().out
     for word in ("Fastest", "chosen", "MAXN", "difference", "84 %", "calibrated", "GPU MAX_FREQ", "CPU_ONLINE"):
@@ -202,7 +202,7 @@ def test_a_limit_that_no_mode_keeps_fails_and_says_the_least_there_is(path, caps
     least_w = float(_read(path).predictions.power_w.min())
 
     with pytest.raises(FedgeError, match="no mode keeps 3 W with 84 % confidence; the nearest is 2c/") as error:
-        choose(path, power_w=3.0)
+        choose(path, max_power_w=3.0)
 
     assert not isinstance(error.value, BadInput)
     assert f"{least_w:.3g} W" in str(error.value)
@@ -213,7 +213,7 @@ def test_a_limit_that_no_mode_keeps_fails_and_says_the_least_there_is(path, caps
 
 def test_json_tells_an_infeasible_choice_too(path, capsys):
     with pytest.raises(FedgeError):
-        choose(path, deadline_s=0.01, as_json=True)
+        choose(path, max_step_s=0.01, as_json=True)
 
     assert json.loads(capsys.readouterr().out)["feasible"] is False
 
@@ -222,19 +222,19 @@ def test_json_tells_an_infeasible_choice_too(path, capsys):
     ("aim", "words"),
     [
         ({}, "got no objective; exactly one of --max-power-w, --max-step-s, --time-weight, --knee"),
-        ({"power_w": 20.0, "knee": True}, "got --max-power-w and --knee; exactly one"),
-        ({"power_w": 0.0}, "--max-power-w: got 0; watts, above 0"),
-        ({"power_w": -5.0}, "--max-power-w: got -5"),
-        ({"power_w": math.nan}, "--max-power-w: got nan"),
-        ({"deadline_s": math.inf}, "--max-step-s: got inf; seconds, above 0"),
-        ({"power_w": 20_000.0}, "--max-power-w: got 20000 W; .* were these milliwatts"),
-        ({"power_w": 0.02}, "--max-power-w: got 0.02 W; .* all modes draw at least"),
-        ({"deadline_s": 200.0}, "--max-step-s: got 200 s; .* were these milliseconds"),
-        ({"deadline_s": 1e-6}, "--max-step-s: got 1e-06 s"),
+        ({"max_power_w": 20.0, "knee": True}, "got --max-power-w and --knee; exactly one"),
+        ({"max_power_w": 0.0}, "--max-power-w: got 0; watts, above 0"),
+        ({"max_power_w": -5.0}, "--max-power-w: got -5"),
+        ({"max_power_w": math.nan}, "--max-power-w: got nan"),
+        ({"max_step_s": math.inf}, "--max-step-s: got inf; seconds, above 0"),
+        ({"max_power_w": 20_000.0}, "--max-power-w: got 20000 W; .* were these milliwatts"),
+        ({"max_power_w": 0.02}, "--max-power-w: got 0.02 W; .* all modes draw at least"),
+        ({"max_step_s": 200.0}, "--max-step-s: got 200 s; .* were these milliseconds"),
+        ({"max_step_s": 1e-6}, "--max-step-s: got 1e-06 s"),
         ({"time_weight": 1.5}, "--time-weight: got 1.5; a number from 0"),
         ({"time_weight": math.nan}, "--time-weight: got nan"),
-        ({"power_w": 20.0, "confidence": 84.0}, "--confidence: got 84; a share between 0 and 1, such as 0.84"),
-        ({"power_w": 20.0, "confidence": 0.0}, "--confidence: got 0; "),
+        ({"max_power_w": 20.0, "confidence": 84.0}, "--confidence: got 84; a share between 0 and 1, such as 0.84"),
+        ({"max_power_w": 20.0, "confidence": 0.0}, "--confidence: got 0; "),
         ({"knee": True, "confidence": math.nan}, "--confidence: got nan"),
     ],
 )

@@ -112,14 +112,14 @@ def write_tables(folder: Path) -> Path:
 
 def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path: Path) -> None:
     folder = write_tables(tmp_path)
-    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", batch_size=16, tables=folder))
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", batch_size=16, profiles=folder))
     lines, network = compute_rooflines(TRUTH, found.basis.modes, 35.0), find_known_network(RESNET)
     assert network is not None
     truth = compute_batch_times(lines, build_roofline_batch(network, 16)).total_s
     assert float(np.median(np.abs(found.batch_times.total_s / truth - 1))) < 0.02
     assert len(found.basis.modes) == len(modes())
     assert f"{RESNET} at batch 1/8/32" in found.basis.constants.source
-    assert analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=folder.parent)).basis.constants.source
+    assert analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=folder.parent)).basis.constants.source
 
 
 def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) ->
         (RooflineOptions(RESNET, "agx-orin", mode="fastest"), "got 'fastest'; MAXN, MODE_15W"),
         (RooflineOptions(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
         (RooflineOptions(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
-        (RooflineOptions(RESNET, "agx-orin", tables=Path("no-such-folder")), "--profiles"),
+        (RooflineOptions(RESNET, "agx-orin", profiles=Path("no-such-folder")), "--profiles"),
         (RooflineOptions("no-network", "agx-orin"), "no-network"),
     ],
 )
@@ -157,11 +157,11 @@ def test_what_cannot_be_meant_is_one_line(asked: RooflineOptions, message: str) 
 
 def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no table"):
-        analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=tmp_path))
+        analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=tmp_path))
     folder = write_tables(tmp_path)
     (folder / f"{RESNET}.csv").rename(folder / "unknown.csv")
     with pytest.raises(BadInput, match="named after a workload"):
-        analyse_roofline(RooflineOptions(RESNET, "agx-orin", tables=folder))
+        analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=folder))
 
 
 def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

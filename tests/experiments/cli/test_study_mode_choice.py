@@ -78,9 +78,9 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ratios": (0.5,)}, "--deadline-ratio: got 0.5; a finite number of at least 1"),
-        ({"ratios": (float("nan"),)}, "--deadline-ratio: got nan"),
-        ({"ratios": (2.0, 2.0)}, "each ratio once"),
+        ({"deadline_ratios": (0.5,)}, "--deadline-ratio: got 0.5; a finite number of at least 1"),
+        ({"deadline_ratios": (float("nan"),)}, "--deadline-ratio: got nan"),
+        ({"deadline_ratios": (2.0, 2.0)}, "each ratio once"),
         ({"policies": "fedge,"}, "--policies: got 'fedge,'"),
         ({"policies": "lucky"}, "'lucky'"),
         ({"table": Path("gone.csv")}, "gone.csv: got no such file"),

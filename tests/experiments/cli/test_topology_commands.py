@@ -78,7 +78,7 @@ def test_without_a_limit_memory_is_a_share_of_the_boards() -> None:
 
 
 def test_variants_that_are_the_same_network_are_listed_once() -> None:
-    answer = _answer(replace(ASKED, model="digits-cnn", input_shape=None, max_memory_mb=5000.0, variants=50))
+    answer = _answer(replace(ASKED, network="digits-cnn", input_shape=None, max_memory_mb=5000.0, variants=50))
     plans = [one.variant.plan for one in answer.variants]
     assert 1 < len(plans) < 50
     assert all(a != b for i, a in enumerate(plans) for b in plans[:i])
@@ -126,15 +126,15 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
         ({"max_step_s": 1e-4}, "--max-step-s: got 0.0001 s; with"),
         ({"max_memory_mb": 0.0}, "above 0"),
         ({"max_step_s": -1.0}, "above 0"),
-        ({"model": "no-such-net"}, "NETWORK"),
-        ({"device": "no-such-board"}, "--board"),
-        ({"method": "magic"}, "l1, l2, random"),
+        ({"network": "no-such-net"}, "NETWORK"),
+        ({"board": "no-such-board"}, "--board"),
+        ({"ranking": "magic"}, "l1, l2, random"),
         ({"batch_size": 0}, "--batch-size"),
         ({"round_to": 0}, "--round-to"),
         ({"variants": 0}, "--variants"),
         ({"variants": 1000}, "50 at most"),
         ({"confidence": 1.0}, "--confidence"),
-        ({"seed": -1, "method": "random"}, "--seed"),
+        ({"seed": -1, "ranking": "random"}, "--seed"),
         ({"input_shape": "3y8"}, "--input-shape"),
         ({"input_shape": "5x64x64"}, "--input-shape"),
     ],

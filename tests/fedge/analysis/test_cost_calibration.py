@@ -37,7 +37,7 @@ def _write(path: Path, seed: int, sizes: tuple[int, ...] = (16,)) -> Path:
 def test_every_table_gets_a_file_and_a_row(tmp_path):
     tables = [_write(tmp_path / "my-board" / "train" / f"net{i}.csv", i) for i in (1, 2)]
 
-    results = calibrate_tables(tables, out=tmp_path / "out")
+    results = calibrate_tables(tables, folder=tmp_path / "out")
 
     assert [Path(r.written or "").name for r in results] == ["my-board--net1.yaml", "my-board--net2.yaml"]
     assert all(r.time_mape < 0.005 and r.power_mape < 0.005 and r.rows == len(grid()) for r in results)
@@ -54,7 +54,7 @@ def test_the_outcome_is_a_table_and_json(tmp_path):
 
 
 def test_a_folder_name_of_the_tables_becomes_the_catalogues(tmp_path):
-    (result,) = calibrate_tables([_write(tmp_path / "agx-orin" / "train" / "n.csv", 4)], out=tmp_path, maxn=MAXN)
+    (result,) = calibrate_tables([_write(tmp_path / "agx-orin" / "train" / "n.csv", 4)], folder=tmp_path, maxn=MAXN)
 
     assert result.device == "agx-orin-64gb"
     assert read_profile(tmp_path / "agx-orin-64gb--n.yaml").device == "agx-orin-64gb"
@@ -77,14 +77,14 @@ def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path)
     tables = [_write(tmp_path / folder / "b" / "train" / "n.csv", 1) for folder in ("x", "y")]
 
     with pytest.raises(BadInput, match=r"two tables for b--n\.yaml"):
-        calibrate_tables(tables, out=tmp_path / "out")
+        calibrate_tables(tables, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path):
     table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4, 16))
 
-    results = calibrate_tables([table], out=tmp_path / "out")
+    results = calibrate_tables([table], folder=tmp_path / "out")
 
     assert [(r.kind, r.batch_size) for r in results] == [("infer", 1), ("infer", 4), ("infer", 16)]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -101,7 +101,7 @@ def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path):
 def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path):
     table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4))
 
-    (result,) = calibrate_tables([table], batch_size=4, out=tmp_path / "out")
+    (result,) = calibrate_tables([table], batch_size=4, folder=tmp_path / "out")
 
     assert Path(result.written or "").name == "my-board--net--b4.yaml"
 
@@ -109,17 +109,17 @@ def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path):
 def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path):
     table = _write(tmp_path / "net.csv", 1, (1, 4))
 
-    assert [r.kind for r in calibrate_tables([table], device="b", kind="infer")] == ["infer", "infer"]
+    assert [r.kind for r in calibrate_tables([table], board="b", kind="infer")] == ["infer", "infer"]
     with pytest.raises(BadInput, match="choose one with --batch-size"):
-        calibrate_tables([table], device="b", kind="train")
+        calibrate_tables([table], board="b", kind="train")
     with pytest.raises(BadInput, match="choose one with --batch-size"):
-        calibrate_tables([table], device="b")
+        calibrate_tables([table], board="b")
 
 
 def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path):
     tables = [_write(tmp_path / "b" / kind / "net.csv", 1) for kind in ("train", "infer")]
 
-    results = calibrate_tables(tables, out=tmp_path / "out")
+    results = calibrate_tables(tables, folder=tmp_path / "out")
 
     assert [Path(r.written or "").name for r in results] == ["b--net.yaml", "b--net--b16.yaml"]
 
@@ -130,5 +130,5 @@ def test_a_batch_size_with_too_few_modes_is_named(tmp_path):
     table.write_text("\n".join(lines[: len(grid()) + 6]), encoding="utf-8")
 
     with pytest.raises(BadInput, match="5 power modes at batch size 4; at least 20"):
-        calibrate_tables([table], out=tmp_path / "out")
+        calibrate_tables([table], folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()

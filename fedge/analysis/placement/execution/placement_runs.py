@@ -128,17 +128,17 @@ class PlacementRunOptions:
     """The request of a measurement.
 
     Attributes:
-        model: The network, as ``load_network_cost`` takes it.
+        network: The network, as ``load_network_cost`` takes it.
         instances: Placements to run, as ``parse_placement`` reads them; by default a sweep.
-        batches: Batch sizes of the sweep, separated by commas.
-        most: Largest number of instances in a placement of the sweep.
+        batch_sizes: Batch sizes of the sweep, separated by commas.
+        together: Largest number of instances in a placement of the sweep.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
     """
 
-    model: str
+    network: str
     instances: tuple[str, ...] = ()
-    batches: str = "1,4,16"
-    most: int = 2
+    batch_sizes: str = "1,4,16"
+    together: int = 2
     seconds: float = 5.0
     sensor: str | None = None
     input_shape: str | None = None
@@ -166,14 +166,14 @@ def plan_placement_runs(options: PlacementRunOptions) -> PlacementRunPlan:
     """
     if not math.isfinite(options.seconds):
         raise BadInput("--seconds", f"{options.seconds:g}", "a number of seconds")
-    runtimes, sizes = list_host_runtimes(), parse_batch_sizes(options.batches)
+    runtimes, sizes = list_host_runtimes(), parse_batch_sizes(options.batch_sizes)
     runnable = [
         key
         for key, library in find_usable_libraries(runtimes).items()
-        if not (library == TORCH and options.model.endswith(".onnx"))
+        if not (library == TORCH and options.network.endswith(".onnx"))
     ]
     given = [parse_placement(text) for text in options.instances]
-    placements = given or list_placements(runnable, sizes, options.most)
+    placements = given or list_placements(runnable, sizes, options.together)
     for one in placements:
         check_runnable(one, runtimes)
     if not 1 <= len(placements) <= MAX_PLACEMENTS:
@@ -193,11 +193,11 @@ def run_placements(
         RunFailed: If an instance fails.
     """
     options = plan.options
-    network = load_network_cost(options.model, parse_input_shape(options.input_shape))
+    network = load_network_cost(options.network, parse_input_shape(options.input_shape))
     sizes = _list_exported_sizes(plan)
     runs = []
     with tempfile.TemporaryDirectory(prefix="fedge-place-") as folder, _open_power_reader(options.sensor) as read_w:
-        source = prepare_model_source(options.model, network.input_shape, sizes, Path(folder) if sizes else None)
+        source = prepare_model_source(options.network, network.input_shape, sizes, Path(folder) if sizes else None)
         for placement in plan.placements:
             runs.append(measure_placement(placement, plan.runtimes, source, options.seconds, read_w=read_w))
             report_placement(str(placement))

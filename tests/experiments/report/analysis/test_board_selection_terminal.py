@@ -13,7 +13,7 @@ from fedge.client.memory_scaling import estimate_usable_mb
 @pytest.fixture(scope="module")
 def selection() -> BoardSelection:
     """Boards of which some have too little memory, and some are too slow."""
-    options = BoardSelectionOptions("resnet50", batch_size=64, by="energy", limits=BoardLimits(15.0, 3000.0))
+    options = BoardSelectionOptions("resnet50", batch_size=64, objective="energy", limits=BoardLimits(15.0, 3000.0))
     return select_board(options, estimate_usable_mb)
 
 
