@@ -20,7 +20,7 @@ from experiments.run_results import Run, RunComparison, to_frame
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import build_experiment, find_experiment_file
 from fedge.child_processes import limit_to_one_thread
-from fedge.errors import BadInput
+from fedge.errors import BadInput, prefix_errors
 from fedge.experiment import Experiment
 from fedge.yaml_files import read_yaml_mapping
 
@@ -81,12 +81,8 @@ def run(
     resolved = launcher.add_tags(resolved, tags)
     experiment_checks.require_libraries(resolved, "fedge.run")
     place = launcher.choose_folder(resolved, None if folder is None else Path(folder), name=name, changes=changes)
-    try:
+    with prefix_errors(str(where)):
         launcher.check_runnable(resolved)
-    except BadInput as error:
-        raise (
-            error if str(where) in error.where else BadInput(f"{where}: {error.where}", error.got, error.right)
-        ) from error
     return _run_shown(launcher.start_run, resolved, place, quiet)
 
 
@@ -134,11 +130,11 @@ def sweep(
 ) -> SweepSummary:
     """Run an experiment with other keys and seeds, as ``fedge sweep`` does; a finished point is not repeated."""
     from experiments.sweeps.point_plan import plan_sweep
-    from experiments.sweeps.sweep_driver import check_sweep, run_sweep
+    from experiments.sweeps.sweep_driver import check_sweep, choose_sweep_folder, run_sweep
 
-    plan = plan_sweep(Path(config))
+    plan = plan_sweep(Path(config), command_output.warn)
     check_sweep(plan)
-    place = Path(folder or launcher.RUNS / f"sweep-{Path(config).stem}")
+    place = choose_sweep_folder(plan.path, None if folder is None else Path(folder))
     with _show_jobs(plan.count, quiet) as report_point:
         return run_sweep(plan, place, jobs, report_point)
 

@@ -39,15 +39,21 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return a function of ``experiments.api``, which is imported at its first use: it needs what fedge provides."""
+    """Return a function of ``experiments.api``, which is imported at its first use: it needs what fedge provides.
+
+    The function raises ``MissingPackage`` where a library of an extra is missing.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'fedge' has no attribute {name!r}")
     import importlib
 
+    from fedge.extras import name_missing
     from fedge.import_path import load_package
 
-    load_package("experiments")
-    return getattr(importlib.import_module("experiments.api"), name)
+    with name_missing(f"fedge.{name}"):
+        load_package("experiments")
+        found = getattr(importlib.import_module("experiments.api"), name)
+    return found if isinstance(found, type) else name_missing(f"fedge.{name}")(found)
 
 
 def __dir__() -> list[str]:

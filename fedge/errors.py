@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,6 +27,17 @@ class BadInput(FedgeError):
     def __init__(self, where: str, got: str, right: str) -> None:
         self.where, self.got, self.right = where, got, right
         super().__init__(f"{where}: got {got}; {right}")
+
+
+@contextmanager
+def prefix_errors(where: str) -> Iterator[None]:
+    """Put a file or a field in front of what a ``BadInput`` of the block names, unless that names it already."""
+    try:
+        yield
+    except BadInput as error:
+        if where in error.where:
+            raise
+        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
 class UnknownName(BadInput):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fedge.errors import FedgeError
 
@@ -62,3 +64,19 @@ def require_modules(what: str, *modules: str) -> None:
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise MissingPackage(describe_missing(what, *missing))
+
+
+@contextmanager
+def name_missing(what: str) -> Iterator[None]:
+    """Tell in one line what ``what`` needs if an import inside the block fails for lack of an extra.
+
+    Raises:
+        MissingPackage: Instead of the ``ModuleNotFoundError``.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in LIBRARIES:
+            raise
+        raise MissingPackage(describe_missing(what, module)) from None

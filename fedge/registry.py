@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,7 +58,7 @@ def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any])
     except FedgeError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        place = find_own_frame(traceback.extract_tb(error.__traceback__))
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         got = f"{name!r}, which failed with {reason} ({Path(place.filename).name}, line {place.lineno})"
         raise BadInput(where, got, right) from error
@@ -66,12 +67,19 @@ def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any])
     return found
 
 
+def find_own_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
+    """Return the last frame in a file of the user's: not one of a library that it called."""
+    libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | {Path(__file__).parent}
+    own = [frame for frame in frames if libraries.isdisjoint(Path(frame.filename).parents)]
+    return (own or frames)[-1]
+
+
 def describe_value(value: object) -> str:
     """Describe a value of the user's code by itself, if that is short, and by its type."""
     text, kind = " ".join(repr(value).split()), type(value).__name__
-    if value is None or len(text) > MAX_VALUE_TEXT:
-        return f"{None if value is None else f'a value of type {kind}'}"
-    return f"{text} ({kind})"
+    if value is None:
+        return "None"
+    return f"{text} ({kind})" if len(text) <= MAX_VALUE_TEXT else f"a value of type {kind}"
 
 
 def split_names(where: str, text: str, right: str) -> tuple[str, ...]:

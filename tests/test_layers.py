@@ -50,6 +50,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """From the bottom up. ``fedge`` itself stands for the package's own ``__init__``."""
 
+UPWARD_BY_NAME = {"fedge": {"experiments", "experiments.api"}}
+"""The one exception: ``import fedge`` offers the functions of ``experiments.api``, by name at their first use."""
+
 PROGRAMS_LAYER = 18
 """The two programs do not know each other."""
 
@@ -242,6 +245,18 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
         if _inside(found.target, library) and not any(_inside(found.module, home) for home in HOMES[library])
     ]
     assert not strays, "\n".join(strays)
+
+
+def test_only_the_functions_of_fedge_are_imported_upwards_by_name() -> None:
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "fedge").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) and node.args else ""
+            if called in {"import_module", "load_package"} and isinstance(node.args[0], ast.Constant):
+                name, module = str(node.args[0].value), _module_name(path)
+                if name.partition(".")[0] in PACKAGES[1:]:
+                    found.setdefault(module, set()).add(name)
+    assert found == UPWARD_BY_NAME
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.backends import launcher
-from experiments.report.run.run_names import flatten_experiment
+from experiments.report.run.run_names import UNTOLD_FIELDS, find_differences
 from experiments.report.run.run_summary import find_budget_end
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import is_locked
@@ -21,10 +21,8 @@ from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import EventRow, RoundRow
 
 RunProgress = Literal["not started", "running", "stopped", "finished"]
-UNLISTED_FIELDS = ("tags", "workload.network.layers", "plugins", "knowledge", "backend", "jobs")
-"""Beginnings of fields that are left out of what differs between runs: they repeat others, or are too long."""
-
-
+UNLISTED_FIELDS = UNTOLD_FIELDS | {"knowledge"}
+"""Keys that are left out of what differs between runs."""
 MAX_KEPT = 512
 """Runs whose files are not read again as long as they do not change; a default that bounds memory."""
 
@@ -75,15 +73,17 @@ def list_runs(folder: Path, tags: Sequence[str] = ()) -> tuple[ListedRun, ...]:
         raise BadInput(str(folder), "no such folder", "a folder with runs, such as the runs/ that `fedge run` makes")
     read = [(path, *_load_experiment(path)) for path in find_run_folders(folder)]
     kept = [(path, one, why) for path, one, why in read if set(tags) <= set(one.tags if one else ())]
-    experiments = [one for _, one, _ in kept if one is not None]
-    found = []
-    for path, experiment, problem in kept:
-        if experiment is None:
-            found.append(ListedRun(path, path.name, problem=problem))
-        else:
-            same = [one for one in experiments if one.name == experiment.name]
-            found.append(_describe_run(path, experiment, dict(_find_differences(experiment, same))))
-    return tuple(found)
+    by_name: dict[str, list[Experiment]] = {}
+    for _, one, _ in kept:
+        if one is not None:
+            by_name.setdefault(one.name, []).append(one)
+    differences = {name: iter(find_differences(same, UNLISTED_FIELDS)) for name, same in by_name.items()}
+    return tuple(
+        ListedRun(path, path.name, problem=problem)
+        if experiment is None
+        else _describe_run(path, experiment, next(differences[experiment.name]))
+        for path, experiment, problem in kept
+    )
 
 
 def _load_experiment(folder: Path) -> tuple[Experiment | None, str]:
@@ -101,17 +101,21 @@ def _load_unchanged(folder: Path, modified_ns: int) -> tuple[Experiment | None, 
 
 def _describe_run(folder: Path, experiment: Experiment, differences: Mapping[str, str]) -> ListedRun:
     made_s = (folder / run_folder.RUN_YAML).stat().st_mtime
+    rounds: tuple[RoundRow, ...] = ()
+    state: RunProgress = "stopped"
+    problem = ""
     try:
-        rounds, problem = _read_unchanged(folder, compute_store_stamp(folder, RoundRow)), ""
-    except BadInput as error:
-        rounds, problem = (), str(error)
+        rounds = _read_unchanged(folder, compute_store_stamp(folder, RoundRow))
+        state = find_state(folder, experiment, rounds)
+    except FedgeError as error:
+        problem = str(error)
     return ListedRun(
         folder,
         folder.name,
         experiment=experiment.name,
         tags=experiment.tags,
         differences=differences,
-        state=find_state(folder, experiment, rounds),
+        state=state,
         rounds=len(rounds),
         planned=experiment.rounds,
         accuracy=next((row.accuracy for row in reversed(rounds) if row.accuracy is not None), None),
@@ -125,14 +129,6 @@ def _describe_run(folder: Path, experiment: Experiment, differences: Mapping[str
 def _read_unchanged(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> tuple[RoundRow, ...]:
     """Read the rounds of a run once, until its store changes."""
     return tuple(read_rows(folder, RoundRow))
-
-
-def _find_differences(experiment: Experiment, others: Sequence[Experiment]) -> Iterator[tuple[str, str]]:
-    """Yield the fields in which runs differ, with the values of one of them; a field that it has not is left out."""
-    flat = [dict(flatten_experiment(one)) for one in others]
-    for key, value in flatten_experiment(experiment):
-        if not key.startswith(UNLISTED_FIELDS) and any(one.get(key) != value for one in flat):
-            yield key, str(value)
 
 
 def find_state(folder: Path, experiment: Experiment, rounds: Sequence[RoundRow] | None = None) -> RunProgress:

@@ -16,7 +16,7 @@ import typer
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
 from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import RunFailed, prefix_errors
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
@@ -118,7 +118,7 @@ def start_run(
 
     experiment = launcher.add_tags(experiment, tags)
     folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
-    with _prefix_errors(config):
+    with prefix_errors(str(config)):
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
@@ -164,7 +164,7 @@ def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None
     from experiments.backends import launcher
 
     experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
-    with _prefix_errors(folder / run_folder.RUN_YAML):
+    with prefix_errors(str(folder / run_folder.RUN_YAML)):
         launcher.check_runnable(experiment)
     with _mirror_to_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
         _launch(launcher.continue_run, experiment=mirrored, folder=folder.resolve(), console=console, as_json=as_json)
@@ -303,17 +303,6 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
-
-
-@contextmanager
-def _prefix_errors(config: Path) -> Iterator[None]:
-    """Prefix the field of an error with the file's name."""
-    try:
-        yield
-    except BadInput as error:
-        if str(config) in error.where:
-            raise
-        raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
 
 
 def interrupt_on_sigterm() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs
-from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress
+from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress, warn
 from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
 from fedge.errors import BadInput, RunFailed
 
@@ -47,7 +47,9 @@ def sweep(
     Example: fedge sweep experiments/configs/policies-sweep.yaml --jobs 2
     """
     port = ray_dashboard_port or 0 if ray_dashboard or ray_dashboard_port else None
-    folder = out or Path("runs") / f"sweep-{config.stem}"
+    from experiments.sweeps.sweep_driver import choose_sweep_folder
+
+    folder = choose_sweep_folder(config, out)
     if dry_run:
         _print_sweep_plan(config, folder, as_json)
     else:
@@ -58,7 +60,7 @@ def _print_sweep_plan(config: Path, folder: Path, as_json: bool) -> None:
     from experiments.sweeps.point_plan import plan_sweep
     from experiments.sweeps.sweep_driver import check_sweep
 
-    plan = plan_sweep(config)
+    plan = plan_sweep(config, warn)
     check_sweep(plan)
     print_plan({"sweep": config.stem, "points": plan.count, "folder": str(folder)}, as_json)
 
@@ -87,7 +89,7 @@ def start_sweep(
     from fedge.atomic_files import write_text
     from fedge.telemetry import run_folder
 
-    plan = plan_sweep(config)
+    plan = plan_sweep(config, warn)
     check_sweep(plan)
     if folder.exists() and not folder.is_dir():
         raise BadInput("--out", str(folder), "a folder that is new or holds this sweep")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from fedge.devices.board_kinds import (
     build_link,
     load_references,
 )
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName, prefix_errors
 from fedge.experiment import (
     AvailabilitySpec,
     Experiment,
@@ -238,11 +237,11 @@ def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None
     else:
         table = truth.removeprefix(TABLE_PREFIX)
         _check_workload(table, board.entry, workload.cost, f"{where}.truth")
-        with _prefix_errors(f"{where}.truth"):
+        with prefix_errors(f"{where}.truth"):
             kind = build_kind(board, workload)
             _check_knobs(table, kind.average.modes, kind.spec)
     for place, path in enumerate(board.entry.references):
-        with _prefix_errors(f"{where}.references[{place}]"):
+        with prefix_errors(f"{where}.references[{place}]"):
             entry = describe_reference(Path(path), board, identify_client(experiment, board))
             rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
             _check_knobs(path, stack_modes(rows), kind.spec)
@@ -254,15 +253,6 @@ def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> Non
         key = "workload.cost" if entry.cost is None else where.replace("[", ".").replace("].truth", ".cost")
         right = f"a table of {priced}, or --set {key}={named}: the priors leave out the workload that is named"
         raise BadInput(where, f"a table of {named}", right)
-
-
-@contextmanager
-def _prefix_errors(where: str) -> Iterator[None]:
-    """Put the field in front of the file in a ``BadInput`` raised inside the block."""
-    try:
-        yield
-    except BadInput as error:
-        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
 def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
@@ -384,7 +374,7 @@ def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) ->
         return
     if spec.on_s is not None or spec.off_s is not None:
         raise BadInput(f"{where}.trace", repr(spec.trace), "a trace, or on_s and off_s, not both")
-    with _prefix_errors(f"{where}.trace"):
+    with prefix_errors(f"{where}.trace"):
         traced = read_availability_trace(Path(spec.trace))
         absent = [name for name in names if name not in traced]
         if absent:

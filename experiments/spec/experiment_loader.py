@@ -58,7 +58,6 @@ OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision",
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 OWN_METRIC = re.compile(r"^def metric\(", re.MULTILINE)
 """What a task file has if its figure of merit is its own."""
-"""Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",

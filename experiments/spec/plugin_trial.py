@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments.spec.user_plugins import import_apart
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.decisions.policies import POLICIES, load_policy
@@ -20,6 +21,8 @@ TRIAL_STEPS, TRIAL_LINK_S, TRIAL_SAMPLES = 10, 1.0, 100
 def try_own_functions(experiment: Experiment) -> None:
     """Call the user's own policy and selector with what the first round would give them.
 
+    Copies of their modules are called, so that a counter in a module starts the run as its file says.
+
     Raises:
         BadInput: In one line, if one of them fails or returns something that a round cannot use.
     """
@@ -27,6 +30,12 @@ def try_own_functions(experiment: Experiment) -> None:
     own_policy = policy.name not in POLICIES and not policy.name.startswith("preset:")
     if not own_policy and selection.name in SELECTORS:
         return
+    with import_apart(experiment.plugins):
+        _call_own_functions(experiment, own_policy)
+
+
+def _call_own_functions(experiment: Experiment, own_policy: bool) -> None:
+    policy, selection = experiment.policy, experiment.selection
     boards = list_boards(experiment)
     predictions, spec, front = _predict_first_round(experiment, boards[0])
     if own_policy:

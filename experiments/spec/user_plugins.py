@@ -6,13 +6,17 @@ import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.import_path import append_folder
+from fedge.import_path import ROOT, append_folder
 
+OWN_PACKAGES = frozenset(ROOT / name for name in ("fedge", "clients", "server", "experiments"))
+"""Every process of a run has them: for a plug-in in the root of a checkout they are no neighbours."""
 _modified_ns: dict[Path, int] = {}
 """When a plug-in's file had last been changed at its import, in ns: a notebook may change it between two runs."""
 
@@ -46,6 +50,8 @@ def _find_neighbours(source: Path) -> Iterator[Path]:
             continue  # its import says what is wrong
         for name in _list_imported_names(tree):
             module, package = source.with_name(f"{name}.py"), source.with_name(name)
+            if package.resolve() in OWN_PACKAGES:
+                continue
             if package.is_dir() and any(package.glob("*.py")):
                 yield package
             elif module.is_file():
@@ -87,6 +93,23 @@ def import_plugins(experiment: Experiment) -> None:
             raise BadInput(where, plugin, f"a Python file that can be imported ({format_error(error)})") from error
 
 
+@contextmanager
+def import_apart(plugins: Sequence[str]) -> Iterator[None]:
+    """Let Python import the plug-ins anew inside the block: calls there leave the run's modules as they are."""
+    stems = {file.stem for file in list_plugin_files(plugins)}
+    kept = _pop_modules(stems)
+    try:
+        yield
+    finally:
+        _pop_modules(stems)
+        sys.modules.update(kept)
+
+
+def _pop_modules(stems: Collection[str]) -> dict[str, ModuleType]:
+    """Forget the modules of these top-level names, and return them."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in stems}
+
+
 def _is_found(file: Path) -> bool:
     """Return whether Python finds this module or package by its name."""
     spec = importlib.util.find_spec(file.stem)
@@ -98,9 +121,7 @@ def _forget_changed(files: Sequence[Path]) -> None:
     """Let Python import all files anew if one of them was changed since its import in this process."""
     times = {file: max(one.stat().st_mtime_ns for one in (file, *file.rglob("*.py"))) for file in files}
     if any(_modified_ns.get(file, time) != time for file, time in times.items()):
-        stems = {file.stem for file in files}
-        for name in [name for name in sys.modules if name.partition(".")[0] in stems]:
-            del sys.modules[name]
+        _pop_modules({file.stem for file in files})
         importlib.invalidate_caches()
     _modified_ns.update(times)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from experiments.spec.experiment_loader import NAME_ONLY_FIELDS, NAME_ONLY_LISTS, extract_record
@@ -156,13 +157,11 @@ def _first_paragraph(record: type[BaseModel]) -> str:
 
 
 def _list_records(record: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    found = {record: None}
-    for one in list(found):
-        for field in one.model_fields.values():
-            inner = extract_record(field.annotation)
-            if inner is not None and inner is not record:
-                found |= dict.fromkeys(_list_records(inner))
-    yield from found
+    yield record
+    for field in record.model_fields.values():
+        inner = extract_record(field.annotation)
+        if inner is not None and inner is not record:
+            yield from _list_records(inner)
 
 
 def describe_keys(record: type[BaseModel], place: str = "") -> Iterator[KeyDescription]:
@@ -217,8 +216,8 @@ def _format_value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
+    if isinstance(value, float):  # as YAML reads a number: 1e+06 would be text
+        return str(yaml.safe_dump(value)).split()[0].removesuffix(".0")
     if isinstance(value, list):
         return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, dict):

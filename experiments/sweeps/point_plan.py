@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,16 +90,24 @@ class SweepPlan:
         return len(self.spec.seeds) * (len(self.variants) if sampler is None else sampler.trials)
 
 
-def plan_sweep(path: Path) -> SweepPlan:
+def plan_sweep(path: Path, note: Callable[[str], None] = lambda _: None) -> SweepPlan:
     """Read a sweep's file and resolve the experiments of all its variants; of a sampler's, those at the ends.
+
+    Args:
+        path: The sweep's file.
+        note: Called once with each sentence on what the variants remove from the experiment.
 
     Raises:
         BadInput: For the first error in the file, or in the experiment of a variant.
     """
     spec = read_sweep(path)
+    notes: dict[str, None] = {}
+    settings = _list_settings(spec) if spec.sampler is None else _list_ends(spec.sampler.space)
+    variants = tuple(build_variant(path, spec, values, notes.setdefault) for values in settings)
+    for text in notes:
+        note(text)
     if spec.sampler is not None:
-        return SweepPlan(path, spec, tuple(build_variant(path, spec, ends) for ends in _list_ends(spec.sampler.space)))
-    variants = tuple(build_variant(path, spec, values) for values in _list_settings(spec))
+        return SweepPlan(path, spec, variants)
     for kind, texts in {
         "the same name": [one.label for one in variants],
         "the same experiment": [one.identity for one in variants],
@@ -125,13 +133,16 @@ def _list_ends(space: Mapping[str, DimensionSpec]) -> Iterator[Mapping[str, Any]
         yield {key: values[min(place, len(values) - 1)] for key, values in ends.items()}
 
 
-def build_variant(path: Path, spec: SweepSpec, values: Mapping[str, Any]) -> ExperimentVariant:
+def build_variant(
+    path: Path, spec: SweepSpec, values: Mapping[str, Any], note: Callable[[str], None] = lambda _: None
+) -> ExperimentVariant:
     """Resolve the experiment with these values.
 
     Args:
         path: The sweep's file.
         spec: Its content.
         values: Values by key.
+        note: Called with a sentence on what a value removes.
 
     Raises:
         BadInput: If the experiment is invalid with them.
@@ -140,7 +151,7 @@ def build_variant(path: Path, spec: SweepSpec, values: Mapping[str, Any]) -> Exp
     overrides = tuple(f"{key}={_to_yaml(value)}" for key, value in {**spec.overrides, **values}.items())
     fixed = ("backend=local", "knowledge=none", f"seed={spec.seeds[0]}")
     try:
-        experiment = load_experiment(path.parent / spec.experiment, (*overrides, *fixed))
+        experiment = load_experiment(path.parent / spec.experiment, (*overrides, *fixed), note)
     except BadInput as error:
         raise BadInput(f"{path}: {label}: {error.where.removeprefix('--set ')}", error.got, error.right) from error
     return ExperimentVariant(label, overrides, experiment)

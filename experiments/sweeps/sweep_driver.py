@@ -10,6 +10,7 @@ from pathlib import Path
 
 from experiments.backends import launcher
 from experiments.report.run.run_summary import summarise_run
+from experiments.spec import experiment_checks
 from experiments.sweeps.optuna_search import check_optuna, propose_variants
 from experiments.sweeps.point_folders import (
     POINTS,
@@ -83,14 +84,21 @@ class _SweepState:
         return choose(known, key=known.__getitem__) if known else None
 
 
+def choose_sweep_folder(config: Path, folder: Path | None) -> Path:
+    """Return the folder of a sweep's file: the given one, or one in ``runs``."""
+    return launcher.RUNS / f"sweep-{config.stem}" if folder is None else folder
+
+
 def check_sweep(plan: SweepPlan) -> None:
     """Check everything that can be known before the first point runs.
 
     Raises:
         BadInput: For the first variant that cannot run, an unknown figure, or a sampler that is not installed.
+        MissingPackage: If a variant needs a library that is not installed.
     """
     check_optuna(plan)
     for variant in plan.variants:
+        experiment_checks.require_libraries(variant.experiment, "fedge sweep")
         try:
             launcher.check_runnable(variant.experiment)
         except BadInput as error:

@@ -164,7 +164,7 @@ class ProfileOptions:
         settings: Settings file of the local board; None for its own.
         max_mode_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
         budget_s: Seconds of board time after which no further mode is begun; None for no limit.
-        kind: Kind of step; emulated boards only infer.
+        kind: Kind of step; only emulated boards infer.
         input_shape: Shape of one sample of the user's own network, as ``3x224x224``; emulated boards only.
     """
 

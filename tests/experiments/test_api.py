@@ -120,6 +120,13 @@ def test_a_wrong_override_is_one_line_that_names_it(override: dict[str, object],
     assert str(refused.value).startswith(message)
 
 
+def test_options_that_an_override_drops_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"fleet": ["nano"], "policy": {"name": "least-energy", "max_slowdown": 1.2}}
+    with pytest.raises(BadInput, match="--name"):
+        fedge.run(given, policy__name="maxn", backend="local", name="a/b")
+    assert "max_slowdown" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import fedge
 from fedge.extras import LIBRARIES, MissingPackage, require_modules
 
 
@@ -17,6 +18,13 @@ def test_a_command_names_every_library_that_it_lacks_and_one_command_for_all(mon
         require_modules("fedge run", "nowhere_a", "nowhere_b")
 
     assert str(caught.value) == "fedge run needs Flower and PyTorch: pip install 'fedge[sim,train]'"
+
+
+def test_a_function_in_python_names_the_library_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(MissingPackage, match=r"^fedge.to_table needs PyArrow: pip install 'fedge\[report\]'$"):
+        fedge.to_table([{"a": 1}])
 
 
 def test_nothing_is_imported_to_see_that_it_is_there() -> None:

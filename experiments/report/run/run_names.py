@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from fedge.experiment import Experiment
 
 UNTOLD_FIELDS = frozenset({"backend", "backend_options", "exporters", "jobs", "name", "plugins", "superlink", "tags"})
 """Fields that say where a run runs or what is called, not what it does."""
+NETWORK_LAYERS = "workload.network.layers"
+"""Beginning of fields that repeat the network, at length."""
 MAX_PART_LENGTH = 24
 """Longest part of a folder's name, in characters."""
 MAX_NAME_FIELDS = 3
@@ -91,21 +93,38 @@ def _describe_differences(experiments: Sequence[Experiment]) -> list[str]:
     """Describe each experiment by the fields in which they differ; empty texts if that would be long or ambiguous."""
     if len(experiments) == 1:
         return [experiments[0].policy.name]
-    flat = [{key: str(value) for key, value in flatten_experiment(one) if not _is_label(key)} for one in experiments]
-    keys = [key for key in dict.fromkeys(key for one in flat for key in one) if len({o.get(key) for o in flat}) > 1]
-    keys.sort(key=lambda key: not _is_name(key))
+    found = find_differences(experiments, without=("seed", "tags"))
+    keys = sorted(dict.fromkeys(key for one in found for key in one), key=lambda key: not _is_name(key))
     ends = Counter(key.rpartition(".")[2] for key in keys)
     short = {key: key if "[" in key or ends[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
     names = [
         ", ".join(one[key] if _is_name(key) else f"{short[key]} {one[key]}" for key in keys if key in one) or "the rest"
-        for one in flat
+        for one in found
     ]
     return names if len(set(names)) == len(names) and len(keys) <= MAX_NAME_FIELDS else [""] * len(names)
 
 
-def _is_label(key: str) -> bool:
-    """Return whether a field has no influence on what is compared: the seed, and tags."""
-    return key == "seed" or key.startswith("tags[")
+def find_differences(experiments: Sequence[Experiment], without: Collection[str]) -> list[dict[str, str]]:
+    """Return for each experiment the fields in which they differ, with its values; one that it has not is left out.
+
+    Args:
+        experiments: The experiments.
+        without: Keys of the file that are not compared, with all that is below them.
+    """
+    flat = [dict(_list_fields(one, without)) for one in experiments]
+    values: dict[str, set[str]] = {}
+    for one in flat:
+        for key, value in one.items():
+            values.setdefault(key, set()).add(value)
+    counts = Counter(key for one in flat for key in one)
+    differing = {key for key, found in values.items() if len(found) > 1 or counts[key] < len(flat)}
+    return [{key: value for key, value in one.items() if key in differing} for one in flat]
+
+
+def _list_fields(experiment: Experiment, without: Collection[str]) -> Iterator[tuple[str, str]]:
+    for key, value in flatten_experiment(experiment):
+        if re.split(r"[.\[]", key, maxsplit=1)[0] not in without and not key.startswith(NETWORK_LAYERS):
+            yield key, str(value)
 
 
 def _is_name(key: str) -> bool:

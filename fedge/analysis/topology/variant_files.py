@@ -26,6 +26,7 @@ from fedge.costs.layers import network_record
 from fedge.costs.layers.network_cost import Shape
 from fedge.costs.layers.network_source import VARIANT_FORMAT
 from fedge.errors import BadInput, RunFailed
+from fedge.experiment import VARIANT_FILE
 from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
 from fedge.worker.refusal import Refusal
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-RECORD, WEIGHTS = "variant.json", "weights.safetensors"
+RECORD, WEIGHTS = VARIANT_FILE, "weights.safetensors"
 EXPECTED_FOLDER = "a folder that `fedge topology NETWORK --folder DIR` wrote"
 _SHARES = ("channel_share", "parameter_share", "flop_share")
 NetworkFactory = Callable[[str, Shape], tuple["nn.Module", Shape]]

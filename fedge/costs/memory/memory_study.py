@@ -23,6 +23,7 @@ from fedge.costs.memory.step_terms import (
     compute_time_terms,
 )
 from fedge.errors import BadInput, UnknownName
+from fedge.extras import build_install_command
 from fedge.types import Floats
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegress
     try:
         from sklearn.ensemble import ExtraTreesRegressor
     except ModuleNotFoundError as error:
-        raise BadInput("--methods perf4sight", "no scikit-learn", "install it: pip install scikit-learn") from error
+        raise BadInput("--methods perf4sight", "no scikit-learn", build_install_command("train")) from error
     return ExtraTreesRegressor(FOREST_TREES, random_state=seed, n_jobs=1).fit(features, target)
 
 

@@ -15,7 +15,9 @@ from experiments.cli.runs_list import runs as show_runs
 from experiments.report.run.run_names import describe_changes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
+from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import FileLock
+from fedge.telemetry.store_records import EventRow
 
 EXPERIMENT = Experiment(fleet=(FleetEntry(device="nano"),), name="quickstart")
 
@@ -55,6 +57,18 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(folder: Path) -> Non
     found = {run.name: run.problem for run in list_runs(folder)}
     assert found["balanced"] == ""
     assert "fleet" in found["maxn"]
+
+
+def test_a_run_with_a_damaged_store_does_not_hide_the_others(folder: Path, make_run: Callable[..., Path]) -> None:
+    broken = make_run("broken", events=[EventRow(0.0, 1, None, "note", "text")])
+    experiment = (broken / "run.yaml").read_text(encoding="utf-8")
+    (broken / "run.yaml").write_text(experiment.replace("rounds: 3", "rounds: 9"), encoding="utf-8")
+    (broken / run_folder.MODEL).touch()
+    for file in (broken / run_folder.STORE / "events").iterdir():
+        file.write_bytes(b"damaged")
+    found = {run.name: run.problem for run in list_runs(folder)}
+    assert found.pop("broken")
+    assert set(found.values()) == {""}
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ sys.argv[0] = "fedge"
 main()
 """
 """``fedge`` without the libraries of all extras: a name that is None in ``sys.modules`` cannot be imported."""
+
+SWEEP = "{experiment: exp.yaml, grid: {policy: [maxn, balanced]}}\n"
 
 pytestmark = pytest.mark.slow
 
@@ -74,3 +77,26 @@ def test_doctor_names_the_extra_of_a_backend(tmp_path: Path) -> None:
 
     remedies = {finding["what"]: finding["remedy"] for finding in json.loads(done.stdout)}
     assert remedies["backend local"] == remedies["backend fleet"] == "pip install 'fedge[sim]'"
+
+
+@pytest.mark.parametrize(
+    ("call", "extras"),
+    [
+        ("run('quickstart')", "sim,train"),
+        ("runs()", ""),
+        ("boards()", ""),
+        ("sweep('sweep.yaml')", "sim,train"),
+        ("memory('resnet18', 'tx2')", "train"),
+    ],
+)
+def test_a_function_in_python_names_the_extras_that_it_lacks(call: str, extras: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
+    (tmp_path / "exp.yaml").write_text("{fleet: [nano], backend: local}\n", encoding="utf-8")
+    program = PROGRAM.partition("from experiments")[0] + f"import fedge\nfedge.{call}\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    wanted = (
+        f"fedge.extras.MissingPackage: fedge[ .]{call.partition('(')[0]} needs .*: pip install 'fedge\\[{extras}\\]'"
+    )
+    assert re.fullmatch(wanted, done.stderr.splitlines()[-1]) if extras else done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.spec import user_plugins
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
 from experiments.spec.user_plugins import list_plugin_files
@@ -71,6 +72,19 @@ def test_a_package_beside_a_plugin_belongs_to_it_with_what_it_imports(tmp_path: 
     assert [path.name for path in list_plugin_files([str(tmp_path / "plug.py")])] == ["plug.py", "kit", "far.py"]
 
 
+def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_plugins, "OWN_PACKAGES", {tmp_path / path.name for path in user_plugins.OWN_PACKAGES})
+    for name in ("fedge", "experiments", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "plug.py").write_text(
+        "import experiments.api, tests\nfrom fedge.types import Front\n", encoding="utf-8"
+    )
+    assert [path.name for path in list_plugin_files([str(tmp_path / "plug.py")])] == ["plug.py", "tests"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("local",), ("local", "--jobs", "2"), ("sim",)], ids=" ".join)
 def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder: Path, options: tuple[str, ...]) -> None:
@@ -123,6 +137,7 @@ def refuse(folder: Path, *overrides: str) -> str:
         ("return Decision(spec.maxn.cores, '')", "(int)"),
         ("return Decision(type(spec.maxn)(1, 2.0, 3.0, 4.0), '')", "predictions.modes"),
         ("return predictions.mode[0]", "(my_tools.py, line 5)"),
+        ("import numpy; numpy.linalg.inv(numpy.zeros((2, 2)))", "(my_tools.py, line 5)"),
     ],
 )
 def test_a_policy_that_returns_the_wrong_thing_is_one_line_before_the_run(folder: Path, body: str, named: str) -> None:
@@ -156,3 +171,14 @@ def test_a_plugin_that_changed_between_two_runs_of_a_notebook_is_read_again(fold
     check_experiment(experiment)
     (folder / "my_tools.py").write_text("def lowest(*given):\n    return 'changed'\n", encoding="utf-8")
     assert "'changed'" in refuse(folder)
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_the_trial_of_a_selector_leaves_the_state_of_its_module(folder: Path) -> None:
+    text = (
+        "calls = []\n\n\ndef select(clients, call, rng):\n    from fedge.types import SelectionResult\n\n"
+        "    calls.append(call.round)\n    return SelectionResult((clients[0].board,))\n"
+    )
+    (folder / "my_tools.py").write_text(FILES["my_tools.py"] + text, encoding="utf-8")
+    check_experiment(load_experiment(folder / "exp.yaml", ["selection.name=my_tools:select"]))
+    assert sys.modules["my_tools"].calls == []

@@ -94,3 +94,18 @@ def test_a_record_that_holds_itself_is_described_once() -> None:
         inner: Chain | None = None
 
     assert [one.key for one in describe_keys(Chain)] == ["inner"]
+
+
+@pytest.mark.parametrize("value", [1e6, 1e-6, 1e20, 0.1, 2.0])
+def test_a_default_is_shown_as_yaml_reads_it(value: float) -> None:
+    class Holder(BaseModel):
+        """A holder.
+
+        Attributes:
+            number: A number.
+        """
+
+        number: float = value
+
+    (described,) = describe_keys(Holder)
+    assert yaml.safe_load(str(described.default)) == value

@@ -153,3 +153,13 @@ def test_a_mistake_is_told_with_file_field_and_remedy(write_sweep, keys: dict[st
 def test_an_experiment_that_is_not_there_is_told(write_sweep) -> None:
     with pytest.raises(BadInput, match=r"sweep.yaml: rounds 1: .*missing.yaml: got a file that cannot be read"):
         plan_sweep(write_sweep(experiment="missing.yaml", grid={"rounds": [1]}))
+
+
+def test_what_the_variants_drop_of_the_file_is_told_once(write_sweep) -> None:
+    path = write_sweep(grid={"policy.name": ["maxn", "balanced"], "rounds": [1, 2]})
+    file = path.with_name("small.yaml")
+    policy = {"name": "energy-budget", "budget_j": 1e9}
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "policy": policy}))
+    notes: list[str] = []
+    plan_sweep(path, notes.append)
+    assert ["budget_j" in note for note in notes] == [True, True]
