@@ -147,11 +147,11 @@ def test_on_a_gpu_workstation_power_limits_are_probed_chosen_and_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = FakeCard()
-    install(monkeypatch, FakeNvml([card]))
+    nvml = install(monkeypatch, FakeNvml([card]))
     mod, context = power_mode("least-energy", max_slowdown=2.0), make_own_context(tmp_path)
 
     def train(message: Message, _context: Context) -> Message:
-        weights = train_network(300, lambda _: card.work(0.006))
+        weights = train_network(300, lambda _: nvml.work(card, 0.006))
         metrics = MetricRecord({"num-examples": 8})
         return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message)
 
