@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -84,6 +85,16 @@ class NetworkSpec(_SpecModel):
     mixed: bool = False
     layers: str | None = None
     channels: str | None = None
+
+
+VARIANT_FILE = "variant.json"
+"""Name of the record in the folder of a pruned variant, which the folder names."""
+
+
+def label_network(model: str) -> str:
+    """Return the short name of a MODEL: of a pruned variant that of its folder, which tells what is left."""
+    path = Path(model)
+    return path.parent.name if path.name == VARIANT_FILE and path.parent.name else path.stem
 
 
 class PlacedBatchSpec(_SpecModel):
@@ -271,6 +282,8 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     schedule: ScheduleSpec | None = None
     """Learning rate over the rounds, from ``learning_rate``; None: constant."""
+    metric: str = "accuracy"
+    """Name of the task's figure of merit, as terminal and pages show it."""
     mixed_precision: bool = False
     """Whether steps are computed in half precision where torch considers it safe."""
     memory: MemorySpec = MemorySpec()
@@ -470,6 +483,10 @@ class ExporterSpec(_SpecModel):
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
+WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Form of names that become parts of paths."""
+
+
 class Experiment(_SpecModel):
     """One experiment, fully resolved; the same seed gives the same rows on every backend.
 
@@ -482,7 +499,7 @@ class Experiment(_SpecModel):
         exporters: Additional destinations of the run's rows.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    name: Annotated[str, Field(pattern=WORD)] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet", "flower"] = "sim"
@@ -515,6 +532,8 @@ class Experiment(_SpecModel):
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+    tags: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
+    """Words by which ``fedge runs`` finds the run."""
 
 
 def choose_training_device(experiment: Experiment) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from contracts.launching import Launcher, run_here
 
+from experiments.spec import experiment_loader
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.named_workload import find_named_workload
 from fedge.costs.predicted_tables import build_planning_modes, predict_table
@@ -94,6 +95,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
+    # An experiment named by its name is the shortened one, too.
+    monkeypatch.setattr(experiment_loader, "CONFIGS", tmp_path / "experiments" / "configs")
     return Launcher(monkeypatch, capsys)
 
 

@@ -18,10 +18,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "fedge.types",
         "fedge.errors",
+        "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
         "fedge.phases",
         "fedge.child_processes",
+        "fedge.import_path",
         "fedge.user_catalogue",
         "fedge.yaml_files",
         "fedge",

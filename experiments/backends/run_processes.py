@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from fedge.errors import RunFailed
+from fedge.extras import build_install_command
 
 POLL_S = 0.25
 END_WITHIN_S = 5.0
@@ -37,6 +38,9 @@ SETTINGS = {
     # own.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_prestart_worker_first_driver": "0",
+    # Ray's parts wait longer for each other than 30 s, and its workers are not nice: other programs may be busy.
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_niceness": "0",
     # A single thread everywhere makes results bitwise equal in all backends.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -123,7 +127,7 @@ def spawn(launch: Launch, command: list[str], log: RunLog) -> subprocess.Popen[b
     """
     program = shutil.which(command[0], path=launch.env["PATH"])
     if program is None:
-        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; pip install 'flwr[simulation]'")
+        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; {build_install_command('sim')}")
     with log.path.open("ab") as output:
         process = subprocess.Popen(
             [program, *command[1:]],
@@ -145,14 +149,41 @@ def poll_and_sleep(launch: Launch, seconds: float) -> None:
 
 @contextlib.contextmanager
 def end_processes_on_exit(launch: Launch) -> Iterator[None]:
-    """Terminate all processes of the run when the block ends; SIGTERM and SIGHUP are turned into an exception first."""
-    with _handle_signals({signal.SIGTERM: _exit, signal.SIGHUP: _exit}):
+    """Terminate all processes of the run when the block ends, also if this process is killed inside it.
+
+    SIGTERM and SIGHUP are turned into an exception first.
+    """
+    mark = launch.env[RUN_MARK]
+    with _handle_signals({signal.SIGTERM: _exit, signal.SIGHUP: _exit}), _watch_this_process(mark):
         try:
             yield
         finally:
             # A second Ctrl-C must not interrupt the cleanup, which takes a few seconds at most.
             with _handle_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
-                _end_processes(launch)
+                _end_processes(mark, launch.started)
+
+
+@contextlib.contextmanager
+def _watch_this_process(mark: str) -> Iterator[None]:
+    """Let a process of its own session end the marked processes if this one ends inside the block.
+
+    A parent-death signal would reach the SuperLink alone: its helpers and Ray's programs have sessions of their own.
+    """
+    command = [sys.executable, "-P", "-m", __name__, mark]
+    watch = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,  # closed by the kernel when this process ends, however that happens
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.wait()
+        if watch.stdin is not None:
+            watch.stdin.close()
 
 
 @contextlib.contextmanager
@@ -175,16 +206,16 @@ def _exit(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _end_processes(launch: Launch) -> None:
+def _end_processes(mark: str, started: Collection[subprocess.Popen[bytes]] = ()) -> None:
     """Terminate the run's processes, and kill those that are still alive after five seconds."""
-    mark, deadline = launch.env[RUN_MARK], time.monotonic() + END_WITHIN_S
+    deadline = time.monotonic() + END_WITHIN_S
     # Some of Ray's programs set their title by overwriting their environment, and the mark with it: these are found as
     # descendants. Any marked process may do so at any moment, so the ids of marked ones are remembered as well.
-    family = _find_descendants(_find_run_processes(launch, mark))
-    _send_signal(signal.SIGTERM, _find_run_processes(launch, mark))
-    while _find_run_processes(launch, mark) and time.monotonic() < deadline:
+    family = _find_descendants(_find_run_processes(started, mark))
+    _send_signal(signal.SIGTERM, _find_run_processes(started, mark))
+    while _find_run_processes(started, mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while left := _find_run_processes(launch, mark) | _find_living(family):
+    while left := _find_run_processes(started, mark) | _find_living(family):
         _send_signal(signal.SIGKILL, left)
         time.sleep(0.05)
 
@@ -221,9 +252,9 @@ def _read_birth(folder: Path) -> tuple[int, int] | None:
     return None if state in "ZX" else (int(parent), int(rest[17]))
 
 
-def _find_run_processes(launch: Launch, mark: str) -> set[int]:
+def _find_run_processes(started: Collection[subprocess.Popen[bytes]], mark: str) -> set[int]:
     """Return the run's live processes; without /proc only those started directly, whose helpers end with them."""
-    own = {process.pid for process in launch.started if process.poll() is None}
+    own = {process.pid for process in started if process.poll() is None}
     return own | find_marked_processes(mark)
 
 
@@ -238,3 +269,8 @@ def find_marked_processes(mark: str) -> set[int]:
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 found.add(int(folder.name))
     return found
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    _end_processes(sys.argv[1])

@@ -8,7 +8,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.backends.flower_app import CONNECTION, ConfigValue, run_config_toml
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 START_WITHIN_S = 60.0
 PORT_TRIES = 5
+RAY_TRIES = 3
+RAY_TOO_SLOW = "The current node timed out during startup"
+"""What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
 START_PHASES = {
     "successfully started run": "installing the app",
     "successfully installed": "starting Ray and the clients",
@@ -76,14 +79,23 @@ def simulate(
         begin_phase("starting Flower's SuperLink", announce=True)
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
-        submit(
-            launch,
-            log=open_serverapp_log(launch),
-            config_file=config_file,
-            options=options,
-            check=lambda: _check_alive(superlink, log),
-            phases=START_PHASES,
-        )
+        _submit_patiently(launch, config_file, options, lambda: _check_alive(superlink, log))
+
+
+def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+    """Submit the app, and once more if Ray was too slow to start."""
+    for tries in range(1, RAY_TRIES + 1):
+        log = open_serverapp_log(launch)
+        try:
+            submit(launch, log=log, config_file=config_file, options=options, check=check, phases=START_PHASES)
+        except RunFailed as error:
+            if RAY_TOO_SLOW not in log.text():
+                raise
+            if tries == RAY_TRIES:
+                raise RunFailed(f"Ray did not start within 30 s, {tries} times: this machine is too busy") from error
+            logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
+        else:
+            return
 
 
 def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:

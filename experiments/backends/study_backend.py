@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from experiments.spec.user_plugins import import_plugins
 from fedge.client import emulated
 from fedge.client.emulated import ClientTask
 from fedge.devices.board_kinds import TABLE_PREFIX
@@ -120,7 +121,7 @@ def build_policy(name: str, own: PolicySpec) -> PolicySpec:
 
 
 def _check_strategy(experiment: Experiment, config: Path) -> None:
-    experiment_checks.import_plugins(experiment)
+    import_plugins(experiment)
     try:
         check_synchronous(experiment)
     except BadInput as error:
@@ -158,7 +159,7 @@ def _check_column_experiment(experiment: Experiment) -> None:
 
 def _run_job(job: FleetStudyJob) -> FleetRun:
     """Execute one run; called in a worker process."""
-    experiment_checks.import_plugins(job.experiment)
+    import_plugins(job.experiment)
     if job.engine == "columns":
         return fleet.run_column_study(job.experiment, job.steps)
     return run_study_fleet(job.experiment, fleet.count_board_steps(job.experiment, job.steps))

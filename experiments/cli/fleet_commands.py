@@ -28,11 +28,13 @@ fleet = typer.Typer(
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml next to the playbooks."
+        metavar="FILE",
+        help="The fleet's inventory; by default $FEDGE_INVENTORY, or inventory.yml: in ansible/ of the checkout, "
+        "otherwise here.",
     ),
 ]
 Playbooks = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; the checkout's ansible/ by default.")
+    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; fedge's own by default.")
 ]
 Limit = Annotated[
     str | None,
@@ -183,6 +185,9 @@ def profile(
         float | None,
         typer.Option(min=1.0, help="Limit of the profiling time, in seconds, on every board. The next start goes on."),
     ] = None,
+    limit_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
+    ] = None,
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: BatchSize = None,
@@ -206,6 +211,7 @@ def profile(
     given = {
         "workload": workload,
         "budget-s": budget_s,
+        "limit-s": limit_s,
         "modes": modes,
         "explorer": explorer,
         "batch-size": batch_size,

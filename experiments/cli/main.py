@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -36,12 +36,14 @@ from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import status
+from experiments.cli.runs_list import runs
 from experiments.cli.schema_commands import explain, schema
 from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
 from fedge.errors import BadInput, FedgeError
+from fedge.extras import LIBRARIES, MissingPackage, describe_missing
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -100,6 +102,7 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=RESULTS)(runs)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)
@@ -172,6 +175,18 @@ def doctor(
     Table("doctor", ("what", "usable", "found", "what to do"), rows, title).print(make_console())
 
 
+def _find_command_name(words: Sequence[str]) -> str:
+    """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
+    command, names = typer.main.get_command(app), ["fedge"]
+    for word in words:
+        found = getattr(command, "commands", {}).get(word)
+        if found is None:
+            break
+        command = found
+        names.append(word)
+    return " ".join(names)
+
+
 def main() -> None:
     """Run the console script; invalid input is reported in one line with exit code 2, a failed run with exit code 1."""
     # Before numpy and torch are imported: multi-threaded sums round differently and slow down small ones.
@@ -185,9 +200,18 @@ def main() -> None:
     except BadInput as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(BAD_INPUT)
+    except MissingPackage as error:
+        typer.echo(str(error), err=True)
+        sys.exit(BAD_INPUT)
     except FedgeError as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(FAILED)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in LIBRARIES:
+            raise
+        typer.echo(describe_missing(_find_command_name(sys.argv[1:]), module), err=True)
+        sys.exit(BAD_INPUT)
     except OSError as error:
         if error.filename is None:
             raise

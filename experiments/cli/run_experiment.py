@@ -44,11 +44,18 @@ def run(
         int | None, typer.Option(min=0, help="Seed of all random choices; by default the file's own.")
     ] = None,
     override: Overrides = None,
+    *,
     out: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<time>.")
+        Path | None,
+        typer.Option(
+            "--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<what was overridden>-<time>."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run, whose folder is runs/NAME.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="WORD", help="A tag of the run; may be repeated.")
     ] = None,
     jobs: Jobs = None,
-    *,
     dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
@@ -64,6 +71,8 @@ def run(
         config,
         overrides=[*(override or []), *extra],
         out=out,
+        name=name,
+        tags=tags or (),
         as_json=as_json,
         ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
         dry_run=dry_run,
@@ -91,20 +100,26 @@ def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
 def start_run(
     config: Path,
     overrides: Sequence[str],
-    out: Path | None,
     *,
+    out: Path | None,
     as_json: bool,
+    name: str | None = None,
+    tags: Sequence[str] = (),
     ray_port: int | None = None,
     dry_run: bool = False,
 ) -> None:
     """Start a new run, or only check and describe it; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.backends import launcher
-    from experiments.spec.experiment_loader import load_experiment
+    from experiments.spec import experiment_checks
+    from experiments.spec.experiment_loader import load_experiment, parse_override
 
     console = make_console(stderr=as_json)
     begin_phase("checking the experiment")
     experiment = load_experiment(config, overrides, note=warn)
-    folder = launcher.choose_folder(experiment, out)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
+    experiment = launcher.add_tags(experiment, tags)
+    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)

@@ -70,23 +70,14 @@ def read_run_status(folder: Path) -> RunStatus:
         BadInput: The folder is not that of a run.
     """
     from experiments.backends import launcher
-    from experiments.report.run.run_summary import summarise_run
-    from fedge.telemetry import run_folder
-    from fedge.telemetry.file_lock import is_locked
-    from fedge.telemetry.store import LOCK
+    from experiments.backends.run_list import find_state
     from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+    from fedge.telemetry.store_records import ClientRow, RoundRow
 
     experiment = launcher.load_saved_experiment(folder)
-    rounds, clients, events = read_rows(folder, RoundRow), read_rows(folder, ClientRow), read_rows(folder, EventRow)
-    wall_s = launcher.read_wall_s(folder)
-    summary = summarise_run(experiment, rounds=rounds, clients=clients, wall_s=wall_s, events=events)
-    running = is_locked(folder / launcher.LOCK_FILE) or is_locked(folder / run_folder.STORE / LOCK)
-    ended = (folder / run_folder.MODEL).is_file() or experiment.backend == "flower"
-    whole = ended and (len(rounds) >= experiment.rounds or bool(summary["ended"]))
-    state: Literal["not started", "running", "stopped", "finished"] = (
-        "running" if running else "finished" if whole else "stopped" if rounds else "not started"
-    )
+    rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
+    summary = launcher.summarise_rows(experiment, folder)
+    state = find_state(folder, experiment, rounds)
     return RunStatus(
         experiment.name,
         state=state,

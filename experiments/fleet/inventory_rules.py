@@ -26,7 +26,7 @@ FILES: Mapping[str, str] = {
     "superlink_key": "the server's key, the server.key of `fedge fleet keys`",
     "telemetry_ca_key": "the CA's key, the ca.key of `fedge fleet keys`",
     "telemetry_ca_certificate": "the CA's certificate, the ca.crt of `fedge fleet keys`",
-    "superlink_wheelhouse": "the folder of wheels for requirements.lock",
+    "superlink_wheelhouse": "the folder of wheels for requirements.lock and torch.lock",
     "worker_torch": "the wheel of torch for the board's own Python",
     "worker_wheels": "wheels for the board's own Python",
     "python_runtime_archive": "the archive of a self-contained CPython for the board",

@@ -39,6 +39,7 @@ from fedge.experiment import (
     FleetEntry,
     LoaderSpec,
     ServingSpec,
+    label_network,
     list_boards,
 )
 from fedge.pareto import find_nearest_row
@@ -261,7 +262,7 @@ def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None
         got = spec.cost if network is None else _name_network(network.model, network.input)
         right = f"the plan's, {_name_network(placed.network, placed.input)}, or no placement"
         raise BadInput(f"{where}.network", got, right)
-    if spec.cost != Path(placed.network).stem:
+    if spec.cost != label_network(placed.network):
         raise BadInput(f"{where}.cost", spec.cost, "none beside a placement, whose plan says what a batch costs")
     if placed.batch_size not in spec.batch_sizes:
         right = f"a list with {placed.batch_size}, the batch size of the plan"

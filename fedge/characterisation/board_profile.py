@@ -59,6 +59,7 @@ def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingH
         batch_size=bench.workload.batch_size,
         kind=bench.workload.kind,
         emulated=bench.emulated,
+        recorded=bench.recorded,
         label=bench.label,
         source=bench.source,
         total_power=bench.total_power,
@@ -121,7 +122,7 @@ class ProfilingCampaign:
                     "Mend that, then give the same command again: it goes on with these modes"
                 ) from error
             return failure
-        self.journal.write_result(settled, None if self.bench.emulated else format_date(time.time()))
+        self.journal.write_result(settled, format_date(time.time()) if self.bench.runs_in_real_time else None)
         return settled
 
     def _plan_more(self) -> list[PowerMode]:
@@ -303,9 +304,9 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
         )
         return
     from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
-    from fedge.devices.node_settings import load_local_settings
+    from fedge.devices.node_settings import SETTINGS_PATH, load_local_settings
 
-    if options.settings is None and not JETSON_RELEASE_FILE.exists():
+    if options.settings is None and not SETTINGS_PATH.exists() and not JETSON_RELEASE_FILE.exists():
         right = f"{EMULATED}NAME, a board of `fedge devices list`"
         raise BadInput("--board here", "a machine that is no Jetson", right)
     if options.kind != "train" or options.input_shape is not None:

@@ -62,7 +62,11 @@ def open_model(path: Path) -> SavedModel:
     Raises:
         BadInput: If the file is not a model.
     """
-    model = load_model(path)
+    return build_saved_model(load_model(path))
+
+
+def build_saved_model(model: BoardModel) -> SavedModel:
+    """Fit a model and predict all candidates."""
     predictor = fit_model_predictor(model)
     return SavedModel(
         model,
@@ -175,13 +179,13 @@ def build_aim(
     return aim
 
 
-def choose_model_mode(path: Path, aim: ChoiceAim) -> ModelChoice:
+def choose_model_mode(model: Path | SavedModel, aim: ChoiceAim) -> ModelChoice:
     """Choose a mode with a saved model.
 
     Raises:
         BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
     """
-    saved = open_model(path)
+    saved = model if isinstance(model, SavedModel) else open_model(model)
     choice = choose_for_aim(saved.predictions, aim)
     return ModelChoice(
         saved.model.about,
@@ -264,14 +268,14 @@ class ModelFront:
     predictions: Predictions
 
 
-def build_model_front(path: Path, against: str) -> ModelFront:
+def build_model_front(model: Path | SavedModel, against: str) -> ModelFront:
     """Return the modes of a saved model that no other mode beats in both time and cost.
 
     Raises:
         BadInput: If the cost is unknown or the file is not a model.
     """
     cost = _parse_front_cost(against)
-    saved = open_model(path)
+    saved = model if isinstance(model, SavedModel) else open_model(model)
     front = build_mode_front(saved.predictions, cost, saved.maxn_row, saved.measured)
     return ModelFront(front, saved.summarize(), saved.predictions)
 

@@ -17,6 +17,7 @@ from fedge.powerd.line_server import LineServer
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.timed_machine import TimedMachine
 from fedge.powerd.verb_handlers import Daemon
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = Machine) -> int:
+def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = TimedMachine) -> int:
     """Run the daemon.
 
     Returns:
@@ -59,7 +60,12 @@ def _run(machine: Machine, config: Config, path: Path) -> int:
         listener = sockets.listen_at(path, gid)
         try:
             daemon.start()  # clients that connect meanwhile wait in the socket's backlog
-            server = LineServer(listener, daemon.answer, gate.denial_reason, daemon.tick)
+
+            def tick() -> None:
+                daemon.tick()
+                notify_systemd("WATCHDOG=1")
+
+            server = LineServer(listener, daemon.answer, gate.denial_reason, tick)
             logger.info("fedge-powerd listens at %s", path)
             notify_systemd("READY=1")
             server.serve(lambda: wakeup.ended, wakeup.reader)

@@ -56,8 +56,13 @@ class Connection:
         return bool(poll.poll(0))
 
     def is_overdue(self, now_s: float, limits: ConnectionLimits) -> bool:
-        """Return whether this client's time limit has passed."""
-        return now_s - self.since_s > (limits.slow_s if self.unsent else limits.idle_s)
+        """Return whether this client's time limit has passed.
+
+        A request that waits to be answered waits for the client to read: the kernel takes a last reply whole, and only
+        then says that there is no more room.
+        """
+        waits = self.unsent or self.lines.has_line()
+        return now_s - self.since_s > (limits.slow_s if waits else limits.idle_s)
 
 
 class LineServer:

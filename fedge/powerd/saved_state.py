@@ -1,12 +1,13 @@
 """The state found, saved on disk before the first change, so that it survives a crash or a reboot."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
 
 FILE = "found.json"
-FORMAT = 1
+FORMAT = 2
 LONGEST = 1 << 20
 
 
@@ -46,9 +47,17 @@ def _parse(text: bytes) -> SavedState:
     found = json.loads(text.decode("utf-8"))
     fields = found if isinstance(found, dict) else {}
     boot, state = fields.get("boot"), fields.get("state")
-    if fields.get("format") == FORMAT and isinstance(boot, str) and isinstance(state, dict):
-        return SavedState(boot, state)
-    raise ValueError(f"it is not of format {FORMAT}")
+    if fields.get("format") != FORMAT or not isinstance(boot, str) or not isinstance(state, dict):
+        raise ValueError(f"it is not of format {FORMAT}")
+    saved = SavedState(boot, state)
+    if fields.get("sha256") != _checksum(saved):
+        raise ValueError("its checksum is wrong: the disk or somebody has changed it")
+    return saved
+
+
+def _checksum(saved: SavedState) -> str:
+    text = json.dumps([saved.boot, saved.state], sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def set_aside(folder: Path) -> Path:
@@ -63,7 +72,8 @@ def write(folder: Path, saved: SavedState) -> None:
     path, new = folder / FILE, folder / (FILE + ".new")
     target = os.open(str(new), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(target, "wb") as file:
-        file.write(json.dumps({"format": FORMAT, "boot": saved.boot, "state": saved.state}).encode("ascii"))
+        fields = {"format": FORMAT, "boot": saved.boot, "state": saved.state, "sha256": _checksum(saved)}
+        file.write(json.dumps(fields).encode("ascii"))
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

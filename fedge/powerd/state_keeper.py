@@ -50,7 +50,11 @@ class StateKeeper:
         try:
             left = saved_state.read(self._folder)
         except saved_state.CorruptState as error:
-            logger.warning("%s; the board's present state is taken as the one found", error)
+            logger.warning(
+                "%s; the board's present state is taken as the one found: if a daemon died while it was changed, "
+                "set the board's usual mode by nvpmodel, or reboot it, and start the daemon again",
+                error,
+            )
             left = None
         if left is not None and self._boot and left.boot == self._boot:
             return self._restore_after_crash(left.state)

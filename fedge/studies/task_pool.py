@@ -133,7 +133,9 @@ def open_pool(options: TaskOptions, count: int) -> Iterator[None]:
 
 
 def _count_workers(options: TaskOptions, jobs: int) -> int:
-    """Return the number of tasks at a time on this machine."""
+    """Return the number of tasks at a time on this machine: one without Ray, unless more are asked for."""
+    if options.workers is None and importlib.util.find_spec("ray") is None:
+        return 1
     return max(1, min(options.workers or int(count_cores() / options.cpus), jobs))
 
 

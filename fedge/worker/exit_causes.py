@@ -57,8 +57,7 @@ class ExitEvidence(NamedTuple):
         after: Counters after the end.
         last_words: The end of the process's standard error.
         kernel_log: New lines of the kernel log, if it may be read.
-        stopped_s: For how many seconds the process had been stopped (SIGSTOP) when its parent killed it for that; 0
-            otherwise.
+        fault: Why its parent killed it, such as "answered nobody for 301 s"; empty if it did not.
     """
 
     pid: int
@@ -67,7 +66,7 @@ class ExitEvidence(NamedTuple):
     after: OomCounters
     last_words: str
     kernel_log: str = ""
-    stopped_s: float = 0.0
+    fault: str = ""
 
 
 def diagnose_exit(evidence: ExitEvidence) -> ExitCause:
@@ -79,9 +78,8 @@ def diagnose_exit(evidence: ExitEvidence) -> ExitCause:
     name = signal_name(os.WTERMSIG(evidence.status))
     if name in CRASHES:
         return ExitCause(CRASHED, f"the trainer crashed with {name}{words}")
-    if evidence.stopped_s:
-        text = f"the trainer was stopped (SIGSTOP) for {evidence.stopped_s:.0f} s, and so its supervisor ended it"
-        return ExitCause(KILLED, text)
+    if evidence.fault:
+        return ExitCause(KILLED, f"the trainer {evidence.fault}, and so its supervisor ended it{words}")
     if name != "SIGKILL":
         return ExitCause(KILLED, f"the trainer was ended from outside with {name}{words}")
     proof = _oom_proof(evidence)

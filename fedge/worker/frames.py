@@ -7,13 +7,11 @@ endian. Nothing is pickled. Every length is checked against its bound and agains
 
 import json
 import socket
-import struct
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-MAGIC = b"FDGW"
-PREFIX = struct.Struct("<4sIQ")
+from fedge.worker import MAGIC, PREFIX
 
 # Bounds, so that a malformed frame cannot exhaust the memory: a body of 1 GiB holds 268 million float32 values.
 LONGEST_HEADER = 1 << 20

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import LAST_EXIT
+from fedge.worker.answer_check import DEAF_S, AnswerCheck
 from fedge.worker.exit_causes import (
     YOUNG_S,
     ExitCause,
@@ -152,6 +153,20 @@ class TrainerChild(NamedTuple):
     begun_s: float
 
 
+class TrainerEnd(NamedTuple):
+    """How a trainer ended.
+
+    Attributes:
+        status: Its wait status.
+        before: The kernel's counters shortly before its end.
+        fault: Why its supervisor killed it; empty if it did not.
+    """
+
+    status: int
+    before: OomCounters
+    fault: str
+
+
 class Supervisor:
     """Keeps one trainer running on ``listener``."""
 
@@ -171,10 +186,10 @@ class Supervisor:
         self._listen_to_signals()
         while not self._stopping:
             child = self._start_trainer()
-            status, before, stopped_s = self._wait_for_exit(child)
+            end = self._wait_for_exit(child)
             if self._stopping:
                 break
-            self._record_exit(child, status, before, stopped_s)
+            self._record_exit(child, end)
             self._pause(restart_pause_s(self._young_deaths))
         return 0
 
@@ -215,31 +230,30 @@ class Supervisor:
         os.set_blocking(words, False)
         return TrainerChild(process, words, time.monotonic())
 
-    def _wait_for_exit(self, child: TrainerChild) -> Tuple[int, OomCounters, float]:
-        """Wait for the child's end.
-
-        Returns:
-            Its wait status, the counters shortly before its end, and for how many seconds it had been stopped.
-        """
+    def _wait_for_exit(self, child: TrainerChild) -> TrainerEnd:
+        """Wait for the child's end, and kill it if it is stopped or answers nobody."""
         pid = child.process.pid
         older = newer = read_oom_counters(pid, self._settings.root)
         stopped, looked_s = 0, time.monotonic()
         status: Optional[int] = None
-        was_stopped = False
+        was_stopped, fault = False, ""
+        check = AnswerCheck(self._settings.socket_path)
         while status is None and not self._stopping:
             self._forward_output(child, STOPPED_TICK_S if was_stopped else LOOK_S)
             was_stopped, status = _poll_state(pid, was_stopped)
             stopped = stopped + 1 if was_stopped else 0
-            if stopped > STOPPED_TICKS and status is None:  # with a status the number may be another process's
+            fault = fault or _find_fault(stopped, check.silence_s())
+            if fault and status is None:  # with a status the number may be another process's
                 os.kill(pid, signal.SIGKILL)
             if time.monotonic() - looked_s >= LOOK_S:
                 older, newer, looked_s = newer, read_oom_counters(pid, self._settings.root), time.monotonic()
+        check.close()
         if status is None:
             status = self._end_trainer(child)
         self._forward_output(child, 0.0)
         os.close(child.words)
         child.process.returncode = status  # it was waited for here
-        return status, older, STOPPED_TICKS * STOPPED_TICK_S if stopped > STOPPED_TICKS else 0.0
+        return TrainerEnd(status, older, fault)
 
     def _forward_output(self, child: TrainerChild, limit_s: float) -> None:
         """Forward the child's output and remember its end; return on a signal or after ``limit_s`` seconds."""
@@ -282,12 +296,12 @@ class Supervisor:
         os.kill(child.process.pid, signal.SIGKILL)
         return os.waitpid(child.process.pid, 0)[1]
 
-    def _record_exit(self, child: TrainerChild, status: int, before: OomCounters, stopped_s: float) -> None:
+    def _record_exit(self, child: TrainerChild, end: TrainerEnd) -> None:
         pid = child.process.pid
         words = self._last_words.decode("utf-8", "replace")
         after = read_oom_counters(os.getpid(), self._settings.root)  # the same control group
         log = _read_kernel_lines(self._kernel_log)
-        evidence = ExitEvidence(pid, status, before, after, last_words=words, kernel_log=log, stopped_s=stopped_s)
+        evidence = ExitEvidence(pid, end.status, end.before, after, last_words=words, kernel_log=log, fault=end.fault)
         self._last_exit = diagnose_exit(evidence)
         self._restarts += 1
         self._write_exit_cause(self._last_exit)
@@ -310,6 +324,13 @@ class Supervisor:
         while not self._stopping and time.monotonic() < ends_s:
             select.select([self._wake], [], [], max(0.0, ends_s - time.monotonic()))
             _drain_pipe(self._wake)
+
+
+def _find_fault(stopped_ticks: int, silence_s: float) -> str:
+    """Return why a living trainer is to be replaced; empty if it is not."""
+    if stopped_ticks > STOPPED_TICKS:
+        return f"was stopped (SIGSTOP) for {STOPPED_TICKS * STOPPED_TICK_S:.0f} s"
+    return f"answered nobody for {silence_s:.0f} s" if silence_s > DEAF_S else ""
 
 
 def _poll_state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:

@@ -49,6 +49,8 @@ GRACE_S = 0.25
 """Seconds after a restart in which clients can ask for the cause: importing torch then blocks every thread."""
 BROKEN_EXIT = 70
 """Exit status of a process that only a new one can replace (EX_SOFTWARE)."""
+MOST_FAILURES = 3
+"""Connections in a row without a thread after which only a new process can help."""
 MOST_UNREAD = 1 << 20
 """Bytes read after an invalid frame, so that its sender receives the answer."""
 OOM_SCORE_ADJUSTMENT = 500
@@ -142,7 +144,8 @@ class JobServer:
         return BROKEN_EXIT
 
     def accept_connections(self, listener: socket.socket) -> None:
-        """Accept connections forever, with a thread for each."""
+        """Accept connections forever, with a thread for each; end the process if none can be served any more."""
+        failures = 0
         while True:
             try:
                 connection, _ = listener.accept()
@@ -150,10 +153,21 @@ class JobServer:
                 logger.warning("cannot accept a connection: %s", error)
                 time.sleep(0.1)  # out of file descriptors: some may be given back
                 continue
-            if self._places.acquire(blocking=False):
+            if not self._places.acquire(blocking=False):
+                _refuse_connection(connection, f"{MOST_CONNECTIONS} connections are open; close one of them")
+                continue
+            try:
                 threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # at the limit of threads or of memory, set by a task perhaps
+                self._places.release()
+                _refuse_connection(connection, f"no thread can be started for this connection ({error})")
+                failures += 1
+                if failures >= MOST_FAILURES:
+                    sys.stderr.write(f"no thread can be started: {error}\n")
+                    sys.stderr.flush()
+                    os._exit(BROKEN_EXIT)
             else:
-                _refuse_connection(connection)
+                failures = 0
 
     def _serve_connection(self, connection: socket.socket) -> None:
         try:
@@ -349,11 +363,10 @@ def _send_reply(connection: socket.socket, header: Dict[str, Any], arrays: frame
         frames.write(connection, *error_reply("failed", f"the answer cannot be sent: {error}"))
 
 
-def _refuse_connection(connection: socket.socket) -> None:
+def _refuse_connection(connection: socket.socket, text: str) -> None:
     with connection:
         connection.settimeout(0.1)
         try:
-            text = f"{MOST_CONNECTIONS} connections are open; close one of them"
             frames.write(connection, *error_reply("busy", text))
         except OSError as error:
             logger.info("a connection too many ended: %s", error)

@@ -11,11 +11,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import uvicorn
 
 from fedge.errors import BadInput
+from server.dashboard.limited_connection import MAX_HEAD_BYTES, LimitedConnection
 from server.dashboard.views import CHANGES_JSON, VIEW_JSON, BoardHistory, FleetView, RoundView, compare_views
 
 
@@ -237,9 +238,11 @@ class _SecondaryServer(uvicorn.Server):
         yield
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, http: type[asyncio.Protocol] | Literal["auto"] = LimitedConnection) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=http,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -262,11 +265,6 @@ def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any,
         return
 
 
-def serve_alone(app: Any, listening: socket.socket) -> None:
-    """Serve an application without streams until SIGINT or SIGTERM."""
-    asyncio.run(_SignalledServer(_config(app), lambda: None).serve(sockets=[listening]))
-
-
 async def _serve_both(
     page: _SignalledServer, listening: socket.socket, beside: tuple[Any, socket.socket] | None
 ) -> None:
@@ -274,7 +272,8 @@ async def _serve_both(
         await page.serve(sockets=[listening])
         return
     app, other = beside
-    second = _SecondaryServer(_config(app))
+    # Its only peer is the proxy, which has limits of its own and sends a thousand messages a second.
+    second = _SecondaryServer(_config(app, "auto"))
     running: Awaitable[None] = asyncio.ensure_future(second.serve(sockets=[other]))
     await page.serve(sockets=[listening])
     second.should_exit = True

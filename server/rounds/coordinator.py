@@ -126,7 +126,7 @@ class Coordinator:
         aggregator = Aggregator(build_strategy(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         availability = build_availability(self.experiment)
         if state is None:
-            state = start_run(self._requests, self.task, self.tables, availability.names)
+            state = start_run(self._requests, self.task, self.tables, availability.names, overdue=self.overdue)
         aggregator.restore_state(state.memory)
         while state.round < self.experiment.rounds:
             begin_phase(f"round {state.round + 1} of {self.experiment.rounds}")

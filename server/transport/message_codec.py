@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+from fedge.errors import RunFailed
 from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
@@ -19,6 +21,13 @@ _ERROR_TEXTS = {
     8: "its client ended in the middle of its work; out of memory? its log says more",
 }
 """What Flower's NODE_UNAVAILABLE and CLIENT_APP_CRASHED mean for a user."""
+_LOST_PROCESS = re.compile(
+    r"<class 'ray\.exceptions\.(Actor\w*Error|RayActorError|WorkerCrashedError|NodeDiedError|OutOfMemoryError"
+    r"|Object\w*Error|OwnerDiedError|RaySystemError)'>"
+)
+"""Reasons of Ray's own in Flower's simulation, which never replaces an actor that has ended: every later message that
+the actor would get fails as well. Errors of a ClientApp have other types.
+"""
 
 
 def encode_request(node: int, question: OutgoingRequest) -> Message:
@@ -41,9 +50,14 @@ def decode_reply(board: str, reply: Message) -> IncomingReply:
 
     Returns:
         The reply, with ``error`` if Flower reports an error or the content is invalid.
+
+    Raises:
+        RunFailed: A process of the simulation has ended: a run without it would count its clients as failed.
     """
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason
+        if lost := _LOST_PROCESS.match(str(reason)):
+            raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {board} worked; out of memory?")
         words = (
             f"{_ERROR_TEXTS[code]} (Flower error {code})" if code in _ERROR_TEXTS else f"Flower error {code}: {reason}"
         )

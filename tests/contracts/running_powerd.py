@@ -65,14 +65,14 @@ def board_root(name: str, folder: Path, **config) -> Path:
 class Running:
     """The process and its socket, whose path is short because the kernel wants it so."""
 
-    def __init__(self, root: Path, **told) -> None:
+    def __init__(self, root: Path, *, program=("-c", LAUNCHER), **told) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fp")
         self.socket = str(Path(self._folder.name) / "s")
         self.root = root
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
         environment.update({name.upper(): str(number) for name, number in told.items()})
         self._log = (Path(self._folder.name) / "log").open("w+b")
-        command = [sys.executable, "-c", LAUNCHER, "--root", str(root), "--socket", self.socket]
+        command = [sys.executable, *program, "--root", str(root), "--socket", self.socket]
         self.process = subprocess.Popen(command, env=environment, stderr=self._log)
 
     def __enter__(self):

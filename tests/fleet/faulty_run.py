@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.hosts import Host, Hosts
+from fleet.hosts import Host, Hosts, list_processes
 
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
@@ -76,7 +76,8 @@ def faulty_run(fleet: Hosts) -> Iterator[FaultyRun]:
     path = f"{HOME}/runs/{NAME}"
     command = f"fedge run {NAME}.yaml --out {path} > {NAME}.log 2>&1 < /dev/null"
     fleet.server.run(
-        f"cd {HOME} && sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
+        f"rm -rf {path}; cd {HOME} &&"
+        f" sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
     )
     run = FaultyRun(fleet, fleet.server.root / path.lstrip("/"))
     try:
@@ -96,7 +97,7 @@ def slowed(host: Host) -> Iterator[None]:
 
     def brake() -> None:
         while not over.is_set():
-            trainers = _trainers(host)
+            trainers = list_processes(host, b"fedge.worker.trainer_process")
             _tell(trainers, signal.SIGSTOP)
             over.wait(PERIOD_S - DUTY_S)
             _tell(trainers, signal.SIGCONT)
@@ -109,17 +110,6 @@ def slowed(host: Host) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _trainers(host: Host) -> list[int]:
-    """The host's trainers by this machine's process ids: the control group that they are in is the host's own."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            inside = host.group in (folder / "cgroup").read_text()
-            if inside and b"fedge.worker.trainer_process" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
 
 
 def _tell(processes: list[int], number: signal.Signals) -> None:

@@ -30,6 +30,7 @@ from fedge.analysis.topology.channel_plan import (
 from fedge.analysis.topology.channel_removal import flatten_tensors, is_cut_equivalent, randomize_weights
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.extras import build_install_command
 from fedge.worker.channel_cuts import LayerCut, cut_module
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ IMPORTANCE_METHODS = ("l1", "l2", "random")
 """Rankings of channels: by the norm of the weights that are removed with them, or random."""
 TRACED_BATCH = 2
 """Samples in the traced step: the fewest with which BatchNorm can train."""
-INSTALL_COMMAND = 'pip install "fedge[pruning]"'
 
 
 def find_coupling(
@@ -63,7 +63,9 @@ def _import_torch_pruning() -> Any:
     try:
         import torch_pruning
     except ImportError as error:
-        raise BadInput("fedge topology", "no torch-pruning", f"install it: {INSTALL_COMMAND}") from error
+        raise BadInput(
+            "fedge topology", "no torch-pruning", f"install it: {build_install_command('pruning')}"
+        ) from error
     return torch_pruning
 
 

@@ -40,6 +40,15 @@ MAX_SUGGESTIONS = 3
 """Largest number of similar names suggested for an unknown one."""
 
 
+def _reject_folder(model: str) -> None:
+    """Raise ``BadInput`` for a folder, with the variants in it."""
+    if not Path(model).expanduser().is_dir():
+        return
+    inside = sorted(str(path.parent) for path in Path(model).expanduser().glob("*/variant.json"))
+    right = f"one of the variants in it: {', '.join(inside)}" if inside else f"a model; {MODULES_HINT}, {FILES_HINT}"
+    raise BadInput("MODEL", f"{model}, a folder without variant.json", right)
+
+
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
     """Load the costs of the network that NETWORK names; files accept no other input shape than their own.
 
@@ -58,6 +67,7 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
         model in builtin_tasks.REFUSED or find_known_network(model) is not None
     ):
         return _find_known_only(model, input_shape)
+    _reject_folder(model)
     from fedge.costs.layers.torch_trace import trace_module
 
     user_made = ":" in model

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from contracts.processes import wait_for
 
 from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
 
@@ -37,3 +40,25 @@ def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path: Path, script
     assert not alive(child)
     assert parent.wait(10) != 0
     parent.stdout.close()
+
+
+KILLED_LAUNCHER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
+folder = Path(sys.argv[1])
+env = private_environment(os.environ, folder)
+with end_processes_on_exit(Launch(folder, folder, folder, env, lambda: None)):
+    child = subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_processes_of_a_killed_launcher_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_LAUNCHER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        child = int(launcher.stdout.readline())
+    assert launcher.returncode == -signal.SIGKILL
+    wait_for(lambda: not alive(child), "the child of the killed launcher ended", 60.0)

@@ -162,7 +162,7 @@ def test_missing_flower_is_said_with_the_command_that_installs_it(
     run = programs("", "")
     (tmp_path / "scripts" / "flower-superlink").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RunFailed, match=r"pip install 'flwr\[simulation\]'"):
+    with pytest.raises(RunFailed, match=r"pip install 'fedge\[sim\]'"):
         simulation.simulate(run / "app", run, {}, 3)
 
 
@@ -192,6 +192,24 @@ def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:
     with pytest.raises(ZeroDivisionError):
         simulation.simulate(run / "app", run, {}, 3, on_poll=lambda: print(1 / 0))
     assert not _survivors(run)
+
+
+SLOW_RAY = """if [ "$1" = run ] && [ ! -e ../started ]; then
+  touch ../started; echo 'Exception: The current node timed out during startup.'; exit 1
+fi
+"""
+
+
+def test_a_ray_that_was_too_slow_to_start_is_started_again(programs: Programs) -> None:
+    run = programs(UP, SLOW_RAY + ENDED.format("finished:completed", "N/A"))
+    simulation.simulate(run / "app", run, {}, 3)
+    assert (run / "started").exists()
+
+
+def test_a_ray_that_never_starts_is_told_as_such(programs: Programs) -> None:
+    run = programs(UP, SLOW_RAY.replace("touch ../started;", "") + ENDED.format("finished:completed", "N/A"))
+    with pytest.raises(RunFailed, match="too busy"):
+        simulation.simulate(run / "app", run, {}, 3)
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed(

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from experiments.cli.schema_commands import load_record
-from experiments.spec.experiment_loader import apply_override, resolve_experiment
+from experiments.spec.experiment_loader import parse_override, resolve_experiment, set_field
 from experiments.spec.yaml_schema import build_schema, describe_keys, find_key
 from fedge.errors import UnknownName
 from fedge.experiment import Experiment
@@ -69,7 +69,7 @@ def test_the_example_of_a_key_is_valid(key: Any, tmp_path: Path) -> None:
         raw["fleet"][0]["serving"] = {"cost": "net", "rate_hz": 1, "latency_s": 1, "network": {"model": "resnet50"}}
     if "strategy.wraps" in key.key:
         raw["strategy"]["wraps"] = {"name": "FedAvg"}
-    apply_override(raw, key.example.removeprefix("--set "))
+    set_field(raw, *parse_override(key.example.removeprefix("--set ")))
     if ".placement" not in key.key:  # reads the plan's file
         resolve_experiment(raw, tmp_path / "exp.yaml")
 

@@ -66,7 +66,8 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     assert (table.power_w > 0).all()
     assert (table.label, describe_file(out).label) == ("estimated", "estimated")
     record = json.loads((tmp_path / "xavier-nx" / "train" / "digits-cnn.csv.json").read_text(encoding="utf-8"))
-    assert (record["label"], record["emulated"]) == ("estimated", True)  # a recorded folder is no board
+    assert (record["label"], record["emulated"], record["recorded"]) == ("estimated", True, True)  # no board
+    assert "date" in record
     assert record["method"]["limit_s"] == LIMIT_S < record["method"]["least_s"]
     assert json.loads(done.stdout)["not_settled"] == 3
     assert all(mode["note"].startswith("not settled: ") for mode in record["modes"])

@@ -177,6 +177,22 @@ def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
         one.holds(0)
 
 
+def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time(folder) -> None:
+    with served(folder, slow_s=0.5, tick_s=0.01) as one:
+        link = one.link()
+        link.setblocking(False)
+        ends_s, is_open = time.monotonic() + LIMIT_S, True
+        while is_open:
+            assert time.monotonic() < ends_s
+            try:
+                link.send(b"a\n" * 100)
+            except BlockingIOError:
+                time.sleep(0.001)
+            except (BrokenPipeError, ConnectionResetError):
+                is_open = False
+        one.holds(0)
+
+
 def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:
     with served(folder, idle_s=0.2, tick_s=0.01) as one:
         silent, dribbling = one.link(), one.link()

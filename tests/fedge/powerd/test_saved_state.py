@@ -33,9 +33,9 @@ def test_it_can_be_taken_away_twice(tmp_path) -> None:
         b"[]",
         b"\xff",
         b"[" * 100000,
-        b'{"format":2,"boot":"b","state":{}}',
-        b'{"format":1,"boot":"b"}',
-        b'{"format":1,"boot":1,"state":{}}',
+        b'{"format":1,"boot":"b","state":{}}',
+        b'{"format":2,"boot":"b"}',
+        b'{"format":2,"boot":1,"state":{}}',
     ],
 )
 def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text) -> None:
@@ -76,3 +76,11 @@ def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_pat
     spy(Path, "replace")
     saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
     assert order == ["fsync", "replace", "fsync"]
+
+
+def test_a_changed_number_is_found_by_the_checksum(tmp_path) -> None:
+    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
+    path = tmp_path / saved_state.FILE
+    path.write_bytes(path.read_bytes().replace(b'"nvpmodel": 2', b'"nvpmodel": 3'))
+    with pytest.raises(saved_state.CorruptState, match="checksum"):
+        saved_state.read(tmp_path)

@@ -1,8 +1,9 @@
 """A worker whose trainer is a fake without torch, in this process or, run as a program, in processes of its own.
 
-As a program: ``supervise SOCKET`` is the supervisor, anything else is the trainer process that it starts.
+As a program: ``supervise SOCKET [DEAF_S]`` is the supervisor, anything else is the trainer process that it starts.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
 
-from fedge.worker import supervisor, tasks, trainer_process
+from fedge.worker import answer_check, supervisor, tasks, trainer_process
 from fedge.worker.refusal import Refusal
 from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
 
@@ -173,11 +174,21 @@ def _last_words():
     os._exit(3)
 
 
+def _use_up_threads():
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+    with contextlib.suppress(RuntimeError, MemoryError):
+        while True:
+            threading.Thread(target=time.sleep, args=(600.0,), daemon=True).start()
+
+
 HAPPENINGS = {
     "plain": lambda: None,
     "exit": _last_words,
     "crash": lambda: ctypes.string_at(0),
     "memory": _take_all_memory,
+    "no-threads": _use_up_threads,
+    "deaf": lambda: ctypes.PyDLL(None).sleep(600),  # with the lock that every thread of the interpreter needs
     "cuda-memory": lambda: _fail(RuntimeError("NvMapMemAllocInternalTagged: 1075072515 error 12")),
     "mistake": lambda: _fail(ValueError("seven is no batch")),
     "quit": lambda: _fail(SystemExit(5)),
@@ -210,6 +221,9 @@ def parts():
 
 def main(arguments):
     if arguments[0] == "supervise":
+        if len(arguments) > 2:
+            supervisor.DEAF_S = float(arguments[2])
+            supervisor.LOOK_S = answer_check.CHECK_EVERY_S = supervisor.DEAF_S / 10
         command = (sys.executable, str(Path(__file__).resolve()))
         return supervisor.main(supervisor.SupervisorSettings(arguments[1], command=command))
     return trainer_process.main(arguments, parts)

@@ -43,7 +43,7 @@ def exited(code):
         (evidence(signal.SIGKILL, kernel_log="Killed process 712 (python3)"), "killed", "SIGKILL"),
         (evidence(signal.SIGTERM, after=OomCounters(4, 2)), "killed", "SIGTERM"),
         (evidence(exited(1), after=OomCounters(4, 2)), "exit", "exit status 1"),
-        (evidence(signal.SIGKILL, stopped_s=1.0), "killed", "stopped (SIGSTOP) for 1 s"),
+        (evidence(signal.SIGKILL, fault="answered nobody for 301 s"), "killed", "answered nobody for 301 s"),
         (evidence(signal.SIGKILL, before=NONE_COUNTED, after=NONE_COUNTED), "killed", "`dmesg` tells"),
         (evidence(signal.SIGRTMIN + 2), "killed", "signal"),
     ],

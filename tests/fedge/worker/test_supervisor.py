@@ -1,5 +1,6 @@
 """The supervisor, with real processes: every way to die is noticed within 2 s, told with its cause, and mended."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -27,11 +28,12 @@ NOTICED_S = 2.0
 class Worker:
     """A supervised worker with the fake trainer, in a folder that it makes itself."""
 
-    def __init__(self, folder, *command):
+    def __init__(self, folder, *command, deaf_s=None):
         self.path = str(folder / "own" / "worker.sock")
         self.log = folder / "log"
         with self.log.open("wb") as log:
-            program = list(command) or [str(HERE / "fake_worker.py"), "supervise", self.path]
+            own = [str(HERE / "fake_worker.py"), "supervise", self.path, *([] if deaf_s is None else [str(deaf_s)])]
+            program = list(command) or own
             asked = [sys.executable, *program, *(["--socket", self.path] if command else [])]
             self.process = subprocess.Popen(asked, cwd=str(HERE.parents[2]), stdout=log, stderr=log)
         until(self.answers)
@@ -154,6 +156,27 @@ def test_a_task_that_takes_all_memory_is_an_oom_and_the_same_process_goes_on(wor
     assert client.infer(1, 1)["ok"]
     assert worker.trainer() == before
     assert client.status()["restarts"] == 0
+
+
+@pytest.mark.slow
+def test_a_trainer_that_can_start_no_thread_any_more_is_replaced(worker, client):
+    client.load({"builtin": "no-threads"}, NOISE)
+    with contextlib.suppress(WorkerError):
+        client.train(begin(), W, steps=1)
+    until(lambda: (worker.answers() or {}).get("restarts") == 1)
+    assert "no thread can be started" in worker.answers()["last_exit"]["text"]
+
+
+@pytest.mark.slow
+def test_a_trainer_that_lives_and_answers_nobody_is_replaced(tmp_path):
+    deaf = Worker(tmp_path, deaf_s=6.0)  # a trainer on a busy machine takes seconds to start
+    try:
+        with WorkerClient(deaf.path, LIMIT_S) as client:
+            assert train(client, "deaf").kind == "died"
+        until(lambda: (deaf.answers() or {}).get("restarts"))
+        assert "answered nobody" in deaf.answers()["last_exit"]["text"]
+    finally:
+        deaf.end()
 
 
 @pytest.mark.slow

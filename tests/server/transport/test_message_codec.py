@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from flwr.app import Error, Message, RecordDict
 
+from fedge.errors import RunFailed
 from fedge.flower.messages import build_message, ensure_identity
 from server.transport.message_codec import decode_reply
 
@@ -23,3 +24,15 @@ def test_flowers_errors_are_told_in_words_where_they_mean_something_to_a_user(co
     asked = build_message(RecordDict(), "query", 11)
 
     assert decode_reply("nano-1", Message(Error(code, "ValueError: no"), reply_to=asked)).answer.error == words
+
+
+def test_a_lost_process_of_the_simulation_ends_the_run_and_an_error_of_the_client_does_not() -> None:
+    asked = build_message(RecordDict(), "train", 11)
+    died = Message(Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=asked)
+    raised = Message(
+        Error(2, "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ActorDiedError'>"), reply_to=asked
+    )
+
+    with pytest.raises(RunFailed, match="nano-1"):
+        decode_reply("nano-1", died)
+    assert decode_reply("nano-1", raised).answer.error is not None

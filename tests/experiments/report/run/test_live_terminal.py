@@ -12,7 +12,7 @@ from experiments.report.run.live_terminal import LiveView, render_fleet, summary
 from experiments.spec.experiment_loader import load_experiment
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 
 
 def shown(renderable, width: int = 130) -> str:
@@ -83,6 +83,16 @@ def test_in_a_pipe_each_round_is_one_line(make_run):
     assert [line.split("  ")[0] for line in lines] == ["round 2/1", "round 3/1"]
     assert "time 20.0 s of 22.0 s" in lines[0]
     assert "(sum 200 J)" in lines[0]
+
+
+def test_a_run_that_waits_for_its_boards_says_so_once(make_run, tmp_path):
+    folder, console = tmp_path / "new", Console(file=StringIO(), width=80)
+    folder.mkdir()
+    with LiveView(folder, load_experiment(make_run() / "run.yaml"), console) as live_view:
+        RunTables(folder).append([EventRow(0.0, 0, None, WAITING, "no board is free yet: nano-1 works")])
+        live_view.refresh()
+        live_view.refresh()
+    assert console.file.getvalue() == "no board is free yet: nano-1 works\n"
 
 
 def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):
