@@ -6,10 +6,10 @@ command's default.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,8 @@ from experiments.backends import launcher, run_list
 from experiments.cli import command_output
 from experiments.cli.command_options import build_options
 from experiments.run_results import Run, RunComparison, to_frame
-from experiments.spec.experiment_loader import build_experiment
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import build_experiment, find_experiment_file
 from fedge.child_processes import limit_to_one_thread
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
@@ -55,17 +56,18 @@ def run(
     *,
     name: str | None = None,
     tags: Sequence[str] = (),
-    out: FilePath | None = None,
+    folder: FilePath | None = None,
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
     """Run an experiment, as ``fedge run`` does, and return the finished run.
 
     Args:
-        experiment: A YAML file, a mapping like its content, or a resolved experiment.
+        experiment: A YAML file or the name of one that fedge brings along, such as ``quickstart``; a mapping like the
+            content of one; or a resolved experiment.
         name: Name of the run: its folder is ``runs/NAME``. By default, what was overridden and the time.
         tags: Words by which ``runs`` finds it, besides those of the file.
-        out: The run folder, instead of a name.
+        folder: The run folder, instead of a name.
         quiet: Whether to show no progress.
         overrides: Fields with other values: ``policy="maxn"``, ``seed=3``, and with two underscores for a field within
             another, ``policy__max_slowdown=1.2``.
@@ -77,14 +79,15 @@ def run(
     changes = [(key.replace("__", "."), value) for key, value in _to_plain(overrides).items()]
     resolved, where = _resolve(experiment, changes)
     resolved = launcher.add_tags(resolved, tags)
-    folder = launcher.choose_folder(resolved, None if out is None else Path(out), name=name, changes=changes)
+    experiment_checks.require_libraries(resolved, "fedge.run")
+    place = launcher.choose_folder(resolved, None if folder is None else Path(folder), name=name, changes=changes)
     try:
         launcher.check_runnable(resolved)
     except BadInput as error:
         raise (
             error if str(where) in error.where else BadInput(f"{where}: {error.where}", error.got, error.right)
         ) from error
-    return _run_shown(launcher.start_run, resolved, folder, quiet)
+    return _run_shown(launcher.start_run, resolved, place, quiet)
 
 
 def resume(folder: FilePath, *, quiet: bool = False) -> Run:
@@ -127,7 +130,7 @@ def compare(runs: Sequence[Run | FilePath]) -> RunComparison:
 
 
 def sweep(
-    config: FilePath, *, out: FilePath | None = None, workers: int | None = None, quiet: bool = False
+    config: FilePath, *, folder: FilePath | None = None, jobs: int | None = None, quiet: bool = False
 ) -> SweepSummary:
     """Run an experiment with other keys and seeds, as ``fedge sweep`` does; a finished point is not repeated."""
     from experiments.sweeps.point_plan import plan_sweep
@@ -135,30 +138,33 @@ def sweep(
 
     plan = plan_sweep(Path(config))
     check_sweep(plan)
-    folder = Path(out or Path("runs") / f"sweep-{Path(config).stem}")
+    place = Path(folder or launcher.RUNS / f"sweep-{Path(config).stem}")
     with _show_jobs(plan.count, quiet) as report_point:
-        return run_sweep(plan, folder, workers, report_point)
+        return run_sweep(plan, place, jobs, report_point)
 
 
 def replay(
-    run: Run | FilePath, *, draws: int = 8, workers: int | None = None, quiet: bool = False, **changes: Any
+    run: Run | FilePath, *, draws: int = 8, jobs: int | None = None, quiet: bool = False, **changes: Any
 ) -> ReplayResult:
     """Predict what a finished run would have cost with other fields, named as the overrides of ``run``."""
     from experiments.backends.run_replay import replay_run
 
-    folder = run.folder if isinstance(run, Run) else Path(run)
+    folder = _to_folder(run)
     texts = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in _to_plain(changes).items()]
     with _show_jobs(draws, quiet) as report_draw:
-        return replay_run(folder, texts, draws, workers, report_draw)
+        return replay_run(folder, texts, draws, jobs, report=report_draw)
 
 
-def export(run: Run | FilePath, to: str, *, out: FilePath | None = None, **options: Any) -> int:
+def export(run: Run | FilePath, to: str, *, folder: FilePath | None = None, **options: Any) -> int:
     """Export every round of a run to ``tensorboard``, ``mlflow`` or an exporter of yours; return their number."""
     from experiments.backends.stored_run_export import export_run
 
-    folder = run.folder if isinstance(run, Run) else Path(run)
     texts = [f"{key}={json.dumps(value)}" for key, value in _to_plain(options).items()]
-    return export_run(folder, to, texts, None if out is None else Path(out))
+    return export_run(_to_folder(run), to, texts, None if folder is None else Path(folder))
+
+
+def _to_folder(run: Run | FilePath) -> Path:
+    return run.folder if isinstance(run, Run) else Path(run)
 
 
 def study_fleet(config: FilePath, *, quiet: bool = False, **options: Any) -> list[Any]:
@@ -197,7 +203,7 @@ def study_mode_choice(table: FilePath, *, quiet: bool = False, **options: Any) -
 def predict(
     table: FilePath | None = None,
     *,
-    device: str | None = None,
+    board: str | None = None,
     workload: str | None = None,
     modes: int | None = None,
     method: str | None = None,
@@ -208,8 +214,8 @@ def predict(
     """Predict time and power of every mode of a board from few profiled ones, as ``fedge predict fit`` does.
 
     Args:
-        table: A measured table; None profiles an emulated ``device``.
-        device: The board.
+        table: A measured table; None profiles an emulated ``board``.
+        board: The board.
         workload: The workload.
         modes: Number of modes to profile.
         method: The predictor.
@@ -225,7 +231,7 @@ def predict(
     from fedge.knowledge.model_file import save_model
     from fedge.knowledge.saved_model import build_saved_model
 
-    given = {"table": None if table is None else Path(table), "device": device, "workload": workload, "modes": modes}
+    given = {"table": None if table is None else Path(table), "device": board, "workload": workload, "modes": modes}
     record = _build_record(ModelFitOptions, {**given, "method": method, "seed": seed, **options})
     model = fit_model(record, command_output.warn).model
     if out is not None:
@@ -284,23 +290,23 @@ def evaluate_predictors(targets: Sequence[FilePath], *, quiet: bool = False, **o
         return list(run_prediction_study(study, report=report_step))
 
 
-def roofline(model: str, device: str, **options: Any) -> RooflineAnalysis:
+def roofline(network: str, board: str, **options: Any) -> RooflineAnalysis:
     """Place a network on a board's time and energy rooflines, as ``fedge roofline`` does.
 
     Args:
-        model: A network, as MODEL of ``fedge layers``.
-        device: The board.
+        network: A network, as NETWORK of ``fedge layers``.
+        board: The board.
         options: Fields of ``RooflineOptions``: ``mode``, ``batch_size``, ``max_slowdown``, ``input_shape``, ``tables``.
     """
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions, analyse_roofline
 
-    return analyse_roofline(_build_record(RooflineOptions, {"model": model, "device": device, **options}))
+    return analyse_roofline(_build_record(RooflineOptions, {"model": network, "device": board, **options}))
 
 
 def layers(
-    model: str,
+    network: str,
     *,
-    batch: int = 1,
+    batch_size: int = 1,
     input_shape: str | None = None,
     kind: Literal["train", "infer"] = "infer",
     top: int = 10,
@@ -308,44 +314,44 @@ def layers(
     """Count a network's FLOP, bytes, parameters and activations by layer, as ``fedge layers`` does."""
     from fedge.costs.layers.layer_summary import count_network
 
-    return count_network(model, input_shape, batch_size=batch, kind=kind, top=top)
+    return count_network(network, input_shape, batch_size=batch_size, kind=kind, top=top)
 
 
-def memory(model: str, device: str = "tx2", *, batch: int = 32, input_shape: str | None = None) -> MemoryPrediction:
+def memory(network: str, board: str, *, batch_size: int = 32, input_shape: str | None = None) -> MemoryPrediction:
     """Predict the peak memory and time of a training step, as ``fedge memory predict`` does."""
     from fedge.analysis.memory_prediction import predict_memory
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    return predict_memory(model, device, batch, input_shape, usable_mb=estimate_usable_mb)
+    return predict_memory(network, board, batch_size, input_shape, usable_mb=estimate_usable_mb)
 
 
-def topology(model: str, device: str, *, out: FilePath | None = None, **options: Any) -> TopologyResult:
+def topology(network: str, board: str, *, folder: FilePath | None = None, **options: Any) -> TopologyResult:
     """Find the largest pruned variants of a network that a board can train, as ``fedge topology`` does.
 
     Args:
-        model: A network.
-        device: The board.
-        out: Folder to write the variants to.
+        network: A network.
+        board: The board.
+        folder: Folder to write the variants to.
         options: Fields of ``TopologyOptions``, such as ``batch_size``, ``max_memory_mb`` or ``max_step_s``.
     """
     from fedge.analysis.topology.topology_result import TopologyOptions, find_variants
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    record = _build_record(TopologyOptions, {"model": model, "device": device, **options})
-    return find_variants(record, estimate_usable_mb, out=None if out is None else Path(out))
+    record = _build_record(TopologyOptions, {"model": network, "device": board, **options})
+    return find_variants(record, estimate_usable_mb, out=None if folder is None else Path(folder))
 
 
-def place(model: str, device: str, **options: Any) -> PlacementAdvice:
+def place(network: str, board: str, **options: Any) -> PlacementAdvice:
     """Plan instances of a network on a board's accelerators, as ``fedge place`` does.
 
     Args:
-        model: A network.
-        device: The board.
+        network: A network.
+        board: The board.
         options: Fields of ``PlacementOptions``, such as ``rate_hz``, ``max_power_w`` or ``batches``.
     """
     from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 
-    return advise_placement(_build_record(PlacementOptions, {"model": model, "device": device, **options}))
+    return advise_placement(_build_record(PlacementOptions, {"model": network, "device": board, **options}))
 
 
 def select_board(
@@ -357,7 +363,7 @@ def select_board(
         workload: A workload or a network.
         max_power_w: Limit of the board's power, in watts.
         max_epoch_s: Limit of an epoch's time, in seconds.
-        options: Fields of ``BoardSelectionOptions``, such as ``batch_size``, ``boards``, ``by`` or ``infer``.
+        options: Fields of ``BoardSelectionOptions``, such as ``batch_size``, ``boards``, ``by`` or ``kind``.
     """
     from fedge.analysis.board_selection import BoardLimits, BoardSelectionOptions
     from fedge.analysis.board_selection import select_board as rank
@@ -373,7 +379,7 @@ def plan_concurrent(power_w: float, *, strategy: str | None = None, **jobs: Any)
     Args:
         power_w: The power budget, in watts.
         strategy: Name of a strategy that searches by profiling.
-        jobs: Fields of ``ConcurrentPlanOptions`` and ``ConcurrentJobOptions``, such as ``device``,
+        jobs: Fields of ``ConcurrentPlanOptions`` and ``ConcurrentJobOptions``, such as ``board``,
             ``train_workload``, ``infer_workloads``, ``latency_s`` and ``rate_hz`` (tuples), or ``arrivals``.
     """
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions, advise_interleaving
@@ -404,18 +410,37 @@ def profile(
 
 
 def calibrate(
-    tables: Sequence[FilePath], *, out: FilePath | None = None, **options: Any
+    tables: Sequence[FilePath],
+    *,
+    board: str | None = None,
+    workload: str | None = None,
+    batch_size: int | None = None,
+    kind: Literal["train", "infer"] | None = None,
+    origin: str = "",
+    folder: FilePath | None = None,
 ) -> Sequence[CalibrationOutcome]:
     """Fit the physical model of time and power to tables, as ``fedge calibrate`` does.
 
     Args:
         tables: Measured tables.
-        out: Folder for the coefficients; None writes nothing.
-        options: ``device``, ``workload``, ``batch_size``, ``kind``, ``origin``.
+        board: The board; None takes it from a table's path, like the next one.
+        workload: The workload.
+        batch_size: The batch size to fit, if a table holds several.
+        kind: Kind of step; None takes it from the table's folder.
+        origin: Author of the measurements.
+        folder: Folder for the coefficients; None writes nothing.
     """
     from fedge.analysis.cost_calibration import calibrate_tables
 
-    return calibrate_tables([Path(table) for table in tables], out=None if out is None else Path(out), **options)
+    return calibrate_tables(
+        [Path(table) for table in tables],
+        device=board,
+        workload=workload,
+        batch_size=batch_size,
+        kind=kind,
+        origin=origin,
+        out=None if folder is None else Path(folder),
+    )
 
 
 def boards() -> tuple[DeviceSpec, ...]:
@@ -439,8 +464,6 @@ def to_table(records: Any, *, arrow: bool = False) -> Any:
         records: ``SavedModel``, ``Predictions``, or records with fields.
         arrow: Whether to return a ``pyarrow.Table`` in any case.
     """
-    import dataclasses
-
     import pyarrow as pa
 
     from fedge.knowledge.saved_model import SavedModel
@@ -450,8 +473,15 @@ def to_table(records: Any, *, arrow: bool = False) -> Any:
     if isinstance(found, Predictions):
         return to_frame(pa.table(_list_columns(found)), arrow=arrow)
     rows = [dataclasses.asdict(getattr(one, "row", one)) for one in found]
-    plain = json.loads(json.dumps(rows, default=str))
+    plain = [{key: _to_cell(value) for key, value in row.items()} for row in json.loads(json.dumps(rows, default=str))]
     return to_frame(pa.Table.from_pylist(plain), arrow=arrow)
+
+
+def _to_cell(value: Any) -> Any:
+    """Return a value for a table: lists and mappings as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _list_columns(predictions: Predictions) -> dict[str, Any]:
@@ -467,12 +497,12 @@ def _list_columns(predictions: Predictions) -> dict[str, Any]:
 def _resolve(experiment: Spec, changes: Sequence[tuple[str, Any]]) -> tuple[Experiment, Path]:
     """Return the resolved experiment, and the file that messages name."""
     if isinstance(experiment, str | Path):
-        path = Path(experiment)
+        path = find_experiment_file(Path(experiment))
         raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
     else:
         path = IN_PYTHON
         raw = experiment.model_dump(mode="json") if isinstance(experiment, Experiment) else _to_plain(experiment)
-    return build_experiment(raw, path, changes, option=""), path
+    return build_experiment(raw, path, changes, option="", note=command_output.warn), path
 
 
 def _to_plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -493,18 +523,25 @@ def _to_plain_value(value: Any) -> Any:
 
 
 def _run_shown(execute: Callable[..., Any], experiment: Experiment, folder: Path, quiet: bool) -> Run:
-    from threadpoolctl import threadpool_limits
-
     from experiments.report.run.live_terminal import LiveView
 
-    # The environment limits libraries that are loaded from now on, the other call those that the caller has loaded.
-    with limit_to_one_thread(), threadpool_limits(limits=1):
+    with limit_to_one_thread(), _limit_loaded_libraries():
         if quiet:
             execute(experiment, folder, lambda: None)
         else:
             with LiveView(folder, experiment, command_output.make_console()) as view:
                 execute(experiment, folder, view.refresh)
     return Run(folder)
+
+
+def _limit_loaded_libraries() -> AbstractContextManager[Any]:
+    """Let libraries that the caller has loaded use one thread as well: sums over several round differently."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(limits=1)
+    return limits
 
 
 @contextmanager
@@ -517,15 +554,20 @@ def _ignore(_: str) -> None:
     """Take a report of progress that nobody wants."""
 
 
-def _build_record(record: type[Any], given: Mapping[str, Any], **parts: type[Any]) -> Any:
-    """Return a record of options; an unknown one is refused with the known ones."""
-    import dataclasses
+def _build_record(record: type[Any], given: Mapping[str, Any], **parts: Any) -> Any:
+    """Return a record of options, in which ``board`` is called as the command calls it.
 
+    Raises:
+        BadInput: If there is no such option; it lists the known ones.
+    """
     known = [field.name for one in (record, *parts.values()) for field in dataclasses.fields(one)]
+    if "board" in given and "board" not in known:
+        given = {("device" if name == "board" else name): value for name, value in given.items()}
     odd = [name for name in given if name not in known or name in parts]
     if odd:
-        caller = sys._getframe(1).f_code.co_name  # noqa: SLF001 -- the function that the user called
-        raise BadInput(f"fedge.{caller}", odd[0], f"known: {', '.join(name for name in known if name not in parts)}")
+        listed = ["board" if name == "device" else name for name in known if name not in parts]
+        right = f"known: {', '.join(listed)}"
+        raise BadInput(record.__name__, repr(odd[0]), right)
     paths = {
         field.name
         for one in (record, *parts.values())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -129,6 +132,19 @@ def _bundle() -> set[str]:
     }
     files |= {path.name: path for path in ROOT.iterdir() if path.is_file()}
     return set(build.get_filtered_fab_paths(files, _project()))
+
+
+@pytest.mark.slow
+def test_flwr_run_can_ask_setuptools_about_a_bundle(tmp_path: Path) -> None:
+    for name in (*_bundle(), "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    program = "import setuptools.build_meta as backend; backend.prepare_metadata_for_build_editable('.')"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Requires-Dist: numpy" not in next(tmp_path.glob("*.dist-info/METADATA")).read_text("utf-8")
 
 
 def test_a_node_gets_the_library_and_the_programs_and_nothing_else() -> None:

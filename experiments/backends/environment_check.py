@@ -98,21 +98,26 @@ def _check_sim() -> str:
 
 
 def _check_fleet() -> str:
+    import flwr
+
     import experiments.backends.fleet_backend
 
-    return f"{experiments.backends.fleet_backend.__name__} imports; it needs a SuperLink and boards (docs/fleet.md)"
+    name = experiments.backends.fleet_backend.__name__
+    return f"{name} imports, flwr {flwr.__version__}; it needs a SuperLink and boards (docs/fleet.md)"
 
 
 def _check_data() -> list[EnvironmentFinding]:
     from fedge.workloads import find_datasets
 
     data = [
-        EnvironmentFinding(
-            f"data {name}", present, where, "" if present else f"put it there or let a run fetch it ({where})"
-        )
+        EnvironmentFinding(f"data {name}", present, where, "" if present else _build_data_remedy(name, where))
         for name, present, where in find_datasets()
     ]
     return [*data, _check_profiles()]
+
+
+def _build_data_remedy(name: str, where: str) -> str:
+    return _build_remedy("train") if name == "digits" else f"put it there or let a run fetch it ({where})"
 
 
 def _check_profiles() -> EnvironmentFinding:

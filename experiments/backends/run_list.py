@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +17,16 @@ from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import is_locked
 from fedge.telemetry.store import LOCK
-from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import EventRow, RoundRow
 
 RunProgress = Literal["not started", "running", "stopped", "finished"]
 UNLISTED_FIELDS = ("tags", "workload.network.layers", "plugins", "knowledge", "backend", "jobs")
 """Beginnings of fields that are left out of what differs between runs: they repeat others, or are too long."""
+
+
+MAX_KEPT = 512
+"""Runs whose files are not read again as long as they do not change; a default that bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class ListedRun:
     name: str
     experiment: str = ""
     tags: tuple[str, ...] = ()
-    differences: tuple[tuple[str, str], ...] = ()
+    differences: Mapping[str, str] = field(default_factory=dict)
     state: RunProgress = "stopped"
     rounds: int = 0
     planned: int = 0
@@ -55,17 +60,8 @@ class ListedRun:
 
 
 def find_run_folders(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, the newest first.
-
-    Raises:
-        BadInput: If the folder cannot be read.
-    """
-    try:
-        runs = [(path.stat().st_mtime, path.parent) for path in folder.glob(f"*/{run_folder.RUN_YAML}")]
-    except OSError as error:
-        raise BadInput(str(folder), f"a folder that cannot be read ({error.strerror})", "a folder with runs") from error
-    if not runs and not folder.is_dir():
-        raise BadInput(str(folder), "no such folder", "a folder with runs, such as the runs/ that `fedge run` makes")
+    """Return the run folders in a folder, the newest first; none if there is no such folder."""
+    runs = [(path.stat().st_mtime, path.parent) for path in folder.glob(f"*/{run_folder.RUN_YAML}")]
     return [path for _, path in sorted(runs, key=lambda run: (-run[0], run[1].name))]
 
 
@@ -75,6 +71,8 @@ def list_runs(folder: Path, tags: Sequence[str] = ()) -> tuple[ListedRun, ...]:
     Raises:
         BadInput: If there is no such folder.
     """
+    if not folder.is_dir():
+        raise BadInput(str(folder), "no such folder", "a folder with runs, such as the runs/ that `fedge run` makes")
     read = [(path, *_load_experiment(path)) for path in find_run_folders(folder)]
     kept = [(path, one, why) for path, one, why in read if set(tags) <= set(one.tags if one else ())]
     experiments = [one for _, one, _ in kept if one is not None]
@@ -84,23 +82,29 @@ def list_runs(folder: Path, tags: Sequence[str] = ()) -> tuple[ListedRun, ...]:
             found.append(ListedRun(path, path.name, problem=problem))
         else:
             same = [one for one in experiments if one.name == experiment.name]
-            found.append(_describe_run(path, experiment, tuple(_find_differences(experiment, same))))
+            found.append(_describe_run(path, experiment, dict(_find_differences(experiment, same))))
     return tuple(found)
 
 
 def _load_experiment(folder: Path) -> tuple[Experiment | None, str]:
+    return _load_unchanged(folder, (folder / run_folder.RUN_YAML).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _load_unchanged(folder: Path, modified_ns: int) -> tuple[Experiment | None, str]:
+    """Load an experiment once, until its file changes: a page lists the same runs again and again."""
     try:
         return launcher.load_saved_experiment(folder), ""
     except BadInput as error:
         return None, str(error)
 
 
-def _describe_run(folder: Path, experiment: Experiment, differences: tuple[tuple[str, str], ...]) -> ListedRun:
+def _describe_run(folder: Path, experiment: Experiment, differences: Mapping[str, str]) -> ListedRun:
     made_s = (folder / run_folder.RUN_YAML).stat().st_mtime
     try:
-        rounds, problem = read_rows(folder, RoundRow), ""
+        rounds, problem = _read_unchanged(folder, compute_store_stamp(folder, RoundRow)), ""
     except BadInput as error:
-        rounds, problem = [], str(error)
+        rounds, problem = (), str(error)
     return ListedRun(
         folder,
         folder.name,
@@ -115,6 +119,12 @@ def _describe_run(folder: Path, experiment: Experiment, differences: tuple[tuple
         started=datetime.fromtimestamp(made_s, UTC).isoformat(timespec="seconds"),
         problem=problem,
     )
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _read_unchanged(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> tuple[RoundRow, ...]:
+    """Read the rounds of a run once, until its store changes."""
+    return tuple(read_rows(folder, RoundRow))
 
 
 def _find_differences(experiment: Experiment, others: Sequence[Experiment]) -> Iterator[tuple[str, str]]:

@@ -30,6 +30,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Value of a key of the experiment; may be repeated."),
 ]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find runs by; may be repeated.")
+]
 InputShape = Annotated[
     str | None,
     typer.Option(

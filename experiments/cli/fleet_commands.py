@@ -186,7 +186,8 @@ def profile(
         typer.Option(min=1.0, help="Limit of the profiling time, in seconds, on every board. The next start goes on."),
     ] = None,
     limit_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
+        float | None,
+        typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
     ] = None,
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
@@ -211,7 +212,7 @@ def profile(
     given = {
         "workload": workload,
         "budget-s": budget_s,
-        "limit-s": limit_s,
+        "max-mode-s": limit_s,
         "modes": modes,
         "explorer": explorer,
         "batch-size": batch_size,

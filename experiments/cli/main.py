@@ -98,6 +98,7 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
 app.command(rich_help_panel=EXPERIMENTS)(run)
 app.command(rich_help_panel=EXPERIMENTS)(resume)
 app.command(rich_help_panel=EXPERIMENTS)(status)
+app.command(rich_help_panel=EXPERIMENTS)(runs)
 app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
@@ -178,7 +179,7 @@ def doctor(
 def _find_command_name(words: Sequence[str]) -> str:
     """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
     command, names = typer.main.get_command(app), ["fedge"]
-    for word in words:
+    for word in (word for word in words if not word.startswith("-")):
         found = getattr(command, "commands", {}).get(word)
         if found is None:
             break

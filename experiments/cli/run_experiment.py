@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run
+from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
 from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
@@ -40,21 +40,19 @@ BUDGET_HINT = "raise policy.budget_j"
 def run(
     config: ExperimentFile,
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
+    *,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of all random choices; by default the file's own.")
     ] = None,
     override: Overrides = None,
-    *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<what was overridden>-<time>."
-        ),
+        typer.Option("--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<overrides>-<time>."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run, whose folder is runs/NAME.")] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="WORD", help="A tag of the run; may be repeated.")
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the run, whose folder is runs/NAME.")
     ] = None,
+    tags: Tags = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ MAX_DIFFERENCES = 4
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with run folders.")] = Path("runs"),
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="WORD", help="A tag of the run; may be repeated. Only runs that have it."),
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
+    tags: Tags = None,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +71,6 @@ def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
         "rounds",
         "accuracy",
         "energy",
-        "started, UTC",
     )
     return Table("runs", heads, rows, title)
 
@@ -82,7 +78,7 @@ def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
 def describe_differences(one: ListedRun) -> str:
     """Describe the first fields in which a run differs from the others, such as ``policy maxn, seed 3``."""
     parts = []
-    for key, value in one.differences[:MAX_DIFFERENCES]:
+    for key, value in list(one.differences.items())[:MAX_DIFFERENCES]:
         owner, _, field = key.rpartition(".")
         parts.append(f"{owner or 'name'} {value}" if field == "name" else f"{field} {value}")
     more = len(one.differences) - MAX_DIFFERENCES

@@ -130,6 +130,8 @@ RUN = "run"
 """Name of the run folder inside the job's folder."""
 KNOWLEDGE = "knowledge"
 """Name of the knowledge folder among the run folders."""
+IMPORT_COMMAND = ("knowledge", "import", "--knowledge")
+"""Command of ``fedge`` on the server, before the knowledge folder and the tables."""
 FLOWER_PATHS = ("./.flwr", "./app")
 """Flower's part of a run folder, not fetched: its state and the copy of the app."""
 
@@ -169,9 +171,10 @@ def import_tables(server: ServerConnection, tables: Mapping[str, Path]) -> str:
         RunFailed: If the server cannot be reached or refuses.
     """
     job, folder = send_bundle(server, pack_tables(tables), "profiles"), f"{server.runs}/{KNOWLEDGE}"
-    fedge = [f"{server.environment}/bin/fedge", "knowledge", "import", "--folder", folder]
+    fedge = [f"{server.environment}/bin/fedge", *IMPORT_COMMAND, folder]
     script = 'folder=$1; shift; "$@"; code=$?; rm -rf "$folder"; exit $code'
-    command = server.command("sh", "-c", script, "sh", job, *fedge, *(f"{job}/{name}" for name in tables))
+    program = ("sh", "-c", script, "sh", job)
+    command = server.command(*program, *fedge, *(f"{job}/{name}" for name in tables))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COPY_WITHIN_S, check=False)
     except subprocess.TimeoutExpired as error:

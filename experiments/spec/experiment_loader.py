@@ -86,7 +86,7 @@ _EXPECTED_BY_ERROR = {
 def load_experiment(
     path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment from YAML, with overrides ``key=value`` as in ``parse_override``.
+    """Load an experiment from YAML, with overrides as in ``parse_override``.
 
     Args:
         path: The file, or the name of one that fedge brings along, such as ``quickstart``.
@@ -121,9 +121,9 @@ def build_experiment(
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    given = list(overrides)
-    _drop_policy_options(raw, given, note)
-    for key, value in given:
+    changes = list(overrides)
+    _drop_policy_options(raw, changes, note)
+    for key, value in changes:
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
@@ -145,19 +145,17 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(
-    raw: dict[str, Any], overrides: Sequence[tuple[str, Any]], note: Callable[[str], None]
-) -> None:
+def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
     """Remove those options of the file's policy that the policy of an override does not take."""
     from experiments.spec.experiment_checks import POLICY_OPTIONS
 
     policy = raw.get("policy")
     if not isinstance(policy, dict):
         return
-    old = policy.get("name", PolicySpec().name)
-    new = next((str(value) for key, value in reversed(overrides) if key == "policy.name"), old)
-    taken = POLICY_OPTIONS.get(new.partition(":")[0])
-    if new == old or taken is None:
+    named = [value for key, value in changes if key == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
+    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
         return
     dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
     if dropped:

@@ -253,12 +253,17 @@ def _config(app: Any, http: type[asyncio.Protocol] | Literal["auto"] = LimitedCo
     )
 
 
-def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any, socket.socket] | None = None) -> None:
+def serve(
+    app: Any,
+    listening: socket.socket,
+    end_streams: Callable[[], None],
+    beside: tuple[Any, socket.socket] | None = None,
+) -> None:
     """Serve ``app``, and ``beside`` (another application with its own socket), until SIGINT or SIGTERM.
 
-    The streams of the feed are ended first.
+    ``end_streams`` is called first, from the signal's handler.
     """
-    page = _SignalledServer(_config(app), feed.close)
+    page = _SignalledServer(_config(app), end_streams)
     try:
         asyncio.run(_serve_both(page, listening, beside))
     except KeyboardInterrupt:

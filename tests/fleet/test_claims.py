@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import yaml
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
-from fleet.faulty_run import EXPERIMENT, faulty_run
+from fleet.faulty_run import LAUNCHER, experiment_of, faulty_run
 from fleet.fleet_view import findings_of
 from fleet.hosts import Hosts, list_processes
 
@@ -31,10 +30,8 @@ RUNS = "journalctl -q -b -o cat -u fedge-supernode | grep -q 'SuperNode ID'"
 def run_one_round(hosts: Hosts, folder: Path) -> set[str]:
     """The boards that work for a new run at once."""
     file = folder / "one.yaml"
-    experiment: Mapping[str, object] = yaml.safe_load(EXPERIMENT)
-    entries = [one for one in experiment["fleet"] if f"{one['name']}-1" in hosts.boards]
-    file.write_text(yaml.safe_dump({**experiment, "name": "one", "rounds": 1, "fleet": entries}), encoding="utf-8")
-    done = hosts.fedge("run", str(file), "--out", str(folder / "one"))
+    file.write_text(yaml.safe_dump(experiment_of(hosts) | {"name": "one", "rounds": 1}), encoding="utf-8")
+    done = hosts.fedge("run", str(file), "--folder", str(folder / "one"))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert [row for row in read_rows(folder / "one", EventRow) if row.kind == WAITING] == []
     return {row.board for row in read_rows(folder / "one", ClientRow) if row.error is None}
@@ -42,7 +39,7 @@ def run_one_round(hosts: Hosts, folder: Path) -> set[str]:
 
 def test_the_boards_of_a_run_that_was_killed_work_for_the_next_at_once(provisioned: Hosts, tmp_path: Path) -> None:
     with faulty_run(provisioned):
-        for command in (b"/bin/fedge\0run\0", b"flwr-serverapp\0"):
+        for command in (LAUNCHER, b"flwr-serverapp\0"):
             for process in list_processes(provisioned.server, command):
                 os.kill(process, signal.SIGKILL)
         worked = run_one_round(provisioned, tmp_path)

@@ -57,7 +57,7 @@ def test_a_second_provisioning_changes_nothing(provisioned: Hosts) -> None:
 def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> None:
     told = tmp_path / "status.json"
     with timed("status"):
-        done = provisioned.fedge("status", "--json", str(told))
+        done = provisioned.fedge("status", "--out", str(told))
 
     boards = {board["name"]: board for board in json.loads(told.read_text())["boards"]}
     assert set(boards) == set(provisioned.boards), done.stdout

@@ -32,7 +32,7 @@ LABEL = "estimated"
 """Of figures from a recorded folder: its watts were written there."""
 KINDS = {"nano-1": "nano", "xavier-nx-1": "xavier-nx", "agx-orin-1": "agx-orin-64gb", "orin-nano-1": "orin-nano-super"}
 PROFILE = ["profile", "--workload", WORKLOAD, "--batch-size", str(BATCH_SIZE), "--modes", str(MODES)]
-PROFILE += ["--explorer", "random", "--limit-s", "2", "--budget-s", "300", "--out", "profiles"]
+PROFILE += ["--explorer", "random", "--max-mode-s", "2", "--budget-s", "300", "--folder", "profiles"]
 TABLE = f"/var/lib/fedge-app/profiles/{WORKLOAD}.csv"
 EXPERIMENT = {
     "name": "recalling",
@@ -111,7 +111,7 @@ def run_on(hosts: Hosts, folder: Path) -> RecallingRun:
     file = folder.with_suffix(".yaml")
     entries = [{"device": KINDS[name], "name": name.removesuffix("-1")} for name in hosts.boards]
     file.write_text(yaml.safe_dump(EXPERIMENT | {"fleet": entries}), encoding="utf-8")
-    done = hosts.fedge("run", str(file), "--out", str(folder))
+    done = hosts.fedge("run", str(file), "--folder", str(folder))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return RecallingRun(folder, done.stdout)
 

@@ -133,7 +133,7 @@ def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_pat
     told = tmp_path / "status.json"
     host.run("systemctl stop fedge-telemetry")
     try:
-        provisioned.fedge("status", "--json", str(told))
+        provisioned.fedge("status", "--out", str(told))
     finally:
         host.run("systemctl start fedge-telemetry")
 

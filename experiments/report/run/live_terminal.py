@@ -53,7 +53,7 @@ class LiveView:
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._last_printed = 0
-        self._phase = self._waiting = ""
+        self._phase = ""
 
     def __enter__(self) -> Self:
         self._read()
@@ -62,7 +62,7 @@ class LiveView:
         if self._console.is_jupyter:
             from IPython.display import display
 
-            self._cell = display(self._render(), display_id=True)
+            self._cell = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
         elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -90,6 +90,8 @@ class LiveView:
 
     def _note_phase(self, name: str, *, announce: bool) -> None:
         self._phase = name
+        if self._cell is not None and not self._rounds:
+            self._cell.update(self._render())
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
@@ -99,11 +101,9 @@ class LiveView:
         self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
         done = self._rounds[-1].round if self._rounds else 0
-        waiting = [] if self._rounds else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
+        waiting = [] if done else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
         if waiting:
-            if waiting[-1].message != self._waiting:
-                self._waiting = waiting[-1].message
-                phases.begin_phase(self._waiting, announce=True)
+            phases.begin_phase(waiting[-1].message, announce=True)
         elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
             # The first one is announced: it also loads the data and the networks.
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)

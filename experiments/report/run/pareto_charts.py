@@ -109,10 +109,11 @@ def _list_references(group: SeedGroup) -> list[ReferencePoint]:
     maxn_s = mean_interval([sum((r.maxn_round_s or 0.0) + (r.evaluation_s or 0.0) for r in run.rounds) for run in runs])
     played_s = mean_interval([run.summary["makespan_s"] for run in runs])
     baselines = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
-    points = [
-        (what, time, mean_interval([run.summary[column] + run.evaluation_j for run in runs]))
-        for what, time, column in baselines
-    ]
+    points = []
+    for what, time, column in baselines:
+        spent_j = [(run.summary[column], run.evaluation_j) for run in runs]
+        joules = mean_interval([None if own_j is None else own_j + tests_j for own_j, tests_j in spent_j])
+        points.append((what, time, joules))
     return [(group.name, what, time, joules) for what, time, joules in points if time and joules]
 
 

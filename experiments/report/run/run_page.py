@@ -50,14 +50,17 @@ def write_report(folders: Sequence[Path], out: Path, first: Sequence[Section] = 
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
     """
-    _check_folders(folders)
-    text = (
-        _render_run(load_run(folders[0]))
-        if len(folders) == 1
-        else comparison_page.render_comparison(load_runs(folders), first)
-    )
+    text = render_report(folders, first)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text)
+
+
+def render_report(folders: Sequence[Path], first: Sequence[Section] = ()) -> str:
+    """Render the report of one run folder, or a comparison of several; the arguments are those of ``write_report``."""
+    _check_folders(folders)
+    if len(folders) == 1:
+        return _render_run(load_run(folders[0]))
+    return comparison_page.render_comparison(load_runs(folders), first)
 
 
 def write_report_tables(folders: Sequence[Path], out: Path, first: Sequence[Table] = ()) -> tuple[Path, ...]:

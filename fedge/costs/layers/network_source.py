@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.costs.layers.network_record import find_known_network, network_from_dict
 from fedge.errors import BadInput
+from fedge.experiment import VARIANT_FILE
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
 
@@ -40,15 +41,6 @@ MAX_SUGGESTIONS = 3
 """Largest number of similar names suggested for an unknown one."""
 
 
-def _reject_folder(model: str) -> None:
-    """Raise ``BadInput`` for a folder, with the variants in it."""
-    if not Path(model).expanduser().is_dir():
-        return
-    inside = sorted(str(path.parent) for path in Path(model).expanduser().glob("*/variant.json"))
-    right = f"one of the variants in it: {', '.join(inside)}" if inside else f"a model; {MODULES_HINT}, {FILES_HINT}"
-    raise BadInput("MODEL", f"{model}, a folder without variant.json", right)
-
-
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
     """Load the costs of the network that NETWORK names; files accept no other input shape than their own.
 
@@ -67,7 +59,8 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
         model in builtin_tasks.REFUSED or find_known_network(model) is not None
     ):
         return _find_known_only(model, input_shape)
-    _reject_folder(model)
+    if (Path(model) / VARIANT_FILE).is_file():
+        return _read_json(Path(model) / VARIANT_FILE)
     from fedge.costs.layers.torch_trace import trace_module
 
     user_made = ":" in model
@@ -155,7 +148,8 @@ def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
         near = difflib.get_close_matches(model, names, MAX_SUGGESTIONS) or [
             name for name in names if model and model in name
         ]
-        hint = f"did you mean {' or '.join(near[:MAX_SUGGESTIONS])}? Or " if near else ""
+        inside = [str(path.parent) for path in sorted(Path(model).glob(f"*/{VARIANT_FILE}"))]
+        hint = f"did you mean {' or '.join((inside or near)[:MAX_SUGGESTIONS])}? Or " if near or inside else ""
         raise BadInput("NETWORK", repr(model), f"{hint}{MODULES_HINT}, {FILES_HINT}")
     return _torchvision_builder(model, input_shape or OTHER_IMAGES.get(model, DEFAULT_IMAGE))
 

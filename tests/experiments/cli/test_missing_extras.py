@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +34,8 @@ def run_core(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "select-board --workload resnet18-imagenet",
         "knowledge list",
         (
-            "concurrent plan --device agx-orin --train-workload resnet18-imagenet --infer-workload mobilenetv3l-gld23k "
-            "--power-w 40 --latency-s 1 --rate-hz 30"
+            "concurrent plan --board agx-orin --train-workload resnet18-imagenet --infer-workload mobilenetv3l-gld23k "
+            "--max-power-w 40 --max-latency-s 1 --rate-hz 30"
         ),
     ],
 )
@@ -53,16 +54,23 @@ def test_the_core_predicts_and_chooses(command: str, tmp_path: Path) -> None:
         ("study fleet", "quickstart", "sim"),
         ("board", "runs", "report"),
         ("layers", "resnet18", "train"),
-        ("fleet keys", "--out keys", "fleet"),
+        ("fleet keys", "--folder keys", "fleet"),
     ],
 )
 def test_a_command_names_the_extras_that_it_lacks_in_one_line(
     name: str, rest: str, extras: str, tmp_path: Path
 ) -> None:
-    done = run_core(tmp_path, *name.split(), *rest.split())
+    done = run_core(tmp_path, "--quiet", *name.split(), *rest.split())
 
     assert done.returncode == 2
     assert done.stderr.startswith(f"fedge {name} needs ")
     assert done.stderr.endswith(f": pip install 'fedge[{extras}]'\n")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_doctor_names_the_extra_of_a_backend(tmp_path: Path) -> None:
+    done = run_core(tmp_path, "doctor", "--json")
+
+    remedies = {finding["what"]: finding["remedy"] for finding in json.loads(done.stdout)}
+    assert remedies["backend local"] == remedies["backend fleet"] == "pip install 'fedge[sim]'"

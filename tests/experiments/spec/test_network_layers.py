@@ -42,7 +42,7 @@ def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path)
 
     assert experiment.workload.cost == "digits-cnn-0.550"
     assert load_experiment(_written(tmp_path, network="small/digits-cnn-0.550/variant.json")) == experiment
-    with pytest.raises(BadInput, match=r"a folder without variant.json; one of the variants in it: .*digits-cnn-0.550"):
+    with pytest.raises(BadInput, match=r"did you mean .*/small/digits-cnn-0.550\?"):
         load_experiment(_written(tmp_path, network=str(tmp_path / "small")))
 
 

@@ -51,7 +51,7 @@ def start(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProc
     """The fedge command in a process of its own, whose working directory is the user's folder."""
     command = "import sys; from experiments.cli.main import main; sys.argv[0] = 'fedge'; main()"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))}
-    arguments = [sys.executable, "-P", "-c", command, *words]
+    arguments = [sys.executable, "-P", "-c", command, "--quiet", *words]
     return subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
