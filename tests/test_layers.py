@@ -20,6 +20,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.errors",
         "fedge.atomic_files",
         "fedge.call_cache",
+        "fedge.json_reader",
+        "fedge.strict_json",
         "fedge.child_processes",
         "fedge.user_catalogue",
         "fedge.yaml_files",

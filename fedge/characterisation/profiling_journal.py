@@ -18,11 +18,11 @@ import numpy as np
 
 from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
-from fedge.characterisation.stability import StabilityVerdict
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
 from fedge.modes import stack_modes
+from fedge.strict_json import validate_json
 from fedge.types import Label, PowerMode, ProfileTable
 
 VERSION = 1
@@ -98,7 +98,9 @@ class ProfilingHistory:
             self.date = event.get("date")
             self.failed_in_a_row = 0
         elif kind == "failed":
-            self.failed.append(ModeFailure(_mode_from_list(event["mode"]), event["reason"], event["seconds"]))
+            failure = {**event, "mode": _mode_from_list(event["mode"])}
+            given = {one.name: failure[one.name] for one in fields(ModeFailure)}
+            self.failed.append(validate_json(given, ModeFailure, "failed"))
             self.failed_in_a_row += 1
         elif kind == "stopped":  # the failures for which the campaign stopped are tried again
             del self.failed[len(self.failed) - self.failed_in_a_row :]
@@ -199,7 +201,9 @@ def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, Profi
         elif event["event"] != "begin" or event["version"] != VERSION:
             raise ValueError(event)
         else:
-            header = ProfilingHeader(**{one.name: event[one.name] for one in fields(ProfilingHeader)})
+            header = validate_json(
+                {one.name: event[one.name] for one in fields(ProfilingHeader)}, ProfilingHeader, "begin"
+            )
 
     whole = replay_lines(path, raw, take, EXPECTED_FILE)
     return header, past, whole
@@ -214,8 +218,8 @@ def _check_fits(path: Path, before: ProfilingHeader, now: ProfilingHeader) -> No
 
 
 def _mode_from_list(knobs: list[float]) -> PowerMode:
-    cores, cpu_mhz, gpu_mhz, mem_mhz = knobs
-    return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+    names = [one.name for one in fields(PowerMode)]
+    return validate_json(dict(zip(names, knobs, strict=True)), PowerMode, "mode")
 
 
 def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
@@ -226,8 +230,8 @@ def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
 
 def _settled_from_dict(event: Mapping[str, Any]) -> SettledMode:
     verdict: dict[str, Any] = {name: math.inf if value is None else value for name, value in event["verdict"].items()}
-    given = {one.name: event[one.name] for one in fields(SettledMode)}
-    return SettledMode(**{**given, "mode": _mode_from_list(event["mode"]), "verdict": StabilityVerdict(**verdict)})
+    given = {one.name: event[one.name] for one in fields(SettledMode)} | {"mode": _mode_from_list(event["mode"])}
+    return validate_json(given | {"verdict": verdict}, SettledMode, "mode")
 
 
 def _finite_or_none(value: Any) -> Any:

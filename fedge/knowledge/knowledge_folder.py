@@ -27,7 +27,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge.atomic_files import replace_file, write_text
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError, one_line
+from fedge.json_reader import read_json
 from fedge.types import Label, Measurement
 from fedge.wire import InvalidMessage, from_json, to_json
 
@@ -134,10 +135,10 @@ def list_entries(folder: Path) -> KnowledgeListing:
             status = path.stat()
             stamp = [status.st_mtime_ns, status.st_size]
             known = index.get(path.name)
-            raw = known["entry"] if known and known.get("stamp") == stamp else json.loads(path.read_text("utf-8"))
+            raw = known["entry"] if known and known.get("stamp") == stamp else read_json(path, "a description")
             found.append(_adapter().validate_python(raw))
             current[path.name] = {"stamp": stamp, "entry": raw}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (FedgeError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             damaged.append(f"{path}: a damaged description ({_first_line(error)}); skipped")
     if current != index and (folder / ENTRIES).is_dir():
         _write_index(folder, current)
@@ -220,8 +221,8 @@ def encode_measurements(boards: Mapping[str, Sequence[Measurement]]) -> bytes:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        index = read_json(folder / INDEX, "an index")
+    except BadInput:
         return {}
     return index if isinstance(index, dict) and all(isinstance(one, dict) for one in index.values()) else {}
 
@@ -242,5 +243,5 @@ def _adapter() -> TypeAdapter[KnowledgeEntry]:
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first: Any = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the whole file'}: {first['msg']}"
-    return str(error).partition("\n")[0]
+        return one_line(f"{'.'.join(map(str, first['loc'])) or 'the whole file'}: {first['msg']}")
+    return one_line(error)

@@ -92,7 +92,7 @@ def parse(text: str) -> Config:
     fields: Dict[str, Any] = {}
     for key, value in raw.items():
         if key not in FIELDS:
-            raise BadConfig(f"unknown key {key!r}; known: {', '.join(FIELDS)}")
+            raise BadConfig(f"unknown key {format_value(key)}; known: {', '.join(FIELDS)}")
         parsed = FIELDS[key](key, value)
         fields.update(parsed if key == "floor" else {key: parsed})
     return Config(**fields)
@@ -102,7 +102,7 @@ def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise BadConfig(f"key {key!r} stands twice; keep one")
+            raise BadConfig(f"key {format_value(key)} stands twice; keep one")
         found[key] = value
     return found
 
@@ -135,7 +135,9 @@ def _parse_floor(key: str, value: Any) -> Dict[str, int]:
         raise _bad_value(key, value, 'it must look like {"cores": 2, "cpu_khz": 400000}')
     for name in value:
         if name not in known:
-            raise BadConfig(f"unknown key {f'{key}.{name}'!r}; known: {', '.join(f'{key}.{k}' for k in known)}")
+            raise BadConfig(
+                f"unknown key {format_value(f'{key}.{name}')}; known: {', '.join(f'{key}.{k}' for k in known)}"
+            )
     return {known[name][0]: _check_whole_number(f"{key}.{name}", value[name], known[name][1]) for name in value}
 
 

@@ -47,8 +47,9 @@ def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
 
 
 def one_line(error: object) -> str:
-    """Return an error's text on one line, at most 200 characters."""
-    return " ".join(str(error).split())[:200]
+    """Return an error's text on one line, at most 200 characters, without control characters."""
+    line = " ".join(str(error).split())[:200]
+    return line if line.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
