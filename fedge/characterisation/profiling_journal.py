@@ -47,7 +47,7 @@ class ProfilingHeader:
     explorer: str
     modes: int
     seed: int
-    rule: Mapping[str, float]
+    rule: Mapping[str, int | float]
     software: Mapping[str, str]
 
 
