@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup quickstart test test-fast test-long test-monitor test-vendor test-fleet fuzz coverage check lint types layers format bench clean
+.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet fuzz coverage check lint types layers format bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -28,17 +28,24 @@ help: ## List the commands
 setup: $(STAMP) ## Make .venv and install the project into it (only when something changed)
 
 # PYTHON=/path/to/python chooses the interpreter.
-$(STAMP): requirements.lock requirements.in pyproject.toml
+$(STAMP): requirements.lock torch.lock requirements.in pyproject.toml setup.py
 	@python=$$(PYTHON='$(PYTHON)' .ci/find-python) || exit 1; \
 	  if [ ! -x $(BIN)/python ]; then echo "Making $(VENV) with $$($$python -V) ..."; $$python -m venv $(VENV) || exit 1; fi
 	@echo "Installing the pinned dependencies (about a minute with a warm network) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -r torch.lock
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
 	@echo "Ready: $(BIN)/fedge --help"
 
+wheel: setup ## Build the wheel and the source archive into dist/
+	@rm -rf build dist/fedge-*
+	@$(BIN)/python -c "import setuptools.build_meta as b; b.build_sdist('dist')" >/dev/null 2>&1
+	@$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist dist/fedge-*.tar.gz
+	@ls dist/fedge-*
+
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
-	@$(BIN)/fedge run experiments/configs/quickstart.yaml
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml --backend local
 
 test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"
@@ -52,10 +59,13 @@ test-fast: setup ## The tests that need no other process and no long computation
 test-monitor: setup ## The pages in Chromium, a real Prometheus, Ray's dashboard (skips what is not installed)
 	@$(PYTEST) -rs -p no:cacheprovider -m monitor $(or $(MONITOR_TESTS),tests)
 
+test-wheel: setup ## The wheel with each extra in an empty environment (minutes, the network)
+	@.ci/test-wheel
+
 test-vendor: setup ## The boards' programs under the Python versions of JetPack
 	@.ci/test-vendor
 
-test-fleet: setup ## Playbooks on a fleet of test hosts (root, systemd-nspawn; half an hour)
+test-fleet: setup ## Playbooks on a fleet of test hosts (root; installs systemd-nspawn; forty minutes)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
 # make fuzz FUZZ="--inputs 20000 store-wal", or FUZZ="--hours 8 --keep found".

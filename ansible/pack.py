@@ -92,7 +92,7 @@ def certificate(asked: argparse.Namespace, request: str) -> bytes:
 
 def client(out: Path) -> Path:
     """Pack the client's files into an archive whose name changes exactly when a file does; return its path."""
-    files = [(path.relative_to(ROOT).as_posix(), path.read_bytes(), 0o644) for path in _client_files()]
+    files = [(name, path.read_bytes(), 0o644) for name, path in _client_files()]
     path = out / f"client-{_digest((name, content) for name, content, _ in files)}.tar.gz"
     return _find_packed(path) or _write(path, b"", _make_tar(files))
 
@@ -110,10 +110,12 @@ def _find_packed(path: Path) -> Path | None:
     return path.resolve() if path.is_file() else None
 
 
-def _client_files() -> Iterator[Path]:
-    yield ROOT / "LICENSE"
+def _client_files() -> Iterator[tuple[str, Path]]:
+    """Yield each file with its name in the archive."""
+    yield "LICENSE", Path(__file__).resolve().with_name("LICENSE")
     for folder in CLIENT:
-        yield from sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in KINDS and path.is_file())
+        found = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in KINDS and path.is_file())
+        yield from ((path.relative_to(ROOT).as_posix(), path) for path in found)
 
 
 def bootstrap(asked: argparse.Namespace) -> Path:

@@ -69,7 +69,7 @@ def run_policy(policy: str, seed: int, overrides: list[str]) -> dict[str, float]
     with tempfile.TemporaryDirectory() as folder:
         sets = [part for override in overrides for part in ("--set", override)]
         command = [sys.executable, "-m", "experiments.cli.main", "run", str(CONFIG), "--backend", "local", "--json"]
-        options = ["--seed", str(seed), "--set", f"policy={policy}", "--out", f"{folder}/run", *sets]
+        options = ["--seed", str(seed), "--set", f"policy={policy}", "--folder", f"{folder}/run", *sets]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(done.stderr)

@@ -238,7 +238,7 @@ def _run_fedge(options: argparse.Namespace, folder: Path, address: str, block: i
     text = EXPERIMENT.format(rounds=options.rounds + 2, boards=len(BOARDS), address=address, **training)
     experiment.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment)]
-    command += ["--out", str(folder / f"fedge-{block}")]
+    command += ["--folder", str(folder / f"fedge-{block}")]
     log = folder / f"fedge-{block}.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT) as process:
         try:

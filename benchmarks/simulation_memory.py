@@ -74,7 +74,7 @@ def measure_run(folder: Path, backend: str, clients: int, rounds: int) -> Memory
     rss = pss = processes = 0
     begun_s = time.monotonic()
     with (folder / "log").open("wb") as output:
-        run = subprocess.Popen([*command, "--out", "run"], cwd=folder, env=env, stdout=output, stderr=output)
+        run = subprocess.Popen([*command, "--folder", "run"], cwd=folder, env=env, stdout=output, stderr=output)
         while run.poll() is None:
             sizes = [size for pid in list_processes(mark) if (size := read_memory(pid)) is not None]
             total = sum(size for size, _ in sizes)

@@ -110,7 +110,7 @@ def time_fedge(folder: Path, clients: int, rounds: int, *, backend: str, policy:
         EXPERIMENT.format(rounds=rounds, backend=backend, policy=policy, fleet=fleet, batch=BATCH, rate=RATE), "utf-8"
     )
     out = folder / f"run-{time.time_ns()}"
-    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(out)]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(out)]
     return time_command(command, folder / "fedge.log")
 
 

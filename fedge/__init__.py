@@ -1,3 +1,54 @@
-"""fedge: federated learning on fleets of NVIDIA Jetson boards, real or emulated."""
+"""fedge: federated learning on fleets of NVIDIA Jetson boards, real or emulated.
+
+Scripts and notebooks use the functions of this package: ``fedge.run``, ``fedge.load``, ``fedge.predict`` and those
+that ``dir(fedge)`` lists (docs/python.md).
+"""
 
 __version__ = "0.1.0"
+__all__ = [
+    "Run",
+    "RunComparison",
+    "boards",
+    "calibrate",
+    "choose",
+    "compare",
+    "doctor",
+    "evaluate_predictors",
+    "export",
+    "front",
+    "layers",
+    "load",
+    "load_model",
+    "memory",
+    "place",
+    "plan_concurrent",
+    "predict",
+    "profile",
+    "replay",
+    "resume",
+    "roofline",
+    "run",
+    "runs",
+    "select_board",
+    "study_fleet",
+    "study_mode_choice",
+    "sweep",
+    "to_table",
+    "topology",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Return a function of ``experiments.api``, which is imported at its first use: it needs what fedge provides."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fedge' has no attribute {name!r}")
+    import importlib
+
+    from fedge.import_path import load_package
+
+    load_package("experiments")
+    return getattr(importlib.import_module("experiments.api"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

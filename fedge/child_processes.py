@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from fedge.errors import FedgeError, RunFailed
+from fedge.import_path import start_children
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -61,7 +62,8 @@ def run_in_child(function: Callable[[A], R], argument: A) -> R:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_result, args=(sender, function, argument), daemon=True)
-    child.start()
+    with start_children():
+        child.start()
     sender.close()
     try:
         result, error = receiver.recv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +17,14 @@ class _SpecModel(BaseModel):
 
 
 class LinkSpec(_SpecModel):
-    """A client's network: rates in Mbit/s, one-way latency, and the radio's power above idle during transfers."""
+    """A client's network.
+
+    Attributes:
+        down_mbps: Rate to the client in Mbit/s.
+        up_mbps: Rate from the client in Mbit/s.
+        latency_s: One-way latency in seconds.
+        radio_w: Power of the radio above idle during transfers, in watts.
+    """
 
     down_mbps: Positive = 50.0
     up_mbps: Positive = 20.0
@@ -60,7 +68,7 @@ class NetworkSpec(_SpecModel):
     """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
 
     Attributes:
-        model: A MODEL as in ``fedge layers``.
+        model: A NETWORK as in ``fedge layers``.
         input: Shape of one sample; None for the model's default.
         loading: How samples are loaded.
         image_mpixel: Megapixels of a stored image, which the loader decodes.
@@ -79,14 +87,26 @@ class NetworkSpec(_SpecModel):
     channels: str | None = None
 
 
+VARIANT_FILE = "variant.json"
+"""Name of the record in the folder of a pruned variant, which the folder names."""
+
+
+def label_network(model: str) -> str:
+    """Return the short name of a MODEL: of a pruned variant that of its folder, which tells what is left."""
+    path = Path(model)
+    return path.parent.name if path.name == VARIANT_FILE and path.parent.name else path.stem
+
+
 class PlacedBatchSpec(_SpecModel):
     """A batch of a service at the top clocks as ``fedge place`` planned it; filled in by the launcher.
 
     Attributes:
         device: Board of the plan.
-        network: Its MODEL, absolute if it is a file.
+        network: Its NETWORK, absolute if it is a file.
         input: Shape of one sample.
         accelerator: Part of the GPU on which it runs.
+        precision: Precision in which it runs.
+        batch_size: Samples of a batch.
         batch_s: Seconds of a batch.
         power_w: Power of the board meanwhile.
         rate_hz: Rate of the plan, if it has one.
@@ -116,7 +136,7 @@ class ServingSpec(_SpecModel):
         arrivals: Arrival process.
         batch_sizes: Allowed batch sizes; the board uses the one that suits its mode.
         model: Real boards only: built-in task that the worker infers; None for the network that it trains.
-        placement: Path of a plan of ``fedge place --json``, which gives network, batch size, and time and power of a
+        placement: Path of a plan of ``fedge place --out``, which gives network, batch size, and time and power of a
             batch at the top clocks.
     """
 
@@ -163,7 +183,17 @@ BOARD_PLACE = "{board}"
 
 
 class FleetEntry(_SpecModel):
-    """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
+    """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run.
+
+    Attributes:
+        device: Board of the catalogue (``fedge devices list``), or the path of a .yaml file of your own.
+        count: Number of boards.
+        name: Name of the boards if it is not their device's.
+        link: Network of the boards.
+        ambient_c: Temperature around the boards, in degrees Celsius; emulated boards only.
+        availability: When an emulated board can take part; always by default.
+        battery: Battery of an emulated board; none by default.
+    """
 
     device: str
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
@@ -217,7 +247,12 @@ DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 
 
 class ScheduleSpec(_SpecModel):
-    """A class of ``torch.optim.lr_scheduler`` that sets the learning rate of each round, and its keyword arguments."""
+    """A class of ``torch.optim.lr_scheduler`` that sets the learning rate of each round.
+
+    Attributes:
+        name: Name of the class.
+        options: Its keyword arguments.
+    """
 
     name: str
     options: dict[str, float | int | bool | str | tuple[int, ...]] = Field(default_factory=dict)
@@ -227,6 +262,16 @@ class WorkloadSpec(_SpecModel):
     """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
     With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
+
+    Attributes:
+        task: Network and data set that are trained: a built-in task, a task file (.py), ``module:function`` or none.
+        cost: Cost profile of a step, which prices time and power.
+        batch_size: Samples per step; at most those of the largest client.
+        local_epochs: Passes of a client over its samples per round.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        memory: How a board trains that has too little memory.
+        network: Network that prices the steps instead of a cost profile, by its layers.
     """
 
     task: str = "digits-cnn"
@@ -237,6 +282,8 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     schedule: ScheduleSpec | None = None
     """Learning rate over the rounds, from ``learning_rate``; None: constant."""
+    metric: str = "accuracy"
+    """Name of the task's figure of merit, as terminal and pages show it."""
     mixed_precision: bool = False
     """Whether steps are computed in half precision where torch considers it safe."""
     memory: MemorySpec = MemorySpec()
@@ -246,7 +293,14 @@ class WorkloadSpec(_SpecModel):
 
 
 class DataSpec(_SpecModel):
-    """How the training samples are split over the clients."""
+    """How the training samples are split over the clients.
+
+    Attributes:
+        alpha: Concentration of the partition ``dirichlet``: the smaller, the more the clients' labels differ.
+        shards_per_client: Shards of sorted samples per client, with the partition ``shards``.
+        dir: Folder of the data sets; null for the cache.
+        download: Whether a missing data set is downloaded.
+    """
 
     partition: str = "dirichlet"
     """Name of a partition, or ``module:function``, or ``module:Class`` of a partitioner of flwr-datasets."""
@@ -261,7 +315,16 @@ class DataSpec(_SpecModel):
 
 
 class PolicySpec(_SpecModel):
-    """A policy's name (also ``preset:NAME`` or ``module:function``) and its parameters."""
+    """A policy's name and its parameters.
+
+    Attributes:
+        name: Name of the policy, ``preset:NAME``, or your own ``module:function``.
+        power_w: Limit on the power of one board, in watts.
+        deadline_s: Time in which a round's work and transfers must be done, in seconds.
+        time_weight: Weight of time against energy: 0 saves energy only, 1 time only.
+        max_slowdown: Longest round as a multiple of MAXN's.
+        confidence: Probability with which a limit must be met.
+    """
 
     name: str = "balanced"
     power_w: Positive | None = None
@@ -295,6 +358,7 @@ class ExplorationSpec(_SpecModel):
     slack: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Share by which probing may extend a planned deadline in a client's first ``slack_rounds`` rounds."""
     slack_rounds: Annotated[int, Field(ge=0)] = 5
+    """Number of a client's first rounds in which ``slack`` applies."""
     probes: Annotated[int, Field(ge=0)] = 3
     """Largest number of probes in one round."""
     foresight: Annotated[float, Field(ge=0)] = 0.5
@@ -306,7 +370,12 @@ class ExplorationSpec(_SpecModel):
 
 
 class StrategySpec(_SpecModel):
-    """A class of ``flwr.serverapp.strategy`` (or ``module:Class``) and its keyword arguments."""
+    """The strategy of aggregation.
+
+    Attributes:
+        name: Class of ``flwr.serverapp.strategy``, or ``module:Class``.
+        options: Its keyword arguments.
+    """
 
     name: str = "FedAvg"
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
@@ -315,14 +384,24 @@ class StrategySpec(_SpecModel):
 
 
 class ModSpec(_SpecModel):
-    """A client mod: a name of ``flwr.clientapp.mod`` (or ``module:function``) and keyword arguments of its class."""
+    """A client mod.
+
+    Attributes:
+        name: Name of ``flwr.clientapp.mod``, or ``module:function``.
+        options: Keyword arguments of its class.
+    """
 
     name: str
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
 class SelectionSpec(_SpecModel):
-    """The selector of a round's clients: its name (or ``module:function``), the number of clients, and its options."""
+    """The selection of a round's clients.
+
+    Attributes:
+        name: Name of the selector, or ``module:function``.
+        options: Its options.
+    """
 
     name: str = "all"
     count: Annotated[int, Field(ge=1)] | None = None
@@ -368,7 +447,11 @@ class EvaluationSpec(_SpecModel):
 
 
 class SuperlinkSpec(_SpecModel):
-    """The SuperLink of a fleet of real boards: its address, its certificate and the time to wait for boards."""
+    """The SuperLink of a fleet of real boards.
+
+    Attributes:
+        address: Host and port.
+    """
 
     address: str = "127.0.0.1:8000"
     root_certificates: str | None = None
@@ -389,16 +472,34 @@ class BackendOptionsSpec(_SpecModel):
 
 
 class ExporterSpec(_SpecModel):
-    """An additional destination of a run's rows: an exporter's name (or ``module:Class``) and its options."""
+    """An additional destination of a run's rows.
+
+    Attributes:
+        name: Name of the exporter, or ``module:Class``.
+        options: Its options.
+    """
 
     name: str
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
-class Experiment(_SpecModel):
-    """One experiment, fully resolved; the same seed gives the same rows on every backend."""
+WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Form of names that become parts of paths."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+
+class Experiment(_SpecModel):
+    """One experiment, fully resolved; the same seed gives the same rows on every backend.
+
+    Attributes:
+        name: Name of the run in reports, and beginning of its folder's name.
+        seed: Seed of all random choices.
+        rounds: Number of rounds; of models, in an asynchronous run.
+        fleet: The boards.
+        predictor: How clients predict the time and power of modes; a name or ``module:Class``.
+        exporters: Additional destinations of the run's rows.
+    """
+
+    name: Annotated[str, Field(pattern=WORD)] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet", "flower"] = "sim"
@@ -431,6 +532,8 @@ class Experiment(_SpecModel):
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+    tags: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
+    """Words by which ``fedge runs`` finds the run."""
 
 
 def choose_training_device(experiment: Experiment) -> str:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName
+
+R = TypeVar("R")
+MAX_VALUE_TEXT = 60
+"""Longest value that a message quotes, in characters."""
 
 
 def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
@@ -30,6 +36,42 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
     except (ImportError, AttributeError) as error:
         right = f"an importable module:Class ({error}); its file can be listed under plugins"
         raise BadInput(where, repr(name), right) from error
+
+
+def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any]) -> R:
+    """Call a user's own function and return its result.
+
+    Args:
+        where: Field that the name comes from, for error messages.
+        name: The function's configured name.
+        result: The record that it must return.
+        call: Calls it.
+
+    Raises:
+        BadInput: In one line, if the function fails or returns something else.
+    """
+    article = "an" if result.__name__[0] in "AEIO" else "a"
+    right = f"a function that returns {article} {result.__module__}.{result.__name__}"
+    try:
+        found = call()
+    except FedgeError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        got = f"{name!r}, which failed with {reason} ({Path(place.filename).name}, line {place.lineno})"
+        raise BadInput(where, got, right) from error
+    if not isinstance(found, result):
+        raise BadInput(where, f"{name!r}, which returned {describe_value(found)}", right)
+    return found
+
+
+def describe_value(value: object) -> str:
+    """Describe a value of the user's code by itself, if that is short, and by its type."""
+    text, kind = " ".join(repr(value).split()), type(value).__name__
+    if value is None or len(text) > MAX_VALUE_TEXT:
+        return f"{None if value is None else f'a value of type {kind}'}"
+    return f"{text} ({kind})"
 
 
 def split_names(where: str, text: str, right: str) -> tuple[str, ...]:

@@ -65,6 +65,8 @@ class RequestMessage:
         trainable: Names of the arrays that mods see; the others are statistics and counters.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
+        recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
+            if nothing is recalled.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
         run: Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time.
         claim_s: Seconds after the reply for which the board stays reserved for the run.
@@ -81,6 +83,7 @@ class RequestMessage:
     learning_rate: float | None = None
     shared: tuple[Measurement, ...] = ()
     recalled: tuple[Measurement, ...] = ()
+    recalls_recorded: bool | None = None
     cancel_s: float | None = None
     run: str = ""
     claim_s: float = 0.0
@@ -102,6 +105,7 @@ class ReplyMessage:
         unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
+        held_by: With ``held_s``: identifier of that run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
@@ -117,6 +121,7 @@ class ReplyMessage:
     unfit: bool = False
     cut: bool = False
     held_s: float | None = None
+    held_by: str = ""
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
     handled_s: float | None = None

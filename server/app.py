@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, list_boards
-from server.run import read_claim_name, run_experiment
+from server.run import is_run_over, read_claim_name, run_experiment
 from server.transport.claim_terms import ClaimTerms
 from server.transport.grid_port import GridPort
 
@@ -23,7 +23,9 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(context.run_config["folder"]))
     names = [board.name for board in list_boards(experiment)]
     real = experiment.backend == "fleet"
-    claiming = ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s) if real else None
+    claiming = (
+        ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over) if real else None
+    )
     least = 1 if real else len(names)
     port = GridPort(
         grid,

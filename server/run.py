@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, read_run_knowledge
+from fedge.telemetry.file_lock import is_locked
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
-from fedge.telemetry.store import RunTables
+from fedge.telemetry.store import LOCK, RunTables
 from fedge.telemetry.store_reader import list_rounds
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import BY_ROW
@@ -35,6 +37,7 @@ from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, Overdue
 RESUME_ADVICE = "what was told before is kept: mend that, then resume"
 CLAIM_FILE = ".claim"
 """File of the run folder with a random part of the claim name, so that runs with the same name differ."""
+CLAIM_NAME = re.compile(r".* \((?P<folder>/.*), (?P<token>[0-9a-f]+)\)", re.DOTALL)
 ASYNC_SELECTORS = {"all": "random"}
 """Selector that replaces another one in an asynchronous run: with fewer slots than clients, it cannot select all of
 them.
@@ -79,7 +82,24 @@ def read_claim_name(experiment: Experiment, folder: Path) -> str:
     path = folder / CLAIM_FILE
     if not path.is_file():
         write_text(path, secrets.token_hex(4))
-    return f"{experiment.name} ({folder.name}, {path.read_text(encoding='utf-8').strip()})"
+    return f"{experiment.name} ({folder.resolve()}, {path.read_text(encoding='utf-8').strip()})"
+
+
+def is_run_over(claim: str) -> bool:
+    """Return whether the run with a claim name is over: its folder is here, and no process writes its store any more.
+
+    Every run's server process is on the SuperLink's machine, so this sees all of them, also those that were killed. A
+    run whose folder is not found counts as going on: its claims expire.
+    """
+    found = CLAIM_NAME.fullmatch(claim)
+    if found is None:
+        return False
+    folder = Path(found["folder"])
+    try:
+        written = (folder / CLAIM_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return False
+    return written == found["token"] and not is_locked(folder / STORE / LOCK)
 
 
 def build_coordinator(
@@ -94,7 +114,7 @@ def build_coordinator(
 ) -> Coordinator | AsyncCoordinator:
     """Build the synchronous or asynchronous loop that the experiment's strategy needs.
 
-    Without ``checkpoints``, nothing is kept on disk; only synchronous runs use ``overdue``.
+    Without ``checkpoints``, nothing is kept on disk.
     """
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):
@@ -119,6 +139,7 @@ def build_coordinator(
         availability=build_availability(experiment),
         checkpoints=checkpoints,
         on_round=on_round,
+        overdue=overdue,
         knowledge=knowledge,
     )
 

@@ -39,8 +39,6 @@ def _missing(mark: str) -> str | None:
         return "needs a Jetson board"
     if mark == "gpu" and not shutil.which("nvidia-smi"):
         return "needs a CUDA device"
-    if mark == "fleet" and (os.geteuid() != 0 or not shutil.which("systemd-nspawn")):
-        return "needs root and systemd-nspawn"
     return None
 
 
@@ -50,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _name_groups(items)
     for item in items:
         _take_fewer_examples(item)
-        for mark in ("jetson", "gpu", "fleet"):
+        for mark in ("jetson", "gpu"):
             reason = _missing(mark) if item.get_closest_marker(mark) else None
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -46,7 +46,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 def words(root: Path, backend: str, out: Path, *more: str) -> list[str]:
     config = f"{root}/experiments/configs/quickstart.yaml"
-    return ["run", config, "--backend", backend, "--out", str(out), *QUICK, *more]
+    return ["run", config, "--backend", backend, "--folder", str(out), *QUICK, *more]
 
 
 def simulate(root: Path, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from contracts.launching import Launcher, run_here
 
+from experiments.spec import experiment_loader
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.named_workload import find_named_workload
 from fedge.costs.predicted_tables import build_planning_modes, predict_table
@@ -41,7 +42,7 @@ NOT_RUN = {
 if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
     NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
-    "here-quick|modes.yaml --out|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
+    "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
     "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""
@@ -86,7 +87,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_experiments(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert run_here(patch, "run", "experiments/configs/quickstart.yaml", "--out", "run") == 0
+        assert run_here(patch, "run", "experiments/configs/quickstart.yaml", "--folder", "run") == 0
     return folder / "run"
 
 
@@ -94,6 +95,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
+    # An experiment named by its name is the shortened one, too.
+    monkeypatch.setattr(experiment_loader, "CONFIGS", tmp_path / "experiments" / "configs")
     return Launcher(monkeypatch, capsys)
 
 
@@ -131,14 +134,14 @@ def prepare(command: str, folder: Path, fedge: Launcher, finished_run: Path) -> 
     """Make the tables and runs that a command reads, unless an earlier command has made them."""
     for word in shlex.split(command, comments=True):
         path = folder / word
-        if path.exists() or f"--out {word}" in command:
+        if path.exists() or f"--out {word}" in command or f"--folder {word}" in command:
             continue
         if re.search(r"(train|infer)/[\w-]+\.csv$", word):
             write_table(path)
         elif word == "RUN" or word.startswith("runs/"):
             shutil.copytree(finished_run, path)
         elif command.startswith("fedge characterise-predict") and word == "quick":
-            run(f"fedge characterise {SWEEP} --out quick", fedge)
+            run(f"fedge characterise {SWEEP} --folder quick", fedge)
 
 
 def write_table(path: Path) -> None:

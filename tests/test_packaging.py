@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -11,11 +14,15 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from test_layers import HOMES
+
+from fedge.extras import LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ("fedge", "clients", "server")
 SHIPPED_KINDS = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 """The kinds of files that Flower puts into an app bundle."""
+LOCKS = ("requirements.lock", "torch.lock")
 ON_BOARDS = ("jetson",)
 """Extras that are installed on boards only, in the versions that the boards need."""
 
@@ -27,31 +34,43 @@ def _project() -> dict[str, Any]:
 
 @cache
 def _lock_lines() -> tuple[str, ...]:
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    """Each package of both locks in one line, with its hashes."""
+    lines = [line for name in LOCKS for line in (ROOT / name).read_text("utf-8").splitlines() if line[:1] != "#"]
+    return tuple(" ".join(line.split()) for line in "\n".join(lines).replace("\\\n", " ").splitlines() if line)
 
 
 def _pins() -> dict[str, str]:
-    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in _lock_lines())}
+    pins = (line.split()[0].partition("==") for line in _lock_lines())
+    return {canonicalize_name(name): version for name, _, version in pins}
 
 
 def _declared(without: tuple[str, ...] = ()) -> list[Requirement]:
     """Everything that the project file asks for, but the extras ``without``."""
     project = _project()["project"]
     extras = [text for name, texts in project["optional-dependencies"].items() if name not in without for text in texts]
+    asked = [Requirement(text) for text in (*extras, *_project()["build-system"]["requires"])]
+    return _core() + [found for found in asked if found.name != project["name"]]
+
+
+def _core() -> list[Requirement]:
+    """What is installed without an extra."""
     lines = (ROOT / _project()["tool"]["setuptools"]["dynamic"]["dependencies"]["file"]).read_text("utf-8").splitlines()
-    needed = [line for line in lines if line and not line.startswith("#")]
-    return [Requirement(text) for text in (*needed, *extras, *_project()["build-system"]["requires"])]
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
 def test_the_lock_holds_plain_exact_pins_only() -> None:
-    odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line)]
+    odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line.split()[0])]
     assert not odd, odd
 
 
+def test_everything_but_torch_and_what_depends_on_it_has_hashes() -> None:
+    bare = {line.partition("==")[0] for line in _lock_lines() if " --hash=sha256:" not in line}
+
+    assert bare == {"accelerate", "peft", "torch", "torch-pruning", "torchvision"}
+
+
 def test_the_lock_names_no_address_and_no_local_build() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    assert "://" not in text
+    assert not [name for name in LOCKS if "://" in (ROOT / name).read_text(encoding="utf-8")]
     assert not [line for line in _lock_lines() if "+" in line]
 
 
@@ -62,7 +81,7 @@ def test_the_lock_names_each_package_once() -> None:
 @pytest.mark.parametrize("requirement", _declared(ON_BOARDS), ids=lambda requirement: requirement.name)
 def test_a_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
     version = _pins().get(canonicalize_name(requirement.name))
-    assert version is not None, f"{requirement.name} is not in requirements.lock"
+    assert version is not None, f"{requirement.name} is in no lock"
     assert requirement.specifier.contains(version), f"{version} is outside {requirement}"
 
 
@@ -85,6 +104,19 @@ def test_every_dependency_has_its_reason_written_down() -> None:
     assert [found.name for found in _declared() if f"`{found.name.lower()}" not in text] == []
 
 
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_a_library_belongs_to_the_core_or_the_extra_that_its_message_names(library: str) -> None:
+    project = _project()["project"]["optional-dependencies"]
+    names = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "jtop": "jetson-stats", "mlflow": "mlflow-skinny"}
+    name = canonicalize_name(names.get(library, library))
+    if library in LIBRARIES:
+        declared = [canonicalize_name(Requirement(text).name) for text in project[LIBRARIES[library][1]]]
+        # Starlette comes with FastAPI; TensorRT with a board's JetPack.
+        assert name in declared or library == "starlette"
+    else:
+        assert name in {canonicalize_name(found.name) for found in _core()} or library == "tensorrt"
+
+
 def test_flwr_run_finds_nothing_to_install_for_every_run() -> None:
     assert "dependencies" not in _project()["project"]
     assert not [name for name in _bundle() if name.startswith("requirements")]
@@ -102,21 +134,21 @@ def _bundle() -> set[str]:
     return set(build.get_filtered_fab_paths(files, _project()))
 
 
+@pytest.mark.slow
+def test_flwr_run_can_ask_setuptools_about_a_bundle(tmp_path: Path) -> None:
+    for name in (*_bundle(), "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    program = "import setuptools.build_meta as backend; backend.prepare_metadata_for_build_editable('.')"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Requires-Dist: numpy" not in next(tmp_path.glob("*.dist-info/METADATA")).read_text("utf-8")
+
+
 def test_a_node_gets_the_library_and_the_programs_and_nothing_else() -> None:
     assert {path.split("/")[0] for path in _bundle()} == {*SHIPPED, "LICENSE"}
-
-
-def test_a_wheel_and_a_node_hold_the_costs_of_inference() -> None:
-    folder = ROOT / "fedge" / "costs" / "calibrated" / "infer"
-    files = {path.relative_to(ROOT).as_posix() for path in folder.glob("*.yaml")}
-    setuptools = pytest.importorskip("setuptools", reason="the wheel's rules are setuptools'")
-    asked = _project()["tool"]["setuptools"]
-    packages = setuptools.find_namespace_packages(str(ROOT), include=asked["packages"]["find"]["include"])
-
-    assert len(files) >= 10
-    assert files <= _bundle()
-    assert "fedge.costs.calibrated.infer" in packages
-    assert "*.yaml" in asked["package-data"]["*"]
 
 
 def test_a_node_gets_every_file_that_the_library_reads() -> None:

@@ -17,6 +17,7 @@ from fedge.client.emulated import ClientTask
 from fedge.client.memory_attempts import Answer
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
+from fedge.import_path import start_children
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
 MIN_CLIENT_ROUNDS = 400
@@ -101,8 +102,9 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
     before = {process.pid for process in multiprocessing.active_children()}
     pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs)]
     try:
-        for pool in pools:
-            pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
+        with start_children():
+            for pool in pools:
+                pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
         yield ClientWorkers(experiment, pools)
     except BaseException:
         for process in multiprocessing.active_children():
@@ -136,7 +138,7 @@ _folder: Path
 def _start_worker(experiment_json: str, folder: Path) -> None:
     """Prepare a worker process."""
     global _experiment, _folder
-    from experiments.spec.experiment_checks import import_plugins
+    from experiments.spec.user_plugins import import_plugins
 
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from experiments.backends.run_list import find_run_folders, list_runs
 from fedge.errors import BadInput
 from server.dashboard.fleet_source import FleetSource
 from server.dashboard.http_server import ViewFeed, ViewSource, bind_socket, serve
 from server.dashboard.prometheus_metrics import make_exposition
 from server.dashboard.relay_source import RelaySource
+from server.dashboard.run_pages import build_index_app
 from server.dashboard.run_source import RunSource
-from server.dashboard.security import build_access, generate_token, is_loopback, read_or_create_token
+from server.dashboard.security import Access, build_access, generate_token, is_loopback, read_or_create_token
 from server.dashboard.telemetry_ingest import RetentionLimits, ingest_app, open_ingest
 from server.dashboard.web_app import build_dashboard_app
 
@@ -63,6 +66,32 @@ def show_run(folder: Path, place: ListenAddress, told: Callable[[str], None]) ->
     _serve_source(RunSource(folder), place, told)
 
 
+def show_runs(folder: Path, place: ListenAddress, told: Callable[[str], None]) -> None:
+    """Serve an index of the runs in a folder, with every run's page, until interrupted; ``told`` as in ``show_run``."""
+    access, listening, url = _open_address(place)
+    app, pages = build_index_app(ListedFolders(folder), access)
+    told(url)
+    serve(app, listening, pages.close)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFolders:
+    """The runs in a folder."""
+
+    folder: Path
+
+    def find(self) -> dict[str, Path]:
+        return {path.name: path for path in find_run_folders(self.folder)}
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        return [{**asdict(one), "folder": str(one.folder)} for one in list_runs(self.folder)]
+
+    def render_comparison(self, folders: Sequence[Path]) -> str:
+        from experiments.report.run.run_page import render_report
+
+        return render_report(folders)
+
+
 def show_relay(
     url: str, token: str | None, place: ListenAddress, told: Callable[[str], None], note: Callable[[str], None]
 ) -> None:
@@ -97,6 +126,15 @@ def _serve_source(
     announce: Callable[[str], None],
     beside: tuple[object, socket.socket] | None = None,
 ) -> None:
+    access, listening, url = _open_address(place)
+    feed = ViewFeed(source)
+    app = build_dashboard_app(feed, access, make_exposition())
+    announce(url)
+    serve(app, listening, feed.close, beside)
+
+
+def _open_address(place: ListenAddress) -> tuple[Access, socket.socket, str]:
+    """Listen at an address, and return who has access and the page's URL."""
     token = (
         read_or_create_token(place.token_file)
         if place.token_file
@@ -106,12 +144,10 @@ def _serve_source(
     )
     listening = bind_socket(place.host, place.port, DEFAULT_PORT)
     port = listening.getsockname()[1]
-    feed = ViewFeed(source)
-    app = build_dashboard_app(feed, build_access(place.host, port, token, place.names), make_exposition())
     # A token from a file is not printed, because others may be able to read the output.
     shown = f"#token={token}" if token and not place.token_file else ""
-    announce(f"http://{_browsable_host(place.host)}:{port}/{shown}")
-    serve(app, listening, feed, beside)
+    url = f"http://{_browsable_host(place.host)}:{port}/{shown}"
+    return build_access(place.host, port, token, place.names), listening, url
 
 
 def _browsable_host(host: str) -> str:

@@ -78,7 +78,7 @@ def find_run_folder(path: Path) -> Path:
         raise BadInput(
             "RUN_OR_ADDRESS",
             f"{path}, in a folder that does not exist",
-            "the folder of a run (fedge run ... --out FOLDER)",
+            "the folder of a run (fedge run ... --folder FOLDER)",
         )
     return path.absolute()
 

@@ -10,7 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "pyarrow", "plotly", "safetensors")
+from fedge.extras import build_install_command
+
+PACKAGES = {
+    "numpy": "",
+    "safetensors": "",
+    "pyarrow": "report",
+    "plotly": "report",
+    "flwr": "sim",
+    "ray": "sim",
+    "scikit-learn": "train",
+    "torch": "train",
+    "torchvision": "train",
+}
+"""Package -> the extra that brings it; empty for one of the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +46,18 @@ def check_environment() -> tuple[EnvironmentFinding, ...]:
 
 
 def _check_packages() -> list[EnvironmentFinding]:
-    return [_check_package(name) for name in PACKAGES]
+    return [_check_package(name, extra) for name, extra in PACKAGES.items()]
 
 
-def _check_package(name: str) -> EnvironmentFinding:
+def _check_package(name: str, extra: str) -> EnvironmentFinding:
     try:
         return EnvironmentFinding(f"package {name}", True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return EnvironmentFinding(f"package {name}", False, "not installed", "make setup")
+        return EnvironmentFinding(f"package {name}", False, "not installed", _build_remedy(extra))
+
+
+def _build_remedy(extra: str) -> str:
+    return build_install_command(extra) if extra else "install fedge again"
 
 
 def _check_backends() -> list[EnvironmentFinding]:
@@ -54,8 +71,10 @@ def _check_backends() -> list[EnvironmentFinding]:
 def _check_import(what: str, check: Callable[[], str]) -> EnvironmentFinding:
     try:
         return EnvironmentFinding(what, True, check())
+    except ModuleNotFoundError as error:
+        return EnvironmentFinding(what, False, f"no {error.name}", _build_remedy("sim"))
     except Exception as error:  # noqa: BLE001 -- the user wants to read every failure of an import
-        return EnvironmentFinding(what, False, f"{type(error).__name__}: {error}", "make setup")
+        return EnvironmentFinding(what, False, f"{type(error).__name__}: {error}", _build_remedy("sim"))
 
 
 def _check_local() -> str:
@@ -79,21 +98,26 @@ def _check_sim() -> str:
 
 
 def _check_fleet() -> str:
+    import flwr
+
     import experiments.backends.fleet_backend
 
-    return f"{experiments.backends.fleet_backend.__name__} imports; it needs a SuperLink and boards (docs/fleet.md)"
+    name = experiments.backends.fleet_backend.__name__
+    return f"{name} imports, flwr {flwr.__version__}; it needs a SuperLink and boards (docs/fleet.md)"
 
 
 def _check_data() -> list[EnvironmentFinding]:
     from fedge.workloads import find_datasets
 
     data = [
-        EnvironmentFinding(
-            f"data {name}", present, where, "" if present else f"put it there or let a run fetch it ({where})"
-        )
+        EnvironmentFinding(f"data {name}", present, where, "" if present else _build_data_remedy(name, where))
         for name, present, where in find_datasets()
     ]
     return [*data, _check_profiles()]
+
+
+def _build_data_remedy(name: str, where: str) -> str:
+    return _build_remedy("train") if name == "digits" else f"put it there or let a run fetch it ({where})"
 
 
 def _check_profiles() -> EnvironmentFinding:

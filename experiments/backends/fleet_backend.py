@@ -9,6 +9,7 @@ from pathlib import Path
 from experiments.backends.flower_app import CONNECTION, run_config_toml, stage_app
 from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
 from experiments.backends.run_submission import open_serverapp_log, stop_run_on_error, submit
+from experiments.spec.user_plugins import list_plugin_files
 from fedge.experiment import Experiment, SuperlinkSpec
 from fedge.workloads import TASK_FILE_SUFFIX
 
@@ -24,7 +25,8 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
         RunFailed: If the run cannot continue.
     """
     task = experiment.workload.task
-    plugins = [Path(plugin) for plugin in (*experiment.plugins, *([task] if task.endswith(TASK_FILE_SUFFIX) else []))]
+    own_task = [Path(task)] if task.endswith(TASK_FILE_SUFFIX) else []
+    plugins = (*list_plugin_files(experiment.plugins), *own_task)
     app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
     launch = Launch(
         app.resolve(),

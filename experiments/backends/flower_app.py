@@ -46,7 +46,7 @@ def stage_app(
         BadInput: If a plug-in is missing or its name cannot be shipped.
     """
     sources = installed_packages() if packages is None else tuple(packages)
-    _check_plugins(plugins, taken={source.name for source in sources})
+    check_plugins(plugins, taken=[source.name for source in sources])
     app_dir, fresh = run_dir / APP_FOLDER, run_dir / f"{APP_FOLDER}.new"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -75,14 +75,20 @@ def run_config_toml(values: Mapping[str, ConfigValue]) -> str:
     return "".join(f"{_toml_text(key)} = {_toml_value(value)}\n" for key, value in values.items())
 
 
-def _check_plugins(plugins: Sequence[Path], taken: set[str]) -> None:
+def check_plugins(plugins: Sequence[Path], taken: Sequence[str] = PROGRAMS) -> None:
+    """Check that every module and package can be shipped under its name, which no module of the app has.
+
+    Raises:
+        BadInput: For the first that cannot.
+    """
+    names = set(taken)
     for plugin in plugins:
         if not (plugin.suffix == ".py" and plugin.is_file()) and not plugin.is_dir():
             raise BadInput(f"plug-in {plugin}", "nothing there", "a .py file or the folder of a package")
-        problem = _name_problem(plugin.stem if plugin.is_file() else plugin.name, taken)
+        problem = _name_problem(plugin.stem if plugin.is_file() else plugin.name, names)
         if problem:
             raise BadInput(f"plug-in {plugin}", f"the name {plugin.name!r}, {problem}", "another name for it")
-        taken = taken | {plugin.stem}
+        names.add(plugin.stem)
 
 
 def _name_problem(module: str, taken: set[str]) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ import yaml
 from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
 from experiments.report.run.knowledge_section import summarize_knowledge
+from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
-from experiments.spec import experiment_checks, resource_checks
+from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
-from fedge.experiment import Experiment
+from fedge.experiment import WORD, Experiment
+from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import FileLock
@@ -30,20 +33,52 @@ from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRo
 
 Refresh = Callable[[], None]
 Backend = Callable[[Experiment, Path, Refresh], None]
+RUNS = Path("runs")
+"""Folder of runs whose path is not given, in the working directory."""
 LOCK_FILE = ".lock"
 """Lock file in the run folder, held by the launcher."""
 
 
-def choose_folder(experiment: Experiment, out: Path | None) -> Path:
+def choose_folder(
+    experiment: Experiment,
+    out: Path | None,
+    *,
+    name: str | None = None,
+    changes: Iterable[tuple[str, Any]] = (),
+) -> Path:
     """Return the path of the run folder without creating it.
 
+    Args:
+        experiment: The experiment.
+        out: The path; None stands for a folder in ``RUNS``.
+        name: The folder's name in ``RUNS``; None makes one of the experiment's name, the changes and the time.
+        changes: The keys of the experiment's file that were overridden, with their values.
+
     Raises:
-        BadInput: If the path given as ``out`` already exists.
+        BadInput: If the path already exists, the name is invalid, or both are given.
     """
-    folder = out or _find_unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if name is not None:
+        if out is not None:
+            raise BadInput("--name", f"{name}, with --folder", f"one of them: a run with a name is in {RUNS}/NAME")
+        _check_word("--name", name)
+        out = RUNS / name
+    made = "-".join((experiment.name, *describe_changes(changes), time.strftime("%Y%m%d-%H%M%S")))
+    folder = out or _find_unused(RUNS / made)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
+        raise BadInput("--folder", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
+
+
+def add_tags(experiment: Experiment, tags: Iterable[str]) -> Experiment:
+    """Return the experiment with further tags; raises ``BadInput`` if one of them is not a word."""
+    for tag in (given := tuple(tags)):
+        _check_word("--tag", tag)
+    return experiment.model_copy(update={"tags": tuple(dict.fromkeys((*experiment.tags, *given)))})
+
+
+def _check_word(where: str, text: str) -> None:
+    if re.fullmatch(WORD, text) is None:
+        raise BadInput(where, repr(text), "letters, digits, '.', '_' and '-', beginning with a letter or digit")
 
 
 def _find_unused(folder: Path) -> Path:
@@ -64,6 +99,10 @@ def check_runnable(experiment: Experiment) -> None:
     from experiments.backends import strategy_check
 
     strategy_check.check_strategy(experiment)
+    if experiment.plugins and experiment.backend != "local":
+        from experiments.backends import flower_app
+
+        flower_app.check_plugins(user_plugins.list_plugin_files(experiment.plugins))
     if experiment.exporters:
         from experiments.backends import run_export
 
@@ -96,7 +135,7 @@ def start_run(
         stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
-        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     return continue_run(recalled, folder, refresh, backend)
 
 
@@ -122,15 +161,17 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     earlier_s = read_wall_s(folder)
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
+        begin_phase("starting the clients")
         try:
             (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
         finally:
             run_knowledge.give_back(experiment, folder)
         earlier_s += time.monotonic() - started_s
+    begin_phase("writing the report")
     rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
     ended = find_budget_end(rounds, events)
     if ended and not rounds:
-        raise RunFailed(f"no round was played: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
+        raise RunFailed(f"no round was run: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
     summary = summarise_run(
         experiment, rounds=rounds, clients=read_rows(folder, ClientRow), wall_s=earlier_s, events=events
     )
@@ -148,6 +189,17 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
 
         run_export.hand_over(experiment, folder)
     return summary
+
+
+def summarise_rows(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """Return the figures of a run from its rows so far."""
+    return summarise_run(
+        experiment,
+        rounds=read_rows(folder, RoundRow),
+        clients=read_rows(folder, ClientRow),
+        wall_s=read_wall_s(folder),
+        events=read_rows(folder, EventRow),
+    )
 
 
 def load_saved_experiment(folder: Path) -> Experiment:

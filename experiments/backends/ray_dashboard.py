@@ -24,6 +24,7 @@ from experiments.backends.run_processes import (
 from fedge.child_processes import set_environment
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec
+from fedge.extras import build_install_command
 from fedge.studies.ray_session import (
     LOOPBACK_VARIABLE,
     check_address,
@@ -43,7 +44,7 @@ START_WITHIN_S = 180.0
 REQUIRED_MODULES = ("aiohttp", "aiohttp_cors", "opencensus", "opentelemetry.exporter.prometheus", "prometheus_client")
 """Modules that Ray requires for its dashboard."""
 MISSING = "Ray without its dashboard"
-INSTALL = "pip install 'fedge[ray-dashboard]'"
+INSTALL = build_install_command("ray-dashboard")
 SETTINGS = {
     # Without "clusters", Ray uses 127.0.0.1 as its own address and listens only there.
     LOOPBACK_VARIABLE: "0",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.fleet.remote_run import EXPERIMENT
+from experiments.fleet.remote_run import EXPERIMENT, KNOWLEDGE
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -26,6 +26,7 @@ from fedge.knowledge.knowledge_folder import (
     KnowledgeListing,
     add_entry,
     encode_measurements,
+    forget_entry,
     format_date,
     hash_content,
     list_entries,
@@ -39,6 +40,8 @@ from fedge.knowledge.recall import (
     describe_origin,
     find_other_workloads,
     limit_measurements,
+    mark_recorded,
+    measurement_kind,
     read_run_knowledge,
     recall_measurements,
     write_run_knowledge,
@@ -47,7 +50,7 @@ from fedge.modes import stack_modes
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
-from fedge.types import ProfileTable
+from fedge.types import Label, ProfileTable
 from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
@@ -55,8 +58,6 @@ logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
 SERVER_RUNS = Path("/var/lib/fedge-link/runs")
 """Folder of runs on a provisioned fleet's server."""
-FOLDER = "knowledge"
-"""Name of the knowledge folder among the run folders, and of a run's copies of tables."""
 MAX_KEPT_MODES = 1000
 """Modes per board that a run gives back: more than any run measures."""
 
@@ -75,12 +76,12 @@ def find_folder(experiment: Experiment, run: Path) -> Path | None:
 def find_default_folder(runs: Path) -> Path:
     """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, or the one among the run folders."""
     named = os.environ.get(FOLDER_VARIABLE)
-    return Path(named).expanduser().resolve() if named else (runs / FOLDER).resolve()
+    return Path(named).expanduser().resolve() if named else (runs / KNOWLEDGE).resolve()
 
 
 def find_commands_folder() -> Path:
     """Return the folder of ``fedge knowledge``: that of ``auto`` for runs of this machine, a fleet's server or not."""
-    on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / FOLDER).is_dir()
+    on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / KNOWLEDGE).is_dir()
     return find_default_folder(SERVER_RUNS if on_server else Path("runs"))
 
 
@@ -107,21 +108,23 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
     """
     folder, boards = find_folder(experiment, run), list_boards(experiment)
-    clients = [identify_client(experiment, board) for board in boards]
+    clients: Sequence[ClientIdentity] = [identify_client(experiment, board) for board in boards]
     files = _list_reference_files(boards, clients)
     if folder is None and not files:
         return experiment
     if folder is not None and (folder / run_folder.RUN_YAML).is_file():
-        single, folder = folder, run / FOLDER  # one finished run, which stays as it is
+        single, folder = folder, run / KNOWLEDGE  # one finished run, which stays as it is
         import_path(single, folder)
     listing = KnowledgeListing(()) if folder is None else list_entries(folder)
+    real = experiment.backend == REAL
+    if real:
+        clients = mark_recorded(clients, listing.entries)
     given = [file.entry for file in files.values()]
 
     def read(entry: KnowledgeEntry) -> Sequence[BoardEvidence]:
         return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
 
     found = recall_measurements(clients, [*given, *listing.entries], read, now)
-    real = experiment.backend == REAL
     others = {} if real or folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
     origins = {
         client.name: (
@@ -209,7 +212,7 @@ def _write_reference(folder: Path, entry: KnowledgeEntry, run: Path) -> Path:
         path="",
         label=entry.label,
     )
-    path = run / FOLDER / entry.id / "train" / f"{entry.workload}.csv"
+    path = run / KNOWLEDGE / entry.id / "train" / f"{entry.workload}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_mode_table(path, table)
     return path
@@ -243,8 +246,9 @@ def add_run(experiment: Experiment, run: Path, folder: Path, name: str) -> list[
         probes[row.board] = probes.get(row.board, 0) + row.probes
     kinds: dict[tuple[object, ...], list[tuple[FleetBoard, ClientIdentity]]] = {}
     for board in list_boards(experiment):
-        if board.name in state.fleet.states and board.name not in recorded:
+        if board.name in state.fleet.states:
             client = identify_client(experiment, board)
+            client = client.as_recorded() if board.name in recorded else client
             kinds.setdefault(client.kind, []).append((board, client))
     entries = list[KnowledgeEntry]()
     for kind, members in kinds.items():
@@ -270,15 +274,23 @@ def add_run(experiment: Experiment, run: Path, folder: Path, name: str) -> list[
 def _describe_run(
     experiment: Experiment, run: Path, board: FleetBoard, client: ClientIdentity, *, ident: str, content: bytes
 ) -> KnowledgeEntry:
-    real = experiment.backend == REAL
+    named = run.parent if (run.parent / EXPERIMENT).is_file() else run  # by `fedge fleet run`, a job's folder
+    real, where = experiment.backend == REAL, f"run {named.name}"
+    label: Label
+    if client.is_recorded:
+        label, where = "estimated", f"{where}, on recorded folders"
+    elif real:
+        label = "measured"
+    else:
+        label = build_kind(board, experiment.workload).truth_label
     return KnowledgeEntry(
         id=ident,
         form="run",
         device=client.device,
         workload=client.workload,
         batch_size=client.batch_size,
-        label="measured" if real else build_kind(board, experiment.workload).truth_label,
-        source=f"run {run.name}",
+        label=label,
+        source=where,
         file=f"{ENTRIES}/{ident}.rows",
         sha256=hash_content(content),
         date=format_date(max(one.stat().st_mtime for one in (run / run_folder.CHECKPOINTS).iterdir())),
@@ -311,7 +323,24 @@ def import_path(
         entry = dataclasses.replace(entry, boards=(board,) if board else entry.boards)
     placed = move_entry(entry, path)
     add_entry(folder, placed, content)
+    _forget_earlier_states(folder, placed)
     return [placed]
+
+
+def _forget_earlier_states(folder: Path, table: KnowledgeEntry) -> None:
+    """Remove tables of the same board and workload all of whose rows are in ``table``: its profile has gone on."""
+    if table.form != "table" or not table.boards:
+        return
+    rows = set(read_evidence(folder, table)[0].measurements)
+    for entry in list_entries(folder).entries:
+        alike = (entry.form, entry.kind, entry.boards) == (table.form, table.kind, table.boards)
+        if entry.id == table.id or not alike or measurement_kind(entry) != measurement_kind(table):
+            continue
+        try:
+            if rows.issuperset(read_evidence(folder, entry)[0].measurements):
+                forget_entry(folder, entry)
+        except BadInput as error:
+            logger.warning("%s; it stays", error)
 
 
 def _copy_entry(source: Path, entry: KnowledgeEntry, folder: Path) -> KnowledgeEntry:

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from fedge.errors import RunFailed
+from fedge.extras import build_install_command
+from fedge.import_path import ROOT
 
 POLL_S = 0.25
 END_WITHIN_S = 5.0
@@ -126,7 +128,7 @@ def spawn(launch: Launch, command: list[str], log: RunLog) -> subprocess.Popen[b
     """
     program = shutil.which(command[0], path=launch.env["PATH"])
     if program is None:
-        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; pip install 'flwr[simulation]'")
+        raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; {build_install_command('sim')}")
     with log.path.open("ab") as output:
         process = subprocess.Popen(
             [program, *command[1:]],
@@ -168,9 +170,9 @@ def _watch_this_process(mark: str) -> Iterator[None]:
 
     A parent-death signal would reach the SuperLink alone: its helpers and Ray's programs have sessions of their own.
     """
-    command = [sys.executable, "-P", "-m", __name__, mark]
     watch = subprocess.Popen(
-        command,
+        [sys.executable, "-P", "-m", __name__, mark],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,  # closed by the kernel when this process ends, however that happens
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.backends.flower_app import CONNECTION
 from experiments.backends.run_processes import POLL_S, Launch, RunLog, poll_and_sleep, spawn
 from fedge.errors import RunFailed
+from fedge.phases import begin_phase
 
 FLOWER_FAILURE_PREFIX = re.compile(r"^(ServerApp|Simulation) failed with exception: ")
 """Prefix that Flower 1.41 puts before the reason of a failure."""
 STARTED = re.compile(r"started run (\d+)", re.IGNORECASE)
 STOP_WITHIN_S = 15.0
+NO_PHASES: Mapping[str, str] = {}
 
 
 def open_serverapp_log(launch: Launch) -> RunLog:
@@ -50,7 +52,15 @@ def _stop_run(launch: Launch, number: str) -> None:
         time.sleep(POLL_S)
 
 
-def submit(launch: Launch, log: RunLog, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+def submit(
+    launch: Launch,
+    log: RunLog,
+    config_file: Path,
+    options: Sequence[str],
+    *,
+    check: Callable[[], None],
+    phases: Mapping[str, str] = NO_PHASES,
+) -> None:
     """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and prints the ServerApp's log.
 
     Args:
@@ -59,14 +69,18 @@ def submit(launch: Launch, log: RunLog, config_file: Path, options: Sequence[str
         config_file: TOML file with the run config.
         options: Further options of ``flwr run``.
         check: Called while waiting; raises if waiting is pointless.
+        phases: Phases of the start, in order, by the words in the log with which they begin.
 
     Raises:
         RunFailed: If the submission or the run fails.
     """
     command = ["flwr", "run", str(launch.app_dir), CONNECTION, "-c", str(config_file), *options, "--stream"]
-    stream = spawn(launch, command, log)
+    begin_phase("submitting the run", announce=True)
+    stream, waiting = spawn(launch, command, log), list(phases.items())
     while stream.poll() is None:
         check()
+        if waiting and waiting[0][0] in log.text().lower():
+            begin_phase(waiting.pop(0)[1], announce=True)
         poll_and_sleep(launch, POLL_S)
     if stream.returncode != 0:
         raise RunFailed(f"`flwr run` failed (exit {stream.returncode})\n{log.tail()}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from experiments.backends.flower_app import stage_app
 from experiments.backends.simulation import simulate
+from experiments.spec.user_plugins import list_plugin_files
 from fedge.experiment import Experiment, list_boards
 
 
@@ -18,8 +19,7 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     Raises:
         RunFailed: If the run cannot continue.
     """
-    plugins = [Path(plugin) for plugin in experiment.plugins]
-    app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
+    app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
     num_gpus = experiment.backend_options.num_gpus
     simulate(app, folder, config, len(list_boards(experiment)), num_gpus=num_gpus, on_poll=on_round)

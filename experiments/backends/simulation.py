@@ -8,7 +8,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.backends.flower_app import CONNECTION, ConfigValue, run_config_toml
@@ -22,6 +22,7 @@ from experiments.backends.run_processes import (
 )
 from experiments.backends.run_submission import open_serverapp_log, submit
 from fedge.errors import RunFailed
+from fedge.phases import begin_phase
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ PORT_TRIES = 5
 RAY_TRIES = 3
 RAY_TOO_SLOW = "The current node timed out during startup"
 """What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
+START_PHASES = {
+    "successfully started run": "installing the app",
+    "successfully installed": "starting Ray and the clients",
+}
+"""What begins when Flower 1.41 logs one of these."""
 
 
 def simulate(
@@ -70,28 +76,26 @@ def simulate(
     config_file = launch.flwr_home / "run-config.toml"
     config_file.write_text(run_config_toml(run_config), encoding="utf-8")
     with end_processes_on_exit(launch):
+        begin_phase("starting Flower's SuperLink", announce=True)
         superlink, log = _start_superlink(launch)
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
-        for tries in range(1, RAY_TRIES + 1):
-            serverapp_log = open_serverapp_log(launch)
-            try:
-                submit(
-                    launch,
-                    log=serverapp_log,
-                    config_file=config_file,
-                    options=options,
-                    check=lambda: _check_alive(superlink, log),
-                )
-            except RunFailed as error:
-                if RAY_TOO_SLOW not in serverapp_log.text():
-                    raise
-                if tries == RAY_TRIES:
-                    raise RunFailed(
-                        f"Ray did not start within 30 s, {tries} times: this machine is too busy"
-                    ) from error
-                logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
-            else:
-                return
+        _submit_patiently(launch, config_file, options, lambda: _check_alive(superlink, log))
+
+
+def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+    """Submit the app, and once more if Ray was too slow to start."""
+    for tries in range(1, RAY_TRIES + 1):
+        log = open_serverapp_log(launch)
+        try:
+            submit(launch, log=log, config_file=config_file, options=options, check=check, phases=START_PHASES)
+        except RunFailed as error:
+            if RAY_TOO_SLOW not in log.text():
+                raise
+            if tries == RAY_TRIES:
+                raise RunFailed(f"Ray did not start within 30 s, {tries} times: this machine is too busy") from error
+            logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
+        else:
+            return
 
 
 def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.backends import launcher
 from experiments.backends.run_export import export_rounds
-from experiments.spec import experiment_checks
+from experiments.spec.user_plugins import import_plugins
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import ExporterSpec
 from fedge.yaml_files import parse_yaml
@@ -29,7 +29,7 @@ def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | Non
         RunFailed: If the exporter fails.
     """
     experiment = launcher.load_saved_experiment(run)
-    experiment_checks.import_plugins(experiment)
+    import_plugins(experiment)
     values = dict(_parse_option(option) for option in options)
     if out is not None:
         values["out"] = str(out.resolve())

@@ -27,6 +27,8 @@ CLIPPING_MODS = {
     "DifferentialPrivacyClientSideAdaptiveClipping": "adaptiveclipping_mod",
 }
 """Strategies whose clients clip, each with the mod that does it."""
+SAMPLED_CLIENTS = "num_sampled_clients"
+"""Option of the strategies with differential privacy: the clients over whose average their noise is spread."""
 MAX_TRIAL_BOARDS = 200
 """Largest fleet for which the trial aggregation runs. A default that bounds the check's time: some strategies compare
 all pairs of results.
@@ -43,6 +45,7 @@ def check_strategy(experiment: Experiment) -> None:
     for where, each in _iterate_wrapped(spec, "strategy"):
         if each.name in UNSUPPORTED_STRATEGIES:
             raise BadInput(f"{where}.name", repr(each.name), UNSUPPORTED_STRATEGIES[each.name])
+        _check_noise(each, f"{where}.options", experiment.selection.count or len(list_boards(experiment)))
     _check_mods(experiment)
     if isinstance(build_strategy(spec), AsyncStrategy):
         _check_asynchronous(experiment)
@@ -51,6 +54,13 @@ def check_strategy(experiment: Experiment) -> None:
         _check_wrapped(spec.wraps, "strategy.wraps")
     if not any(":" in each.name for _, each in _iterate_wrapped(spec, "strategy")):
         _try_aggregation(experiment)
+
+
+def _check_noise(spec: StrategySpec, where: str, clients: int) -> None:
+    """Reject noise that is spread over more clients than a round has, which would be less than was asked for."""
+    sampled = spec.options.get(SAMPLED_CLIENTS)
+    if isinstance(sampled, int) and sampled > clients:
+        raise BadInput(f"{where}.{SAMPLED_CLIENTS}", str(sampled), f"at most {clients}, the clients of a round")
 
 
 def _check_mods(experiment: Experiment) -> None:

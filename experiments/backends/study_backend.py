@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from experiments.spec.user_plugins import import_plugins
 from fedge.client import emulated
 from fedge.client.emulated import ClientTask
 from fedge.devices.board_kinds import TABLE_PREFIX
@@ -92,7 +93,7 @@ def build_fleet_study(options: FleetStudyOptions) -> FleetStudy:
     _check_strategy(experiment, options.config)
     names: Sequence[str] = (experiment.policy.name,)
     if options.policies is not None:
-        names = split_names("--policy", options.policies, "names of policies, separated by commas")
+        names = split_names("--policies", options.policies, "names of policies, separated by commas")
     engine, jobs = _choose_engine(options, experiment), []
     for name in names:
         policy = build_policy(name, experiment.policy)
@@ -120,7 +121,7 @@ def build_policy(name: str, own: PolicySpec) -> PolicySpec:
 
 
 def _check_strategy(experiment: Experiment, config: Path) -> None:
-    experiment_checks.import_plugins(experiment)
+    import_plugins(experiment)
     try:
         check_synchronous(experiment)
     except BadInput as error:
@@ -134,7 +135,7 @@ def _check_experiment(experiment: Experiment, config: Path, engine: str) -> None
         else:
             experiment_checks.check_experiment(experiment)
     except BadInput as error:
-        where = "--policy" if error.where == "policy.name" else f"{config}: {error.where}"
+        where = "--policies" if error.where == "policy.name" else f"{config}: {error.where}"
         raise BadInput(where, error.got, error.right) from error
 
 
@@ -158,7 +159,7 @@ def _check_column_experiment(experiment: Experiment) -> None:
 
 def _run_job(job: FleetStudyJob) -> FleetRun:
     """Execute one run; called in a worker process."""
-    experiment_checks.import_plugins(job.experiment)
+    import_plugins(job.experiment)
     if job.engine == "columns":
         return fleet.run_column_study(job.experiment, job.steps)
     return run_study_fleet(job.experiment, fleet.count_board_steps(job.experiment, job.steps))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from experiments.cli.command_options import AsJson, TableDevice, TableWorkload
+from experiments.cli.command_options import AsJson, TableBatchSize, TableBoard, TableWorkload
 from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
 from fedge.user_catalogue import FOLDER_VARIABLE
@@ -21,24 +21,29 @@ if TYPE_CHECKING:
 
 def calibrate(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables in the normal form (CSV).")],
-    device: TableDevice = None,
+    device: TableBoard = None,
     workload: TableWorkload = None,
-    batch_size: Annotated[int | None, typer.Option(help="The batch size to fit, if a table holds several.")] = None,
+    batch_size: TableBatchSize = None,
     kind: Annotated[
         Literal["train", "infer"] | None,
-        typer.Option(help="Kind of step; infer gives one file per batch size. By default from the table's folder."),
+        typer.Option(help="Kind of step; by default from the table's folder. infer gives one file per batch size."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Folder for the coefficients.")] = Path("calibrated"),
+    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: the coefficients.")] = Path(
+        "calibrated"
+    ),
     origin: Annotated[
-        str, typer.Option(help="Author of the measurements; a table without a label then counts as measured.")
+        str, typer.Option(help="Origin of the measurements; a table without a label then counts as measured.")
     ] = "",
     to_knowledge: Annotated[
         bool, typer.Option("--to-knowledge", help="Write into $FEDGE_KNOWLEDGE, where profiles are found by name.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the physical model of time and power to tables."""
+    """Fit the physical model of time and power to tables.
+
+    Example: fedge calibrate orin-nano/train/resnet18-imagenet.csv --folder calibrated
+    """
     from fedge.analysis.cost_calibration import calibrate_tables
     from fedge.knowledge.knowledge_folder import COSTS
 
@@ -87,8 +92,3 @@ def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
     errors = ("time MAPE", "p95", "power MAPE", "p95")
     heads = ("board", "workload", "kind", "batch", "rows", *errors, "label", "written")
     return Table("calibration", heads, tuple(rows), "Calibration error over all rows, percent")
-
-
-def register_commands(app: typer.Typer) -> None:
-    """Add the command to ``fedge``."""
-    app.command()(calibrate)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, build_options
+from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import check_output, make_console, print_json, warn, write_output
+from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions
@@ -21,14 +22,7 @@ EXIT_NO_RESULTS = 1
 TABLE_WIDTH = 140
 """Width of a table that is not printed on a terminal."""
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `fedge characterise` wrote.")]
-
-
-def register_commands(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command("characterise")(characterise)
-    app.command("characterise-report")(characterise_report)
-    app.command("characterise-predict")(characterise_predict)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `fedge characterise` wrote.")]
 
 
 def characterise(
@@ -36,14 +30,23 @@ def characterise(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the sweep (characterised/NAME); an existing one is continued."),
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder to write; by default characterised/NAME. An earlier one is continued.",
+        ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the points; measure nothing.")] = False,
+    dry_run: DryRun = False,
     again: Annotated[bool, typer.Option("--again", help="Retry points that failed twice.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure time and energy of training over all settings of a plan, and write a report."""
-    if listed:
+    """Measure time and energy of training over all settings of a plan, and write a report.
+
+    It can be stopped: the same command goes on.
+
+    Example: fedge characterise experiments/configs/characterisation/emulated-quick.yaml --folder quick
+    """
+    if dry_run:
         list_points(plan, out, as_json)
     else:
         measure_points(plan, out, as_json, again)
@@ -115,6 +118,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
+            begin_phase(f"{place}{within}")
             point = run.next_point()
             if not (console.is_terminal or step) and point is not None and point.board == HERE:
                 warn(f"{place}: {words}")
@@ -129,7 +133,10 @@ def _format_remaining(seconds: float | None) -> str:
 
 
 def characterise_report(folder: Folder) -> None:
-    """Write the report and the findings of a sweep again, finished or not."""
+    """Write the report and the findings of a characterisation again, finished or not.
+
+    Example: fedge characterise-report quick
+    """
     from experiments.report.characterisation.characterisation_page import write_report
     from fedge.characterisation.sweep_store import read_result
 
@@ -142,24 +149,29 @@ def characterise_predict(
     *,
     modes: Annotated[
         list[str] | None,
-        typer.Option("--mode", metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
+        typer.Option("--mode", metavar="MODE", help="Power mode, as 12/2201.6/1300.5/3199, or maxn. May be repeated."),
     ] = None,
-    board: Annotated[str | None, typer.Option(help="The board, if the sweep has several.")] = None,
+    board: Annotated[str | None, typer.Option(help="The board; needed if there are several.")] = None,
     workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
-    kind: Annotated[str, typer.Option(help="train or infer.")] = "train",
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Loader workers.")] = None,
+    kind: StepKind = "train",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step; by default the plan's.")] = None,
+    workers: Annotated[int | None, typer.Option("--loader-workers", help="Processes of the data loader.")] = None,
     prefetch: Annotated[int | None, typer.Option(help="Batches that each worker loads ahead.")] = None,
     storage: Annotated[str | None, typer.Option(help="A storage of the plan, or an emulated one.")] = None,
     cache: Annotated[str | None, typer.Option(help="The page cache: warm, or dropped (a first epoch).")] = None,
-    method: Annotated[str, typer.Option(help="epochs (stalls included), or simple (the paper's).")] = "epochs",
+    method: Annotated[
+        str, typer.Option("--formula", help="epochs (stalls included), or simple (the paper's).")
+    ] = "epochs",
     best: Annotated[str | None, typer.Option(help="Only the board's best mode by time, energy or balanced.")] = None,
     loader_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the fitted data loader, which a fleet entry may name.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
+    """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones.
+
+    Example: fedge characterise-predict quick --mode maxn --loader-workers 2
+    """
     parameters = dict(locals())
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 

@@ -5,23 +5,65 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 R = TypeVar("R")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-RowsFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")]
+Experiment = Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="YAML file of the experiment.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+Network = Annotated[
+    str,
+    typer.Argument(
+        metavar="NETWORK",
+        help="A classifier of torchvision (resnet50), a workload (resnet18-imagenet), module:function of your own, or "
+        "a file: .onnx, or .json of `fedge layers --out`.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be done, and start nothing.")]
+OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write: the result as JSON.")]
+OutFolder = Annotated[Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write.")]
 ChartPage = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Value of a key of the experiment; may be repeated."),
 ]
-InputShape = Annotated[str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")]
-TableDevice = Annotated[str | None, typer.Option("--device", help="The board; by default from the table's path.")]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find runs by; may be repeated.")
+]
+InputShape = Annotated[
+    str | None,
+    typer.Option(
+        "--input-shape", metavar="SHAPE", help="One sample's shape, as 3x224x224; by default the network's own."
+    ),
+]
+Board = Annotated[
+    str, typer.Option("--board", help="The board; a name of `fedge devices list`, or a .yaml file of your own.")
+]
+TableBoard = Annotated[str | None, typer.Option("--board", help="The board; by default from the table's path.")]
 TableWorkload = Annotated[str | None, typer.Option("--workload", help="The workload; by default from the file's name.")]
-TableBatchSize = Annotated[int | None, typer.Option("--batch-size", help="Batch size, if a table holds several.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.")]
+TableBatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Samples per step; needed if a table holds several sizes.")
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Samples per step; by default the workload's own.")
+]
+StepKind = Annotated[Literal["train", "infer"], typer.Option("--kind", help="Kind of step.")]
+MaxPower = Annotated[float | None, typer.Option("--max-power-w", help="Limit of the board's power, in watts.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Processes side by side; by default as many as there are cores for.")
+]
+Settings = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings", metavar="FILE", help="The board's settings; by default /etc/fedge/node.yaml if it exists."
+    ),
+]
+WorkerSocket = Annotated[str | None, typer.Option("--worker-socket", metavar="SOCKET", help="The worker's socket.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of repetitions.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")]
 
 
 def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Collection[str] = (), **more: Any) -> R:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from fedge.errors import BadInput
+from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -47,10 +51,10 @@ def print_json(value: object, *, indent: int | None = None) -> None:
     sys.stdout.write(json.dumps(value, indent=indent, default=dataclasses.asdict) + "\n")
 
 
-def write_json(json_file: Path | None, value: object) -> None:
-    """Write a record or a list as the command's JSON; nothing if no file is given."""
-    if json_file is not None:
-        write_output("--json", json_file, lambda path: run_folder.write_json(path, value))
+def write_json(out: Path | None, value: object) -> None:
+    """Write a record or a list as JSON to the file of ``--out``; nothing if none is given."""
+    if out is not None:
+        write_output("--out", out, lambda path: run_folder.write_json(path, value))
 
 
 def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:
@@ -65,6 +69,23 @@ def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None
         raise BadInput(option, str(path), f"a file that can be written ({error.strerror})") from error
 
 
+def print_plan(plan: Mapping[str, object], as_json: bool) -> None:
+    """Print what a command would do, as ``--dry-run`` shows it."""
+    if as_json:
+        print_json(plan)
+        return
+    width = max(map(len, plan))
+    for name, value in plan.items():
+        print_line(f"{name:<{width}}  {value}")
+    print_line("nothing was started (--dry-run)")
+
+
+def is_quiet() -> bool:
+    """Return whether the command was called with ``--quiet``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
+
+
 def warn(text: str) -> None:
     """Write a note for the user to standard error."""
     sys.stderr.write(f"fedge: {text}\n")
@@ -75,11 +96,11 @@ def print_line(text: str) -> None:
     make_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Create the console of a command."""
+def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Create the console of a command; a quiet one shows nothing."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, quiet=quiet)
 
 
 @contextmanager
@@ -92,9 +113,15 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
 
     shown = make_console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
-        task = line.add_task("starting", total=total)
-        yield lambda step: line.update(task, advance=1, description=step)
+    with Progress(*columns, console=shown, transient=True, disable=is_quiet() or not shown.is_terminal) as line:
+        task, done = line.add_task("starting", total=total), count(1)
+
+        def report(step: str) -> None:
+            line.update(task, advance=1, description=step)
+            begin_phase(f"{next(done)} of {total} done, the last one {step}")
+
+        begin_phase(f"0 of {total} done")
+        yield report
 
 
 @contextmanager
@@ -103,7 +130,7 @@ def show_job_progress(total: int) -> Iterator[Callable[[str], None]]:
 
     A job takes up to minutes, so silence in a log would look like a hang.
     """
-    if make_console(stderr=True).is_terminal:
+    if is_quiet() or make_console(stderr=True).is_terminal:
         with show_progress(total) as report_job:
             yield report_job
     else:

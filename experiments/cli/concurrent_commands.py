@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, RowsFile, build_options
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import (
+    AsJson,
+    OutFile,
+    Seed,
+    Seeds,
+    TableBatchSize,
+    TableBoard,
+    TableWorkload,
+    build_options,
+)
 from experiments.cli.command_output import check_output, make_console, print_json, show_job_progress, write_json
 from fedge.errors import FedgeError
 
@@ -26,47 +36,70 @@ if TYPE_CHECKING:
 RUN_START = '{\n  "concurrent_run"'
 """First characters of the JSON of ``run``."""
 
+Arrivals = Annotated[
+    str, typer.Option("--arrivals", help="Arrivals of requests: constant, poisson, bursts or dynamic.")
+]
+
 app = typer.Typer(
-    help="Train and infer on one board, within a latency budget.", no_args_is_help=True, rich_markup_mode=None
+    cls=PanelGroup,
+    help="Train and infer on one board, within a latency budget.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.command("run")
 def run(
     *,
-    train: Annotated[str, typer.Option(metavar="TASK", help="The built-in task to train.")] = "digits-cnn",
-    infer: Annotated[str, typer.Option(metavar="TASK", help="The built-in task to serve.")] = "cifar10-cnn",
+    train: Annotated[
+        str, typer.Option("--train-task", metavar="TASK", help="The built-in task to train.")
+    ] = "digits-cnn",
+    infer: Annotated[
+        str, typer.Option("--infer-task", metavar="TASK", help="The built-in task to serve.")
+    ] = "cifar10-cnn",
     how: Annotated[
-        str, typer.Option(help="managed, native, alone (training without inference), or both: managed and native.")
+        str,
+        typer.Option(
+            help="Execution: managed, native, alone (training without inference), or both: managed and native."
+        ),
     ] = "managed",
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Duration of each turn; 1 by default.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.5, help="The same in seconds.")] = None,
-    rate_hz: Annotated[float, typer.Option(help="Mean number of requests per second.")] = 60.0,
-    arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "poisson",
-    latency_s: Annotated[float, typer.Option(help="The latency budget of a request.")] = 0.5,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds, of each execution.")] = 60.0,
+    rate_hz: Annotated[float, typer.Option(help="Requests per second, on average.")] = 60.0,
+    arrivals: Arrivals = "poisson",
+    latency_s: Annotated[
+        float, typer.Option("--max-latency-s", help="Limit of a request's latency, in seconds.")
+    ] = 0.5,
     infer_batch: Annotated[
-        int | None, typer.Option(min=1, help="Requests inferred together; by default chosen from measured times.")
+        int | None,
+        typer.Option(
+            "--infer-batch-size", min=1, help="Requests inferred together; by default chosen from measured times."
+        ),
     ] = None,
-    train_batch: Annotated[int, typer.Option(min=1, help="Samples per training step.")] = 16,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    train_batch: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step, of training.")] = 16,
+    device: Annotated[str, typer.Option(help="Device of this machine: auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Torch's threads in each process; by default torch's own choice.")
     ] = None,
     worker: Annotated[
-        str | None, typer.Option(metavar="SOCKET", help="A worker that already runs, e.g. the board's own.")
+        str | None,
+        typer.Option("--worker-socket", metavar="SOCKET", help="The worker's socket; by default a worker of its own."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    seed: Seed = 0,
+    out: OutFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Train one network and serve another on this machine, and measure latencies, violations and throughput."""
+    """Train one network and serve another on this machine, and measure latencies, violations and throughput.
+
+    Example: fedge concurrent run --train-task digits-cnn --infer-task cifar10-cnn --how both --seconds 10
+    """
     parameters = dict(locals())
     from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    options = build_options(ConcurrentRunOptions, parameters, others=("json_file",))
-    run_and_print(options, json_file)
+    options = build_options(ConcurrentRunOptions, parameters, others=("out", "as_json"))
+    run_and_print(options, out, as_json=as_json)
 
 
-def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None:
+def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: bool = False) -> None:
     """Run, show and write the result; after Ctrl-C or a worker's failure, the results so far are kept.
 
     Raises:
@@ -77,13 +110,15 @@ def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None
     from experiments.report.analysis.side_by_side_terminal import build_outcome_table
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
 
-    check_output("--json", json_file, RUN_START)
-    console = make_console()
+    check_output("--out", out, RUN_START)
+    console = make_console(stderr=as_json)
     with handle_signals(_exit):
         result = run_concurrent_jobs(options, _RunDisplay(options, console))
     if result.outcomes:
         build_outcome_table(list(result.outcomes), options.latency_s).print(console)
-        write_json(json_file, concurrent_run_to_dict(result))
+        write_json(out, concurrent_run_to_dict(result))
+        if as_json:
+            print_json(concurrent_run_to_dict(result))
     if result.ended is not None:
         raise result.ended
 
@@ -123,7 +158,7 @@ class _RunDisplay:
         from experiments.report.analysis.side_by_side_terminal import SideBySideProgress
 
         title = f"{jobs.train} + {jobs.infer}"
-        with SideBySideProgress(title, self._options.duration_s, self._console) as progress:
+        with SideBySideProgress(title, self._options.seconds, self._console) as progress:
             yield progress
 
     def _say(self, text: str) -> None:
@@ -139,15 +174,17 @@ def _exit(number: int, _frame: object) -> None:
 def evaluate(
     *,
     train: Annotated[
-        list[Path] | None, typer.Option(metavar="TABLE", help="A training job's measured table; may be repeated.")
+        list[Path] | None,
+        typer.Option("--train-table", metavar="TABLE", help="Measured table of training; may be repeated."),
     ] = None,
     infer: Annotated[
-        list[Path] | None, typer.Option(metavar="TABLE", help="An inference job's measured table; may be repeated.")
+        list[Path] | None,
+        typer.Option("--infer-table", metavar="TABLE", help="Measured table of inference; may be repeated."),
     ] = None,
     strategies: Annotated[
         str,
         typer.Option(
-            "--strategy", help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own."
+            "--strategies", help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own."
         ),
     ] = "fedge",
     problems: Annotated[
@@ -158,29 +195,32 @@ def evaluate(
         bool, typer.Option("--plausible", help="Leave out modes with an implausible row in a table.")
     ] = False,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Number of problems to draw at random, in a stream.")
+        int | None,
+        typer.Option(
+            "--problem-count", min=1, help="Number of problems to draw at random, as a stream; by default all."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw and of the strategies.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, one row each.")] = 1,
-    device: Annotated[str | None, typer.Option(help="The board; by default from the tables' paths.")] = None,
-    workload: Annotated[
-        str | None, typer.Option(help="The workload of a single table; by default from the file's name.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="The batch size of training, if a table holds several.")
-    ] = None,
-    json_file: RowsFile = None,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
+    device: TableBoard = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes."""
+    """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes.
+
+    Example: fedge concurrent eval --train-table agx-orin/train/yolov8n-coco.csv --strategies gmd,fedge
+    """
     parameters = dict(locals())
     from fedge.studies.serving.job_tables import JobTableOptions
     from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    options = build_options(StrategyStudyOptions, parameters, others=("json_file",), tables=JobTableOptions)
-    evaluate_strategies(options, json_file)
+    options = build_options(StrategyStudyOptions, parameters, others=("out", "as_json"), tables=JobTableOptions)
+    evaluate_strategies(options, out, as_json=as_json)
 
 
-def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -> None:
+def evaluate_strategies(options: StrategyStudyOptions, out: Path | None, *, as_json: bool = False) -> None:
     """Evaluate strategies, print tables and optionally write JSON.
 
     Raises:
@@ -191,10 +231,13 @@ def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -
     from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
-    check_output("--json", json_file, "[")
+    check_output("--out", out, "[")
     rows = evaluate_jobs(build_strategy_jobs(options))
-    print_strategies(make_console(), rows)
-    write_json(json_file, [row_to_dict(row) for row in rows])
+    write_json(out, [row_to_dict(row) for row in rows])
+    if as_json:
+        print_json([row_to_dict(row) for row in rows])
+    else:
+        print_strategies(make_console(), rows)
     errors = [f"{row.strategy} on {row.pair}: {row.error}" for row in rows if row.error is not None]
     if errors:
         raise FedgeError(f"{len(errors)} of {len(rows)} rows failed; {'; '.join(dict.fromkeys(errors))}")
@@ -215,36 +258,47 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
 @app.command("plan")
 def plan(
     *,
-    power_w: Annotated[float, typer.Option(help="The power budget, watts.")],
-    train: Annotated[Path | None, typer.Option(metavar="TABLE", help="The training job's measured table.")] = None,
+    power_w: Annotated[float, typer.Option("--max-power-w", help="Limit of the board's power, in watts.")],
+    train: Annotated[
+        Path | None, typer.Option("--train-table", metavar="TABLE", help="Measured table of training.")
+    ] = None,
     infer: Annotated[
-        list[Path] | None, typer.Option(metavar="TABLE", help="An inference job's measured table; up to three.")
+        list[Path] | None,
+        typer.Option("--infer-table", metavar="TABLE", help="Measured table of inference; up to three."),
     ] = None,
     latency_s: Annotated[
-        list[float] | None, typer.Option(help="The latency budget; one for each inference job, in their order.")
+        list[float] | None,
+        typer.Option(
+            "--max-latency-s",
+            help="Limit of a request's latency, in seconds; one for each inference job, in their order.",
+        ),
     ] = None,
     rate_hz: Annotated[
         list[float] | None, typer.Option(help="Requests per second; one for each inference job, in their order.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="The board whose calibrated costs are used without tables.")
+        str | None, typer.Option("--board", help="The board; its calibrated costs are used without tables.")
     ] = None,
-    train_workload: Annotated[str | None, typer.Option(help="With --device: the workload to train.")] = None,
+    train_workload: Annotated[str | None, typer.Option(help="With --board: the workload to train.")] = None,
     infer_workloads: Annotated[
-        list[str] | None, typer.Option("--infer-workload", help="With --device: a workload to serve; up to three.")
+        list[str] | None, typer.Option("--infer-workload", help="With --board: a workload to serve; up to three.")
     ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Batch sizes of inference; by default those of the tables.")
+        str | None,
+        typer.Option(
+            "--infer-batch-sizes", metavar="N,...", help="Batch sizes of inference; by default those of the tables."
+        ),
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="The batch size of training, if the table holds several.")
-    ] = None,
-    arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "constant",
+    batch_size: TableBatchSize = None,
+    arrivals: Arrivals = "constant",
     strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; none for nothing.")] = "fedge",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Plan mode, batch sizes and interleaving of training and inference within limits."""
+    """Plan mode, batch sizes and interleaving of training and inference within limits.
+
+    Example: fedge concurrent plan --board agx-orin --train-workload resnet18-imagenet --max-power-w 30
+    """
     parameters = dict(locals())
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions

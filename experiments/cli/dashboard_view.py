@@ -18,14 +18,15 @@ LOOPBACK = "127.0.0.1"
 def board(
     source: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN_OR_ADDRESS", help="Run folder, which may not exist yet, or http://... of another dashboard."
-        ),
+        typer.Argument(metavar="RUN_OR_ADDRESS", help="Run folder, also of a later run; folder of runs; or http://..."),
     ] = None,
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback needs a token.")] = LOOPBACK,
+    host: Annotated[
+        str,
+        typer.Option("--listen", metavar="ADDRESS", help="Address to listen on; other than loopback needs a token."),
+    ] = LOOPBACK,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port; by default the first free one from 8400.")
+        int | None, typer.Option(min=1, max=65_535, help="Port to listen on; by default the first free one from 8400.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that readers need; created if missing.")
@@ -34,17 +35,22 @@ def board(
         Path | None, typer.Option(metavar="FILE", help="File with the token of the dashboard at ADDRESS.")
     ] = None,
     serve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Run as the service of a real fleet, with these settings.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Run as the service of a fleet, with the settings in this file."),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
 ) -> None:
-    """Show a run, unfinished or finished, or a real fleet as a live web page."""
+    """Show a run, all runs of a folder, or a real fleet as a live web page.
+
+    Example: fedge board runs/office --open
+    """
     from experiments.backends import dashboard_service as backend
     from experiments.backends.dashboard_target import find_run_folder, parse_address, read_token
+    from experiments.backends.run_list import find_run_folders
 
     if serve is not None:
         given = {"RUN_OR_ADDRESS": source, "--port": port, "--token-file": token_file}
-        given |= {"--relay-token-file": relay_token_file, "--host": None if host == LOOPBACK else host}
+        given |= {"--relay-token-file": relay_token_file, "--listen": None if host == LOOPBACK else host}
         _serve_fleet(serve, given, opened=open_it)
         return
     if relay_token_file is not None and "://" not in (source or ""):
@@ -58,6 +64,8 @@ def board(
         if relay_token_file is not None:
             token = read_token(relay_token_file)
         backend.show_relay(url, token=token, place=place, told=_announce_url(open_it), note=_note)
+    elif find_run_folders(Path(source)):
+        backend.show_runs(Path(source).absolute(), place, _announce_url(open_it))
     else:
         backend.show_run(find_run_folder(Path(source)), place, _announce_url(open_it))
 

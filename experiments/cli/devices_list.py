@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console, print_json
 from experiments.report.quantities import LABEL_MARKS
@@ -34,14 +35,17 @@ SPEC_FIGURES = (
 )
 
 
-BoardName = Annotated[str, typer.Argument(metavar="NAME")]
+BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="A board that `fedge devices list` names.")]
 
-app = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=PanelGroup, help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
 def devices_list(as_json: AsJson = False) -> None:
-    """List every board of the catalogue."""
+    """List every board of the catalogue.
+
+    Example: fedge devices list
+    """
     from rich.text import Text
 
     from fedge.devices import catalogue
@@ -62,17 +66,20 @@ def devices_list(as_json: AsJson = False) -> None:
     others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
     console.print()
     console.print(Text(f"Also: {others}.\n~ estimated (data sheet or default); no mark: measured on a board.\n"
-                       "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
+                       "Sources: fedge devices show BOARD", style="dim"))  # fmt: skip
 
 
 @app.command("show")
 def devices_show(name: BoardName, as_json: AsJson = False) -> None:
-    """Show one board: knobs, presets, rails, figures and their sources."""
+    """Show one board: knobs, presets, rails, figures and their sources.
+
+    Example: fedge devices show agx-orin
+    """
     from rich.text import Text
 
     from fedge.devices import catalogue
 
-    spec, console = catalogue.find(name, where="NAME"), make_console()
+    spec, console = catalogue.find(name, where="BOARD"), make_console()
     if as_json:
         print_json(_spec_data(spec), indent=2)
         return
@@ -92,13 +99,16 @@ def devices_show(name: BoardName, as_json: AsJson = False) -> None:
 def devices_modes(
     name: BoardName,
     preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show everything: every mode, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a board's power modes."""
+    """Show a board's power modes.
+
+    Example: fedge devices modes agx-orin --preset 30W
+    """
     from fedge.devices import catalogue
 
-    spec, console = catalogue.find(name, where="NAME"), make_console()
+    spec, console = catalogue.find(name, where="BOARD"), make_console()
     if preset is not None:
         _print_preset(console, spec, preset, as_json)
     elif every:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import Overrides, Seed
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, Seed
 from experiments.cli.command_output import check_output, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
     from experiments.fleet.selected_fleet import FleetOptions
 
 fleet = typer.Typer(
-    help="A fleet of real boards, from bare boards to a run.", no_args_is_help=True, rich_markup_mode=None
+    cls=PanelGroup,
+    help="A fleet of real boards, from bare boards to a run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml next to the playbooks."
+        metavar="FILE",
+        help="The fleet's inventory; by default $FEDGE_INVENTORY, or inventory.yml: in ansible/ of the checkout, "
+        "otherwise here.",
     ),
 ]
 Playbooks = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; the checkout's ansible/ by default.")
+    Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; fedge's own by default.")
 ]
 Limit = Annotated[
     str | None,
@@ -38,7 +44,7 @@ Limit = Annotated[
 
 @fleet.command("keys")
 def keys(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the keys.")],
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write: the keys.")],
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,6 +62,8 @@ def keys(
     """Make a CA and the server's certificate, or renew the latter.
 
     An existing CA is never overwritten.
+
+    Example: fedge fleet keys --folder ../fleet-keys --host fleet.lan
     """
     from experiments.fleet import key_folder as command
     from experiments.fleet.certificates import SERVER_DAYS
@@ -64,10 +72,10 @@ def keys(
         raise BadInput("--check", "other options beside it", "--check alone: it changes nothing")
     now = datetime.now(UTC)
     if check:
-        found = command.inspect_keys(out)
+        found = command.inspect_keys(folder)
     else:
         found = (command.renew_server_certificate if renew else command.create_keys)(
-            out, host or [], now, days or SERVER_DAYS
+            folder, host or [], now, days or SERVER_DAYS
         )
     typer.echo(f"{found.folder}: {found}")
     ending = command.list_expiring(found, now)
@@ -79,7 +87,7 @@ def keys(
 
 @fleet.command("provision")
 def provision(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; list the pending changes.")] = False,
+    dry_run: DryRun = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
@@ -87,15 +95,20 @@ def provision(
     """Install everything on the server and the boards.
 
     A second run changes nothing. The inventory is checked before any host is contacted.
+
+    Example: fedge fleet provision --dry-run
     """
     from experiments.cli import fleet_playbook as command
 
-    _exit_with(command.provision_fleet(_build_options(inventory, playbooks, limit), check))
+    _exit_with(command.provision_fleet(_build_options(inventory, playbooks, limit), dry_run))
 
 
 @fleet.command("up")
 def up(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = None) -> None:
-    """Start the services of the server, then those of the boards."""
+    """Start the services of the server, then those of the boards.
+
+    Example: fedge fleet up
+    """
     from experiments.cli import fleet_playbook as command
 
     _exit_with(command.run_plain_playbook("up", "up.yml", _build_options(inventory, playbooks, limit)))
@@ -103,23 +116,28 @@ def up(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = 
 
 @fleet.command("status")
 def status(
-    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the status as JSON.")] = None,
+    out: OutFile = None,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the state of each board, with a remedy for every problem.
 
     The hosts are queried now; nothing is changed. Exit code 1 if there is a problem.
+
+    Example: fedge fleet status --limit nano-1
     """
     from experiments.cli.fleet_status import report_status
 
-    _exit_with(0 if report_status(_build_options(inventory, playbooks, limit), out) else 1)
+    _exit_with(0 if report_status(_build_options(inventory, playbooks, limit), out, as_json=as_json) else 1)
 
 
 @fleet.command("board")
 def board(
-    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Local port; by default a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port to listen on; by default a free one.")
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
@@ -127,6 +145,8 @@ def board(
     """Show the dashboard of the server on this machine, through ssh.
 
     The printed address is valid until Ctrl-C.
+
+    Example: fedge fleet board --open
     """
     from experiments.cli.fleet_dashboard import open_fleet_dashboard as command
 
@@ -136,19 +156,25 @@ def board(
 @fleet.command("run")
 def run(
     *,
-    config: Annotated[Path, typer.Argument(metavar="EXP.yaml", help="YAML file of the experiment.")],
+    config: Experiment,
     override: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Local run folder; by default runs/<name>-<time>.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write; by default runs/<name>-<time>.")
+    ] = None,
+    dry_run: DryRun = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
 ) -> None:
     """Run an experiment on the server and fetch its run folder.
 
     It is checked on this machine first. Ctrl-C stops the run and fetches its results so far.
+
+    Example: fedge fleet run exp.yaml --set rounds=20
     """
     from experiments.cli import fleet_launch
 
-    _exit_with(fleet_launch.run_on_fleet(config, override or [], out, _build_options(inventory, playbooks)))
+    options = _build_options(inventory, playbooks)
+    _exit_with(fleet_launch.run_on_fleet(config, override or [], folder, options, dry_run=dry_run))
 
 
 @fleet.command("profile")
@@ -156,15 +182,20 @@ def profile(
     *,
     workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`.")],
     budget_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds of this start on every board; the next start goes on.")
+        float | None,
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, on every board. The next start goes on."),
+    ] = None,
+    limit_s: Annotated[
+        float | None,
+        typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
     ] = None,
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
+    batch_size: BatchSize = None,
     seed: Seed = 0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tables, one subfolder per board.")] = Path(
-        "profiles"
-    ),
+    folder: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to write: the tables, one subfolder per board.")
+    ] = Path("profiles"),
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
@@ -172,6 +203,8 @@ def profile(
     """Profile every board, side by side, and fetch the tables.
 
     A board that fails is a row with its reason. The same command goes on where a board has stopped.
+
+    Example: fedge fleet profile --workload resnet18-cifar10 --budget-s 600
     """
     from experiments.cli.command_output import make_console
     from experiments.cli.fleet_profile import profile_fleet, profile_table
@@ -179,19 +212,22 @@ def profile(
     given = {
         "workload": workload,
         "budget-s": budget_s,
+        "max-mode-s": limit_s,
         "modes": modes,
         "explorer": explorer,
         "batch-size": batch_size,
         "seed": seed,
     }
-    code, rows = profile_fleet(_build_options(inventory, playbooks, limit), given, out)
+    code, rows = profile_fleet(_build_options(inventory, playbooks, limit), given, folder)
     profile_table(rows).print(make_console())
     _exit_with(code)
 
 
 @fleet.command("logs")
 def logs(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder with one subfolder per host.")] = Path("collected"),
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write: one subfolder per host.")] = Path(
+        "collected"
+    ),
     since: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help='Start of the period, such as "2 hours ago"; by default one day ago.'),
@@ -200,10 +236,13 @@ def logs(
     playbooks: Playbooks = None,
     limit: Limit = None,
 ) -> None:
-    """Fetch the hosts' logs and the boards' traces."""
+    """Fetch the hosts' logs and the boards' traces.
+
+    Example: fedge fleet logs --since "2 hours ago"
+    """
     from experiments.cli import fleet_playbook as command
 
-    _exit_with(command.fetch_logs(_build_options(inventory, playbooks, limit), out, since))
+    _exit_with(command.fetch_logs(_build_options(inventory, playbooks, limit), folder, since))
 
 
 @fleet.command("upgrade")
@@ -211,6 +250,8 @@ def upgrade(inventory: Inventory = None, playbooks: Playbooks = None, limit: Lim
     """Provision the boards again, one after the other.
 
     The first failure ends the command.
+
+    Example: fedge fleet upgrade --limit boards
     """
     from experiments.cli import fleet_playbook as command
 
@@ -234,6 +275,8 @@ def down(
     """Stop the services; --remove uninstalls everything.
 
     The power daemons are stopped last: they restore the boards' original power modes.
+
+    Example: fedge fleet down --limit nano-1
     """
     from experiments.cli import fleet_playbook as command
 
@@ -271,9 +314,9 @@ def proxy(
         Path, typer.Option(metavar="DIR", help="The server's folder with server.crt, server.key and ca.crt.")
     ] = Path("/etc/fedge/tls"),
     listen: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="Address for boards; by default every IPv4 address.")
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Address to listen on; by default every IPv4 address.")
     ] = None,
-    port: Annotated[int, typer.Option(help="The boards' port.")] = 9443,
+    port: Annotated[int, typer.Option(help="Port to listen on, for the boards.")] = 9443,
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
     management: Annotated[
         list[str] | None,
@@ -284,11 +327,13 @@ def proxy(
         Path | None,
         typer.Option(metavar="SOCKET", help="Socket of the board service for telemetry; by default none."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file instead of printing.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; by default it is printed.")] = None,
 ) -> None:
     """Print the nginx configuration between boards and the SuperLink.
 
     It forwards only the requests that boards may send to a SuperLink on loopback.
+
+    Example: fedge fleet proxy --keys /etc/fedge/tls --out fedge.conf
     """
     from experiments.fleet.nginx_proxy import ALL_ADDRESSES, NginxProxy, build_configuration
 
@@ -314,11 +359,13 @@ def firewall(
         list[str], typer.Option(metavar="NAME", help="Account that may reach the SuperLink; may be repeated.")
     ],
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file instead of printing.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; by default it is printed.")] = None,
 ) -> None:
     """Print the nftables rules between the server's accounts and runs.
 
     They prevent every other account of the server from starting, stopping and listing runs.
+
+    Example: fedge fleet firewall --account fedge --out fedge.nft
     """
     from experiments.fleet.firewall import build_firewall_rules
 

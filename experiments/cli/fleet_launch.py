@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.backends import launcher
+from experiments.cli.command_output import print_plan, warn
+from experiments.cli.run_experiment import describe_plan
 from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.inventory import Inventory, format_names
 from experiments.fleet.remote_run import pack_experiment
@@ -28,14 +30,20 @@ CA_PATH = "/etc/fedge/tls/ca.crt"
 MAX_NAMES_SHOWN = 5
 
 
-def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, options: FleetOptions) -> int:
-    """Run an experiment on the fleet and return the exit code of the run on the server."""
+def run_on_fleet(
+    config: Path, overrides: Sequence[str], out: Path | None, options: FleetOptions, *, dry_run: bool = False
+) -> int:
+    """Run an experiment on the fleet, or only check it here; return the exit code of the run on the server."""
     console = Console(file=sys.stdout)
-    experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
+    experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"], note=warn)
     found = selected_fleet.read_fleet(options).inventory
     check_boards(experiment, found, config)
     folder = launcher.choose_folder(experiment, out)
     check_locally(experiment, console)
+    if dry_run:
+        plan = describe_plan(experiment, folder)
+        print_plan({**plan, "server": found.server.name}, as_json=False)
+        return 0
     server = build_connection(found.server)
     packed = pack_experiment(adapt_to_server(experiment, server))
     remote_run.prepare_folder(folder)

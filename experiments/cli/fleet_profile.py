@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.cli.command_output import print_line, warn
 from experiments.cli.fleet_playbook import DONE, FAILED, follow_playbook
-from experiments.fleet import selected_fleet
-from experiments.fleet.selected_fleet import FleetOptions
+from experiments.fleet import remote_run, selected_fleet
+from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
+from experiments.fleet.server_connection import build_connection
 from experiments.report.quantities import duration, energy
 from experiments.report.tables import Table, text_cell, value_cell
 from fedge.atomic_files import write_text
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError
 from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_record
 
 PLAYBOOK = "profile.yml"
@@ -42,7 +44,8 @@ class FleetProfileRow:
 
 
 def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) -> tuple[int, list[FleetProfileRow]]:
-    """Profile the boards within their time and fetch the tables; return the exit code and a row per board.
+    """Profile the boards within their time, fetch the tables and import them into the knowledge of the fleet's runs;
+    return the exit code and a row per board.
 
     Args:
         options: The fleet.
@@ -59,7 +62,22 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
     outcome = follow_playbook("profile", fleet, call)
     failures = {host: event.text for host, event in outcome.state.failures_by_host.items()}
     rows = [read_row(out, board, name, failures.get(board)) for board in fleet.boards]
+    share_tables(fleet, rows)
     return FAILED if outcome.code != 0 or any(row.failure for row in rows) else DONE, rows
+
+
+def share_tables(fleet: SelectedFleet, rows: list[FleetProfileRow]) -> None:
+    """Import the tables into the knowledge of the fleet's runs; without it, nothing that was measured is lost."""
+    tables = {"/".join(row.table.parts[-4:]): row.table for row in rows if row.table is not None}
+    if not tables:
+        return
+    try:
+        server = build_connection(fleet.inventory.server)
+        folder = remote_run.import_tables(server, tables)
+    except FedgeError as error:
+        warn(f"the tables are not in the knowledge of the fleet's runs: {error}; the same command tries again")
+    else:
+        print_line(f"imported {len(tables)} tables into {folder} on {server.name}, from which runs start")
 
 
 def read_row(out: Path, board: str, workload: str, failure: str | None) -> FleetProfileRow:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cli.command_output import check_output, make_console, write_output
+from experiments.cli.command_output import check_output, make_console, print_json, write_output
 from experiments.cli.fleet_playbook import log_path
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
@@ -76,12 +76,15 @@ MAX_NAME_WIDTH = 16
 """Width of the name column; a default that leaves room for the other columns on 80 characters."""
 
 
-def report_status(options: FleetOptions, out: Path | None = None) -> bool:
+def report_status(options: FleetOptions, out: Path | None = None, *, as_json: bool = False) -> bool:
     """Query the hosts, print table and findings, and optionally write JSON; return whether the fleet is healthy."""
-    check_output("--json", out, "{")
+    check_output("--out", out, "{")
     log = log_path(os.environ, "status", time.time(), os.getpid())
     status = inspect_fleet(options, log, make_console(stderr=True))
-    print_status(make_console(), status)
+    if as_json:
+        print_json(fleet_status_to_dict(status))
+    else:
+        print_status(make_console(), status)
     if out is not None:
         write_status(out, status)
     return status.is_healthy
@@ -141,4 +144,4 @@ def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) 
 def write_status(out: Path, status: FleetStatus) -> None:
     """Write the records as JSON, atomically."""
     text = json.dumps(fleet_status_to_dict(status), indent=2, allow_nan=False)
-    write_output("--json", out, lambda path: write_text(path, f"{text}\n"))
+    write_output("--out", out, lambda path: write_text(path, f"{text}\n"))

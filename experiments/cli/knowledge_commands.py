@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import AsJson, TableBatchSize
 from experiments.cli.command_output import make_console, print_json, print_line, warn
 
 if TYPE_CHECKING:
     from fedge.knowledge.knowledge_folder import KnowledgeEntry
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="What a fleet has learnt: tables, models, calibrations and the measurements of finished runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -22,6 +25,7 @@ app = typer.Typer(
 Folder = Annotated[
     Path | None,
     typer.Option(
+        "--knowledge",
         metavar="DIR",
         help="The knowledge folder; by default $FEDGE_KNOWLEDGE, or the one beside the runs.",
     ),
@@ -32,12 +36,15 @@ COLUMNS = ("entry", "what", "board", "workload", "batch", "rows", "label", "date
 
 @app.command("list")
 def list_knowledge(
-    device: Annotated[str | None, typer.Option(help="Only this kind of board.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
+    device: Annotated[str | None, typer.Option("--board", help="The board; by default all.")] = None,
+    workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries, oldest first; damaged ones are named and left out."""
+    """List the entries, oldest first; damaged ones are named and left out.
+
+    Example: fedge knowledge list --board agx-orin
+    """
     from fedge.devices.catalogue import aliases
     from fedge.knowledge.knowledge_folder import list_entries
 
@@ -71,14 +78,23 @@ def list_knowledge(
 
 
 @app.command()
-def show(entry: Entry, folder: Folder = None) -> None:
-    """Show an entry: what it is of, its conditions, and whether its file is unchanged."""
+def show(entry: Entry, folder: Folder = None, as_json: AsJson = False) -> None:
+    """Show an entry: what it is of, its conditions, and whether its file is unchanged.
+
+    Example: fedge knowledge show table
+    """
     from fedge.knowledge.knowledge_folder import find_entry, read_content
 
     place = _find_folder(folder)
     found = find_entry(place, entry)
     read_content(place, found)
-    print_json(found, indent=2)
+    if as_json:
+        print_json(found, indent=2)
+        return
+    from experiments.report.tables import lay_out_lines
+
+    shown = {name: value for name, value in dataclasses.asdict(found).items() if value not in (None, "", (), {})}
+    make_console().print(lay_out_lines((name, str(value)) for name, value in shown.items()))
 
 
 @app.command("import")
@@ -87,11 +103,16 @@ def import_knowledge(
         list[Path],
         typer.Argument(metavar="PATH...", help="Tables, model files, cost profiles, run folders, knowledge folders."),
     ],
-    board: Annotated[str | None, typer.Option(help="Name of the board that was measured.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")] = None,
+    board: Annotated[
+        str | None, typer.Option("--board-name", metavar="NAME", help="Name of the board that was measured.")
+    ] = None,
+    batch_size: TableBatchSize = None,
     folder: Folder = None,
 ) -> None:
-    """Copy files and finished runs into the knowledge; what is there already is only replaced by itself."""
+    """Copy files and finished runs into the knowledge folder; an entry is replaced only by itself.
+
+    Example: fedge knowledge import runs/office
+    """
     from experiments.backends.run_knowledge import import_path
 
     place = _find_folder(folder)
@@ -103,10 +124,13 @@ def import_knowledge(
 @app.command()
 def export(
     entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="Names of entries, or their beginnings.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Knowledge folder to copy the entries into.")],
+    out: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder to write: another knowledge folder.")],
     folder: Folder = None,
 ) -> None:
-    """Copy entries into another knowledge folder, for another fleet or machine."""
+    """Copy entries into another knowledge folder, for another fleet or machine.
+
+    Example: fedge knowledge export table --folder other
+    """
     from fedge.knowledge.knowledge_folder import add_entry, find_entry, read_content
 
     place = _find_folder(folder)
@@ -120,7 +144,10 @@ def forget(
     entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="Names of entries, or their beginnings.")],
     folder: Folder = None,
 ) -> None:
-    """Remove entries with their files."""
+    """Remove entries with their files.
+
+    Example: fedge knowledge forget table
+    """
     from fedge.knowledge.knowledge_folder import find_entry, forget_entry
 
     place = _find_folder(folder)

@@ -6,125 +6,186 @@ import logging
 import os
 import platform
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import typer.core
 
-from experiments.cli import (
-    calibrate_costs,
-    characterise_commands,
-    layers_commands,
-    place_commands,
-    power_commands,
-    profile_commands,
-    select_board_commands,
-)
-from experiments.cli.command_options import AsJson
+from experiments.cli.calibrate_costs import calibrate
+from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import AsJson, Run
 from experiments.cli.command_output import make_console, print_json
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
 from experiments.cli.fleet_commands import fleet
+from experiments.cli.heartbeat import show_signs_of_life
 from experiments.cli.knowledge_commands import app as knowledge
+from experiments.cli.layers_commands import layers
 from experiments.cli.memory_commands import app as memory
+from experiments.cli.place_commands import place, place_run
+from experiments.cli.power_commands import board_check, power
 from experiments.cli.predict_commands import app as predict
+from experiments.cli.profile_commands import profile
 from experiments.cli.query_run import query
 from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import status
+from experiments.cli.runs_list import runs
+from experiments.cli.schema_commands import explain, schema
+from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
 from fedge.errors import BadInput, FedgeError
+from fedge.extras import LIBRARIES, MissingPackage, describe_missing
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
+EXPERIMENTS, RESULTS, NETWORKS = "Experiments", "Results", "Networks and boards"
+MODES, REAL_BOARDS, HERE = "Power modes and studies", "Real boards", "This machine"
+
+
 app = typer.Typer(
     name="fedge",
+    cls=PanelGroup,
     help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
-app.add_typer(concurrent, name="concurrent")
-app.add_typer(devices, name="devices")
-app.add_typer(fleet, name="fleet")
-app.add_typer(knowledge, name="knowledge")
-app.add_typer(memory, name="memory")
-app.add_typer(predict, name="predict")
-app.add_typer(roofline, name="roofline")
-app.add_typer(study, name="study")
-app.add_typer(topology, name="topology")
-
-app.command()(run)
-app.command()(resume)
-app.command()(status)
-app.command()(sweep)
-app.command()(report)
-app.command()(replay)
 
 
-@app.command()
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from fedge import __version__
+
+        typer.echo(f"fedge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    ctx: typer.Context,
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version of fedge.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log what the program does.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress: only results, notes and errors.")] = False,
+) -> None:
+    if verbose and quiet:
+        raise BadInput("--quiet", "--verbose as well", "one of the two")
+    level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
+    for package in ("fedge", "experiments", "server", "clients"):
+        logging.getLogger(package).setLevel(level)
+    if not quiet:
+        ctx.with_resource(show_signs_of_life(" ".join(_list_command_words(ctx))))
+
+
+def _list_command_words(ctx: typer.Context) -> Iterator[str]:
+    """Yield the names of the command that is called and of its group."""
+    yield ctx.invoked_subcommand or ""
+    inner = getattr(ctx.command, "commands", {}).get(ctx.invoked_subcommand)
+    yield from [word for word in ctx.args[:1] if word in getattr(inner, "commands", ())]
+
+
+app.command(rich_help_panel=EXPERIMENTS)(run)
+app.command(rich_help_panel=EXPERIMENTS)(resume)
+app.command(rich_help_panel=EXPERIMENTS)(status)
+app.command(rich_help_panel=EXPERIMENTS)(runs)
+app.command(rich_help_panel=EXPERIMENTS)(sweep)
+app.command(rich_help_panel=EXPERIMENTS)(replay)
+app.command(rich_help_panel=EXPERIMENTS)(explain)
+app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=RESULTS)(runs)
+app.command(rich_help_panel=RESULTS)(report)
+app.command(rich_help_panel=RESULTS)(query)
+app.command(rich_help_panel=RESULTS)(board)
+
+
+@app.command(rich_help_panel=RESULTS)
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    run: Run,
     to: Annotated[str, typer.Option(metavar="NAME", help="tensorboard, mlflow, or your own module:Class.")],
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the exporter; may be repeated.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write into; by default in the run's.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write; by default one in the run's.")
+    ] = None,
 ) -> None:
-    """Export every round of a run to TensorBoard, MLflow or your own exporter."""
+    """Export every round of a run to TensorBoard, MLflow or your own exporter.
+
+    Example: fedge export runs/office --to tensorboard --folder events
+    """
     from experiments.backends.stored_run_export import export_run
 
-    count = export_run(run, to, option or [], out)
+    count = export_run(run, to, option or [], folder)
     typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
 
 
-app.command()(query)
-app.command()(board)
-calibrate_costs.register_commands(app)
+app.command(rich_help_panel=NETWORKS)(select_board)
+app.command(rich_help_panel=NETWORKS)(layers)
+app.command("place", rich_help_panel=NETWORKS)(place)
+app.command("place-run", rich_help_panel=NETWORKS)(place_run)
+app.add_typer(memory, name="memory", rich_help_panel=NETWORKS)
+app.add_typer(roofline, name="roofline", rich_help_panel=NETWORKS)
+app.add_typer(topology, name="topology", rich_help_panel=NETWORKS)
+app.add_typer(concurrent, name="concurrent", rich_help_panel=NETWORKS)
+app.add_typer(predict, name="predict", rich_help_panel=MODES)
+app.command(rich_help_panel=MODES)(profile)
+app.command(rich_help_panel=MODES)(calibrate)
+app.add_typer(knowledge, name="knowledge", rich_help_panel=MODES)
+app.add_typer(study, name="study", rich_help_panel=MODES)
+app.command("characterise", rich_help_panel=MODES)(characterise)
+app.command("characterise-report", rich_help_panel=MODES)(characterise_report)
+app.command("characterise-predict", rich_help_panel=MODES)(characterise_predict)
+app.add_typer(devices, name="devices", rich_help_panel=REAL_BOARDS)
+app.add_typer(fleet, name="fleet", rich_help_panel=REAL_BOARDS)
+app.add_typer(power, name="power", rich_help_panel=REAL_BOARDS)
+app.command("board-check", rich_help_panel=REAL_BOARDS)(board_check)
 
 
-@app.command()
+@app.command(rich_help_panel=HERE)
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Check which packages, backends and data can be used on this machine."""
+    """Check which packages, backends and data can be used on this machine.
+
+    Example: fedge doctor
+    """
     from experiments.backends.environment_check import check_environment
 
     findings = check_environment()
     if as_json:
         print_json(findings)
         return
-    from rich.table import Table
+    from experiments.report.tables import Table, text_cell
 
-    table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for column in ("what", "usable", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
-    make_console().print(table)
-
-
-@app.command()
-def version() -> None:
-    """Print the version of fedge."""
-    from fedge import __version__
-
-    typer.echo(__version__)
+    rows = tuple(
+        (text_cell(one.what), text_cell("yes" if one.usable else "no"), text_cell(one.found), text_cell(one.remedy))
+        for one in findings
+    )
+    title = f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    Table("doctor", ("what", "usable", "found", "what to do"), rows, title).print(make_console())
 
 
-profile_commands.register_commands(app)
-characterise_commands.register_commands(app)
-power_commands.register_commands(app, devices)
-layers_commands.register_commands(app)
-place_commands.register_commands(app)
-select_board_commands.register_commands(app)
+def _find_command_name(words: Sequence[str]) -> str:
+    """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
+    command, names = typer.main.get_command(app), ["fedge"]
+    for word in (word for word in words if not word.startswith("-")):
+        found = getattr(command, "commands", {}).get(word)
+        if found is None:
+            break
+        command = found
+        names.append(word)
+    return " ".join(names)
 
 
 def main() -> None:
@@ -140,9 +201,18 @@ def main() -> None:
     except BadInput as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(BAD_INPUT)
+    except MissingPackage as error:
+        typer.echo(str(error), err=True)
+        sys.exit(BAD_INPUT)
     except FedgeError as error:
         typer.echo(f"fedge: {error}", err=True)
         sys.exit(FAILED)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in LIBRARIES:
+            raise
+        typer.echo(describe_missing(_find_command_name(sys.argv[1:]), module), err=True)
+        sys.exit(BAD_INPUT)
     except OSError as error:
         if error.filename is None:
             raise

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, InputShape
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -20,6 +21,7 @@ from experiments.cli.command_output import (
 from fedge.atomic_files import write_text
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="Memory and time of a training step, from the geometry of a network's layers.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -34,50 +36,55 @@ Data = Annotated[
 def evaluate(
     *,
     data: Data,
-    method: Annotated[str, typer.Option(help="perf4sight, fedge, or both, separated by commas.")] = "perf4sight,fedge",
+    method: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas: perf4sight, fedge, or both.")
+    ] = "perf4sight,fedge",
     leave_network_out: Annotated[
         bool, typer.Option("--leave-network-out", help="Also predict each network from the others alone.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the methods.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the errors as JSON.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all random choices.")] = 0,
+    out: OutFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Evaluate memory and time predictions on pruning levels or networks that are left out of the fit."""
+    """Evaluate memory and time predictions on pruning levels or networks that are left out of the fit.
+
+    Example: fedge memory eval --data profiles/perf4sight-tx2 --leave-network-out
+    """
     from experiments.report.analysis.memory_terminal import build_error_tables
     from fedge.costs.memory.memory_study import read_memory_study
 
-    check_output("--json", json_file, "[")
+    check_output("--out", out, "[")
     study = read_memory_study(data, method, left_out=leave_network_out, seed=seed)
     if study.dropped_rows:
         counts = ", ".join(f"{network} {count}" for network, count in study.dropped_rows.items())
         typer.echo(f"fedge: rows left out, of pruning levels without a geometry: {counts}", err=True)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell)
+    write_json(out, [asdict(row) for row in rows])
+    if as_json:
+        print_json(rows)
+        return
     for table in build_error_tables(rows):
         table.print(make_console())
-    write_json(json_file, [asdict(row) for row in rows])
 
 
 @app.command()
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A classifier of torchvision (resnet50), a workload (resnet18-imagenet), module:function, or a file: "
-            ".onnx, or .json of `fedge layers`.",
-        ),
-    ],
+    network: Network,
     *,
-    device: Annotated[str, typer.Option(help="The board.")] = "tx2",
-    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per training step.")] = 32,
+    board: Board = "tx2",
+    batch_size: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per step.")] = 32,
     input_shape: InputShape = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict peak memory and time of a training step, and the largest batch that fits."""
+    """Predict peak memory and time of a training step, and the largest batch that fits.
+
+    Example: fedge memory predict mobilenet_v2 --board tx2 --batch-size 64
+    """
     from fedge.analysis.memory_prediction import memory_prediction_to_dict, predict_memory
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    prediction = predict_memory(model, device, batch, input_shape, usable_mb=estimate_usable_mb)
+    prediction = predict_memory(network, board, batch_size, input_shape, usable_mb=estimate_usable_mb)
     if as_json:
         print_json(memory_prediction_to_dict(prediction), indent=2)
         return
@@ -90,13 +97,16 @@ def predict(
 def fit(
     *,
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File for the coefficients (YAML).")],
-    board: Annotated[str, typer.Option(help="The board on which the steps were measured.")] = "tx2",
-    source: Annotated[str, typer.Option(help="Origin of the steps; shown with every prediction.")] = (
-        "SGD steps of pruned convolutional networks measured on a TX2"
-    ),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: the coefficients as YAML.")],
+    board: Annotated[str, typer.Option(help="The board, on which the steps were measured.")] = "tx2",
+    source: Annotated[
+        str, typer.Option("--origin", help="Origin of the measurements; shown with every prediction.")
+    ] = ("SGD steps of pruned convolutional networks measured on a TX2"),
 ) -> None:
-    """Fit the coefficients of the predictions to measured steps."""
+    """Fit the coefficients of the predictions to measured steps.
+
+    Example: fedge memory fit --data profiles/perf4sight-tx2 --out memory.yaml
+    """
     from fedge.costs.memory.memory_calibration import fit_memory_calibration, memory_calibration_to_yaml
     from fedge.costs.memory.step_table import read_step_tables
 

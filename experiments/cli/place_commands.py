@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import ChartPage, build_options
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
+from experiments.cli.command_options import AsJson, ChartPage, InputShape, MaxPower, Network, OutFile, build_options
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    show_progress,
+    write_json,
+    write_output,
+)
 from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
@@ -18,37 +25,28 @@ if TYPE_CHECKING:
     from fedge.analysis.placement.execution.placement_runs import PlacementRun, PlacementRunOptions
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A torchvision name (resnet50), a workload of fedge, module:function, an .onnx file, or a .json of "
-        "`fedge layers`.",
-    ),
-]
-InputShape = Annotated[
-    str | None, typer.Option("--input", metavar="CxHxW", help="One sample's shape; the network's own by default.")
-]
-Batches = Annotated[str, typer.Option(metavar="N,...", help="Batch sizes to choose from.")]
+BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Batch sizes to choose from.")]
 
 
 def place(
-    model: Model,
+    model: Network,
     *,
-    device: Annotated[str, typer.Option(help="The board; `here` for this machine, with --measurements.")],
-    rate_hz: Annotated[
-        float | None,
-        typer.Option("--rate", metavar="HZ", help="Images per second to keep up with; full load by default."),
-    ] = None,
+    device: Annotated[str, typer.Option("--board", help="The board, or `here` for this machine, with --measurements.")],
+    rate_hz: Annotated[float | None, typer.Option(help="Requests per second; full load by default.")] = None,
     objective: Annotated[
-        str | None, typer.Option(help="throughput, latency or energy; by default latency with a rate, else throughput.")
+        str | None,
+        typer.Option(
+            help="What to optimise: throughput, latency or energy. By default latency with a rate, else throughput."
+        ),
     ] = None,
-    max_power_w: Annotated[float | None, typer.Option(help="Limit of the board's power, in watts.")] = None,
+    max_power_w: MaxPower = None,
     max_latency_s: Annotated[
-        float | None, typer.Option(help="Limit of an image's latency, waiting included, in seconds.")
+        float | None, typer.Option(help="Limit of a request's latency, in seconds, waiting included.")
     ] = None,
-    batches: Batches = "1,2,4,8,16,32,64,128",
-    instances: Annotated[int, typer.Option(min=1, max=3, help="Largest number of instances on one accelerator.")] = 1,
+    batches: BatchSizes = "1,2,4,8,16,32,64,128",
+    instances: Annotated[
+        int, typer.Option("--max-instances", min=1, max=3, help="Largest number of instances on one accelerator.")
+    ] = 1,
     on: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these accelerators; by default all of the board.")
     ] = None,
@@ -57,27 +55,34 @@ def place(
     ] = None,
     input_shape: InputShape = None,
     html: ChartPage = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the plan as JSON.")] = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Plan instances, batch sizes and precisions of a network on a board's accelerators."""
+    """Plan instances, batch sizes and precisions of a network on a board's accelerators.
+
+    Example: fedge place resnet50 --board agx-orin --rate-hz 300 --max-power-w 50
+    """
     parameters = dict(locals())
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-    options = build_options(PlacementOptions, parameters, others=("html", "json_file"))
-    print_placement(options, html, json_file)
+    options = build_options(PlacementOptions, parameters, others=("html", "out", "as_json"))
+    print_placement(options, html, out, as_json=as_json)
 
 
-def print_placement(options: PlacementOptions, html: Path | None, json_file: Path | None) -> None:
+def print_placement(options: PlacementOptions, html: Path | None, out: Path | None, *, as_json: bool = False) -> None:
     """Plan, print and write the results."""
     from experiments.report.analysis.placement_terminal import print_placement_advice
     from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
     from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
-    check_output("--json", json_file, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
+    check_output("--out", out, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
     check_output("--html", html, "<!doctype html")
     advice = advise_placement(options)
-    print_placement_advice(make_console(), advice)
-    write_json(json_file, placement_advice_to_dict(advice))
+    if as_json:
+        print_json(placement_advice_to_dict(advice))
+    else:
+        print_placement_advice(make_console(), advice)
+    write_json(out, placement_advice_to_dict(advice))
     if html is not None:
         from experiments.report.analysis.placement_page import write_placement_page
 
@@ -86,7 +91,7 @@ def print_placement(options: PlacementOptions, html: Path | None, json_file: Pat
 
 def place_run(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="As for place; without it, list what can run here.")
+        str | None, typer.Argument(metavar="NETWORK", help="As for `place`; without it, list what can run here.")
     ] = None,
     *,
     instances: Annotated[
@@ -96,32 +101,37 @@ def place_run(
             help="Run these together, e.g. ort-cpu:8:fp32+torch-cpu:8:fp32; may be repeated.",
         ),
     ] = None,
-    batches: Batches = "1,4,16",
+    batches: BatchSizes = "1,4,16",
     most: Annotated[
         int, typer.Option("--together", min=1, max=4, help="Largest number of instances in a placement.")
     ] = 2,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Duration of each run.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds, of each run.")] = 5.0,
     sensor: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: auto, sysfs, tegrastats, jtop."),
     ] = None,
     input_shape: InputShape = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the measurements (CSV) for fedge place --measurements.")
+        Path | None, typer.Option(metavar="FILE", help="File to write: CSV for `fedge place --measurements`.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run instances of a network side by side on this machine and measure their throughput."""
+    """Run instances of a network side by side on this machine and measure their throughput.
+
+    Example: fedge place-run resnet50 --batch-sizes 1,8 --seconds 2
+    """
     parameters = dict(locals())
     from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
 
     if model is None:
-        _runtimes_table(list_host_runtimes()).print(make_console())
+        runtimes = list_host_runtimes()
+        print_json(runtimes) if as_json else _runtimes_table(runtimes).print(make_console())
         return
-    options = build_options(PlacementRunOptions, parameters, others=("out",))
-    print_placement_runs(options, out)
+    options = build_options(PlacementRunOptions, parameters, others=("out", "as_json"))
+    print_placement_runs(options, out, as_json=as_json)
 
 
-def print_placement_runs(options: PlacementRunOptions, out: Path | None) -> None:
+def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_json: bool = False) -> None:
     """Measure, print and optionally write the measurements."""
     from fedge.analysis.placement.execution.placement_runs import (
         placement_runs_to_csv,
@@ -134,7 +144,10 @@ def print_placement_runs(options: PlacementRunOptions, out: Path | None) -> None
     plan = plan_placement_runs(options)
     with show_progress(len(plan.placements)) as report_placement:
         runs = run_placements(plan, report_placement)
-    _measurements_table(runs).print(make_console())
+    if as_json:
+        print_json([run.measurement for run in runs])
+    else:
+        _measurements_table(runs).print(make_console())
     if out is not None:
         write_output("--out", out, lambda path: write_text(path, placement_runs_to_csv(runs)))
 
@@ -164,9 +177,3 @@ def _runtimes_table(runtimes: Sequence[AcceleratorRuntime]) -> Table:
     )
     heads = ("accelerator", "available", "precision", "library")
     return Table("runtimes", heads, rows, "What can run on this machine")
-
-
-def register_commands(app: typer.Typer) -> None:
-    """Add the commands to ``fedge``."""
-    app.command("place")(place)
-    app.command("place-run")(place_run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_groups import PanelGroup
+from experiments.cli.command_options import AsJson, Settings, WorkerSocket
 from experiments.cli.command_output import make_console, print_json
+from experiments.cli.devices_list import app as devices
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,19 +21,22 @@ if TYPE_CHECKING:
     from fedge.devices.board_check import BoardCheckFinding
     from fedge.devices.node_settings import NodeSettings
 
-Settings = Annotated[
-    Path | None, typer.Option(help="The board's settings; by default /etc/fedge/node.yaml if it exists.")
-]
-PowerSocket = Annotated[str | None, typer.Option(metavar="SOCKET", help="The power daemon's socket.")]
+PowerSocket = Annotated[str | None, typer.Option("--power-socket", metavar="SOCKET", help="The power daemon's socket.")]
 
 power = typer.Typer(
-    help="The power mode of the local board, through its power daemon.", no_args_is_help=True, rich_markup_mode=None
+    cls=PanelGroup,
+    help="The power mode of the local board, through its power daemon.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @power.command("get")
 def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """Show the present mode and the holder of the board's lease."""
+    """Show the present mode and the holder of the board's lease.
+
+    Example: fedge power get
+    """
     from fedge.devices.board_power import read_power_state
 
     state = read_power_state(_read_settings(settings, socket).power_socket)
@@ -56,7 +60,12 @@ def power_set(
     socket: PowerSocket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a mode; it stays until `fedge power restore`. What the board has: fedge power modes."""
+    """Set a mode; it stays until `fedge power restore`.
+
+    `fedge power modes` lists what the board has.
+
+    Example: fedge power set 15W
+    """
     from fedge.devices.board_power import format_wire_mode, set_power_mode
 
     answer = set_power_mode(mode, _read_settings(settings, socket).power_socket)
@@ -65,7 +74,10 @@ def power_set(
 
 @power.command("modes")
 def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """List the board's stock modes and the values of each knob."""
+    """List the board's stock modes and the values of each knob.
+
+    Example: fedge power modes
+    """
     from fedge.devices.board_power import describe_power_modes
 
     described = describe_power_modes(_read_settings(settings, socket).power_socket)
@@ -77,7 +89,10 @@ def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: 
 
 @power.command("restore")
 def power_restore(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """Restore the mode that the daemon found when it started."""
+    """Restore the mode that the daemon found when it started.
+
+    Example: fedge power restore
+    """
     from fedge.devices.board_power import format_wire_mode, restore_power_state
 
     answer = restore_power_state(_read_settings(settings, socket).power_socket)
@@ -124,13 +139,18 @@ def print_state(console: Console, answer: Mapping[str, Any]) -> None:
 
 
 def board_check(
-    seconds: Annotated[float, typer.Option(min=1.0, help="Duration of the power measurement.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Duration in seconds, of the power measurement.")] = 30.0,
     settings: Settings = None,
     socket: PowerSocket = None,
-    worker_socket: Annotated[str | None, typer.Option(metavar="SOCKET", help="The worker's socket.")] = None,
+    worker_socket: WorkerSocket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set each knob twice, read it back, measure power and the link, restore; exit with 1 if a check failed."""
+    """Set each knob twice, read it back, measure power and the link, and restore.
+
+    Exit code 1 if a check failed.
+
+    Example: fedge board-check --seconds 10
+    """
     from fedge.devices.board_check import check_board, is_passed
     from fedge.telemetry.link_check import check_link
 
@@ -164,12 +184,18 @@ def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> N
     console.print(table)
 
 
+@devices.command("record")
 def devices_record(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The archive to write (.tar.gz).")],
-    root: Annotated[Path, typer.Option(help="The board's root folder.")] = Path("/"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: the archive (.tar.gz).")],
+    root: Annotated[Path, typer.Option(metavar="DIR", help="The board's root folder.")] = Path("/"),
     as_json: AsJson = False,
 ) -> None:
-    """Pack the control files and sensors of this board as a root for tests; without serial numbers and names."""
+    """Pack the control files and sensors of this board as a root for tests.
+
+    Serial numbers and names are left out.
+
+    Example: fedge devices record --out nano.tar.gz
+    """
     from fedge.devices.board_archive import write_board_archive
     from fedge.powerd.machine import Machine
 
@@ -187,13 +213,6 @@ def devices_record(
     _print_answer(more, text, as_json)
 
 
-def register_commands(app: typer.Typer, devices: typer.Typer) -> None:
-    """Add the commands to ``fedge`` and to ``fedge devices``."""
-    app.add_typer(power, name="power")
-    app.command("board-check")(board_check)
-    devices.command("record")(devices_record)
-
-
 def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
     """Read the board's settings from the named or default file, or use the defaults of a board."""
     from fedge.devices.node_settings import load_local_settings
@@ -203,4 +222,4 @@ def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
 
 
 def _print_answer(answer: Any, text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(answer) if as_json else text)
+    print_json(answer) if as_json else typer.echo(text)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import predict_use
+from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     ChartPage,
-    RowsFile,
+    OutFile,
     Seed,
+    Seeds,
     TableBatchSize,
-    TableDevice,
+    TableBoard,
     TableWorkload,
     build_options,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from fedge.studies.prediction_options import PredictionStudyOptions
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="Predict time and power of every power mode from few measured ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -67,34 +70,42 @@ def evaluate(
     methods: Annotated[
         str | None,
         typer.Option(
-            "--method", help="Predictors, separated by commas; by default fedge, and powertrain with a reference."
+            "--methods", help="Methods, separated by commas; by default fedge, and powertrain with a reference."
         ),
     ] = None,
-    modes: Annotated[str, typer.Option(help="Numbers of profiled modes, separated by commas.")] = "10,20,50",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
+    modes: Annotated[
+        str, typer.Option("--mode-counts", help="Numbers of profiled modes, separated by commas.")
+    ] = "10,20,50",
+    seeds: Seeds = 5,
     budgets: Annotated[str | None, typer.Option(metavar="LOW:HIGH:STEP", help="Power limits in watts.")] = None,
     explorer: Annotated[
-        str | None, typer.Option(help="Explorer that picks the modes to profile; by default each method's own.")
+        str | None, typer.Option(help="Explorer that picks the modes; by default each method's own.")
     ] = None,
     choice: Annotated[
         str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
-    device: TableDevice = None,
+    device: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
-    json_file: RowsFile = None,
+    out: OutFile = None,
     html: ChartPage = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them."""
+    """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them.
+
+    Example: fedge predict eval --target agx-orin/train/resnet18-imagenet.csv --mode-counts 10,50
+    """
     parameters = dict(locals())
     from fedge.studies.prediction_options import PredictionStudyOptions
 
-    options = build_options(PredictionStudyOptions, parameters, others=("json_file", "html"))
-    evaluate_predictors(options, json_file, html)
+    options = build_options(PredictionStudyOptions, parameters, others=("out", "html", "as_json"))
+    evaluate_predictors(options, out, html, as_json=as_json)
 
 
-def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None, html: Path | None) -> None:
+def evaluate_predictors(
+    options: PredictionStudyOptions, out: Path | None, html: Path | None, *, as_json: bool = False
+) -> None:
     """Evaluate predictors, print a table, and optionally write JSON and a page.
 
     Raises:
@@ -106,7 +117,7 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
     from fedge.studies.prediction_options import build_prediction_study
     from fedge.studies.prediction_study import run_prediction_study
 
-    check_output("--json", json_file, "[")
+    check_output("--out", out, "[")
     check_output("--html", html, "<!doctype html")
     study = build_prediction_study(options)
     for note in study.notes:
@@ -114,8 +125,11 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
     with show_progress(study.step_count) as report_step:
         results = run_prediction_study(study, report=report_step)
     rows = [result.row for result in results]
-    print_evaluation(make_console(), rows)
-    write_json(json_file, [row_to_dict(row) for row in rows])
+    if as_json:
+        print_json([row_to_dict(row) for row in rows])
+    else:
+        print_evaluation(make_console(), rows)
+    write_json(out, [row_to_dict(row) for row in rows])
     if html is not None:
         from experiments.report.predictors.evaluation_page import write_evaluation_page
 
@@ -131,7 +145,10 @@ def train_reference(
     batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed."""
+    """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed.
+
+    Example: fedge predict train-reference agx-orin/train/resnet18-imagenet.csv
+    """
     from fedge.knowledge.reference_networks import train_reference_networks
 
     results = train_reference_networks(tables, batch_size)
@@ -163,15 +180,21 @@ def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A log, a file or a folder.")],
-    layout: Annotated[str, typer.Option("--format", help="tegrastats, jtop, powertrain or bofl.")],
-    out: Annotated[Path, typer.Option(metavar="TABLE", help="Table to write (CSV).")],
+    layout: Annotated[
+        str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain or bofl.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV).")],
     steps: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For logs: a CSV file with the times of each mode's steps.")
+        Path | None,
+        typer.Option("--step-times", metavar="FILE", help="For logs: a CSV file with the times of each mode's steps."),
     ] = None,
     batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert measurements of other tools to the normal form."""
+    """Convert measurements of other tools to the normal form.
+
+    Example: fedge predict import tegrastats.log --format tegrastats --step-times steps.csv --out nano/train/net.csv
+    """
     from fedge.devices.tables.table_import import import_table
 
     outcome = import_table(source, layout, out, steps=steps, batch_size=batch_size)
@@ -195,27 +218,33 @@ def _print_import(outcome: TableImport) -> None:
 def fit(
     *,
     table: Annotated[
-        Path | None, typer.Argument(metavar="[TABLE]", help="A table; none profiles an emulated --device.")
+        Path | None, typer.Argument(metavar="TABLE", help="A table; without it, an emulated --board is profiled.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="File of the model.")] = Path("model.safetensors"),
-    method: Annotated[str, typer.Option(help="The predictor.")] = "fedge",
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="File to write: the model.")] = Path("model.safetensors"),
+    method: Annotated[str, typer.Option(help="Name of the predictor.")] = "fedge",
     modes: Annotated[
-        int | None, typer.Option(min=1, help="Number of modes to learn from; the explorer picks them.")
+        int | None,
+        typer.Option("--mode-count", min=1, help="Number of modes to learn from; the explorer picks them."),
     ] = None,
     explorer: Annotated[
         str | None, typer.Option(help="Explorer that picks the modes; by default the method's own.")
     ] = None,
-    cost_s: Annotated[float | None, typer.Option(help="Limit on the profiling time, in seconds.")] = None,
-    cost_j: Annotated[float | None, typer.Option(help="Limit on the profiling energy, in joules.")] = None,
+    cost_s: Annotated[float | None, typer.Option("--budget-s", help="Limit of the profiling time, in seconds.")] = None,
+    cost_j: Annotated[
+        float | None, typer.Option("--budget-j", help="Limit of the profiling energy, in joules.")
+    ] = None,
     references: References = None,
     prior_without: PriorWithout = None,
-    device: TableDevice = None,
+    device: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model of a board's time and power to a table, or by profiling an emulated board."""
+    """Fit a model of a board's time and power to a table, or by profiling an emulated board.
+
+    Example: fedge predict fit --board agx-orin --workload resnet18-imagenet --mode-count 10 --out orin.safetensors
+    """
     parameters = dict(locals())
     from fedge.knowledge.fit_options import ModelFitOptions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv as csvlib
+import csv
 import io
 import json
 import sys
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, ChartPage
 from experiments.cli.command_output import check_output, make_console, print_line, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
@@ -41,7 +41,10 @@ def register_commands(app: typer.Typer) -> None:
 
 
 def show(model: Model, as_json: AsJson = False) -> None:
-    """Show a model's training data, prior knowledge and uncertainty."""
+    """Show a model's training data, prior knowledge and uncertainty.
+
+    Example: fedge predict show orin.safetensors
+    """
     from experiments.report.predictors import model_terminal
     from fedge.knowledge.saved_model import model_summary_to_dict, open_model
 
@@ -66,18 +69,27 @@ def print_summary(summary: ModelSummary) -> None:
 def choose(
     model: Model,
     *,
-    power_w: Annotated[float | None, typer.Option(help="Fastest mode within this power, in watts.")] = None,
+    power_w: Annotated[
+        float | None,
+        typer.Option("--max-power-w", help="Limit of the board's power, in watts: the fastest mode within it."),
+    ] = None,
     deadline_s: Annotated[
-        float | None, typer.Option(help="Mode of least energy whose step takes at most this time, in seconds.")
+        float | None,
+        typer.Option("--max-step-s", help="Limit of a step's time, in seconds: the mode of least energy within it."),
     ] = None,
     time_weight: Annotated[
         float | None, typer.Option(help="Mode with the least weighted sum of time and energy (0 to 1).")
     ] = None,
     knee: Annotated[bool, typer.Option("--knee", help="Mode at the knee of the front of time and power.")] = False,
-    confidence: Annotated[float, typer.Option(help="Probability with which a limit must be met.")] = 0.84,
+    confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.84,
     as_json: AsJson = False,
 ) -> None:
-    """Choose a power mode by exactly one of four objectives; exit code 1 if no mode meets the limit."""
+    """Choose a power mode by exactly one of four objectives.
+
+    Exit code 1 if no mode meets the limit.
+
+    Example: fedge predict choose orin.safetensors --max-power-w 30
+    """
     from fedge.knowledge import saved_model
 
     aim = saved_model.build_aim(
@@ -96,7 +108,7 @@ def _describe_infeasible(choice: ModelChoice) -> str:
     from experiments.report.quantities import number
 
     aim, nearest = choice.aim, choice.chosen
-    unit, least = ("W", nearest.power_w) if aim.option == "--power-w" else ("s", nearest.step_s)
+    unit, least = ("W", nearest.power_w) if aim.option == "--max-power-w" else ("s", nearest.step_s)
     limit = f"{aim.value:g} {unit} with {100 * aim.confidence:g} % confidence"
     interval = f"90 % interval {number(least.low90)} to {number(least.high90)}"
     return f"no mode keeps {limit}; the nearest is {nearest.mode}: {number(least.value)} {unit}, {interval}"
@@ -126,29 +138,32 @@ def pareto(
     model: Model,
     *,
     against: Annotated[str, typer.Option(help="Cost to trade against time: power or energy.")] = "power",
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the front as a table.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with a chart of the front.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write: the front (CSV).")] = None,
+    html: ChartPage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the Pareto front: the modes that no other mode beats in both time and cost."""
+    """Show the Pareto front: the modes that no other mode beats in both time and cost.
+
+    Example: fedge predict pareto orin.safetensors --html front.html
+    """
     from fedge.knowledge.saved_model import build_model_front, model_front_to_dict
 
-    _check_outputs(model, csv, html)
+    _check_outputs(model, out, html)
     model_front = build_model_front(model, against)
-    if csv is not None:
-        write_output("--csv", csv, lambda path: write_text(path, _front_csv(model_front.front)))
+    if out is not None:
+        write_output("--out", out, lambda path: write_text(path, _front_csv(model_front.front)))
     if html is not None:
         write_output("--html", html, lambda path: _write_page(model_front, path))
     if as_json:
         _print_json(model_front_to_dict(model_front))
         return
     _print_front(model_front)
-    sys.stdout.writelines(f"written: {path}\n" for path in (csv, html) if path is not None)
+    sys.stdout.writelines(f"written: {path}\n" for path in (out, html) if path is not None)
 
 
-def _check_outputs(model: Path, csv: Path | None, html: Path | None) -> None:
+def _check_outputs(model: Path, out: Path | None, html: Path | None) -> None:
     taken = {model.resolve(): "the model"}
-    for option, path, starts in (("--csv", csv, ",".join(CSV_COLUMNS[:6])), ("--html", html, "<!doctype html")):
+    for option, path, starts in (("--out", out, ",".join(CSV_COLUMNS[:6])), ("--html", html, "<!doctype html")):
         if path is None:
             continue
         if path.resolve() in taken:
@@ -162,7 +177,7 @@ def _print_front(model_front: ModelFront) -> None:
 
     front, summary = model_front.front, model_front.summary
     shown = model_terminal.thin_front(front)
-    some = f"; {len(shown)} of them here, all with --csv" if len(shown) < len(front.points) else ""
+    some = f"; {len(shown)} of them here, all with --out" if len(shown) < len(front.points) else ""
     count = f"{len(front.points)} of {summary.candidates:,} modes lie on the front of time and {front.against}"
     print_line(model_terminal.describe_model(summary.about))
     print_line(count + some)
@@ -173,7 +188,7 @@ def _print_front(model_front: ModelFront) -> None:
 def _front_csv(front: ModeFront) -> str:
     """Format the front as CSV: knobs, quantities with 90 % intervals, and whether the mode was measured."""
     text = io.StringIO()
-    writer = csvlib.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for point in front.points:
         row = {knob: getattr(point.mode, knob) for knob in KNOB_COLUMNS}

@@ -2,62 +2,66 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, InputShape, Seed, build_options
-from experiments.cli.command_output import make_console, warn
+from experiments.cli.command_options import AsJson, BatchSize, InputShape, Seed, Settings, StepKind, build_options
+from experiments.cli.command_output import make_console, print_json, warn
+from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from fedge.characterisation.board_profile import ProfileOutcome, ProfilingCampaign
     from fedge.characterisation.profiling_journal import ProfilingHistory
 
 
-def register_commands(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(profile)
-
-
 def profile(
     *,
     workload: Annotated[
         str,
-        typer.Option(metavar="NAME", help="A workload, e.g. resnet18-imagenet; emulated: any MODEL of `fedge layers`."),
+        typer.Option(
+            metavar="NAME",
+            help="The workload, such as resnet18-imagenet. Emulated: also any NETWORK of `fedge layers`.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(metavar="TABLE", help="Table to write (CSV); an unfinished one is continued.")],
+    out: Annotated[
+        Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV). An unfinished one is continued.")
+    ],
     board: Annotated[
-        str, typer.Option(help="here, or a board of the catalogue, which is emulated: emulated:agx-orin.")
+        str, typer.Option(help="The board: here, or one of the catalogue, which is emulated: emulated:agx-orin.")
     ] = "here",
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
+    batch_size: BatchSize = None,
     input_shape: InputShape = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Profile inference instead of training (emulated).")] = False,
+    kind: StepKind = "train",
     limit_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
+        float | None,
+        typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
     ] = None,
     budget_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds of this start; the next start goes on.")
+        float | None,
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, of this start. The next one goes on."),
     ] = None,
     seed: Seed = 0,
-    settings: Annotated[
-        Path | None, typer.Option(help="Settings of the local board; by default /etc/fedge/node.yaml.")
-    ] = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a board's time and power in many modes, each until it has settled; can be stopped and resumed."""
+    """Measure a board's time and power in many modes, each until it has settled.
+
+    It can be stopped: the same command goes on.
+
+    Example: fedge profile --board emulated:nano --workload resnet18-imagenet --modes 20 --out nano.csv
+    """
     parameters = dict(locals())
     from fedge.characterisation.board_profile import ProfileOptions, profile_board
 
     options = build_options(ProfileOptions, parameters, others=("as_json",))
     outcome = profile_board(options, note=warn, show_progress=show_progress)
-    typer.echo(json.dumps(asdict(outcome)) if as_json else describe_profile(outcome))
+    print_json(outcome) if as_json else typer.echo(describe_profile(outcome))
 
 
 def describe_profile(outcome: ProfileOutcome) -> str:
@@ -85,6 +89,7 @@ def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]
             tried = len(past.done) + len(past.failed)
             place = _describe_progress(past, tried, campaign.total)
             progress.update(task, completed=tried, description=text, place=place)
+            begin_phase(f"{place}: {text}")
 
         yield report
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
+import csv as csvlib
 import io
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_options import AsJson, Run
 from experiments.cli.command_output import write_output
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from fedge.telemetry.run_reader import QueryAnswer, QueryRow
@@ -28,20 +29,28 @@ MAX_TABLE_ROWS = 200
 
 
 def query(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
-    sql: Annotated[str, typer.Argument(help="One SELECT over rounds, clients, events and samples.")],
-    form: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
-    out: Annotated[Path | None, typer.Option(help="A new file; by default the terminal.")] = None,
+    run: Run,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, events and samples.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write: a new one. By default the terminal.")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Query a run's tables in SQL; nothing else can be read, and nothing written."""
+    """Query a run's tables in SQL; nothing else can be read, and nothing written.
+
+    Example: fedge query runs/office "select board, sum(energy_j) from clients group by board"
+    """
     from fedge.telemetry import open_run
 
-    if form not in OUTPUT_FORMS:
-        raise UnknownName("--format", form, tuple(OUTPUT_FORMS))
+    if csv and as_json:
+        raise BadInput("--json", "--csv as well", "one of the two")
     _check_new_file(out)
+    write = format_json if as_json else format_csv if csv else format_table
     with open_run(run) as reader:
         answer = reader.stream(sql)
-        pieces = OUTPUT_FORMS[form](answer)
+        pieces = write(answer)
         if out is None:
             _print_pieces(pieces)
             return
@@ -73,7 +82,7 @@ def _check_new_file(out: Path | None) -> None:
         raise BadInput("--out", f"{out}, which exists already", "a new file")
 
 
-def as_table(answer: QueryAnswer) -> Iterator[str]:
+def format_table(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as a table: as wide as the terminal, or as needed in a file or pipe."""
     from rich.console import Console
     from rich.markup import escape
@@ -93,12 +102,12 @@ def as_table(answer: QueryAnswer) -> Iterator[str]:
         table.add_row(*(escape(_strip_control(_format_cell(value))) for value in row))
     console.print(table)
     if more:
-        console.print(f"{MAX_TABLE_ROWS} of {MAX_TABLE_ROWS + more} rows; --format csv or json has all")
+        console.print(f"{MAX_TABLE_ROWS} of {MAX_TABLE_ROWS + more} rows; --csv or --json has all")
     written: str = console.file.getvalue()  # type: ignore[attr-defined]
     yield "".join(line.rstrip() + "\n" for line in written.splitlines())
 
 
-def as_csv(answer: QueryAnswer) -> Iterator[str]:
+def format_csv(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as CSV with a header, floats in full precision, NULL as an empty field, and nested values as JSON."""
     yield _csv_line(answer.names)
     for row in answer:
@@ -107,11 +116,11 @@ def as_csv(answer: QueryAnswer) -> Iterator[str]:
 
 def _csv_line(values: Sequence[Any]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
+    csvlib.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
 
 
-def as_json(answer: QueryAnswer) -> Iterator[str]:
+def format_json(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as a JSON list with one object per line; non-finite numbers are null.
 
     Raises:
@@ -120,21 +129,12 @@ def as_json(answer: QueryAnswer) -> Iterator[str]:
     names = answer.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise BadInput(
-            "SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --format json"
-        )
+        raise BadInput("SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --json")
     between = "["
     for row in answer:
         yield between + json.dumps({name: _to_json_value(value) for name, value in zip(names, row, strict=True)})
         between = ",\n"
     yield "]\n" if between != "[" else "[]\n"
-
-
-OUTPUT_FORMS: Mapping[str, Callable[[QueryAnswer], Iterator[str]]] = {
-    "table": as_table,
-    "csv": as_csv,
-    "json": as_json,
-}
 
 
 def _strip_control(text: str) -> str:

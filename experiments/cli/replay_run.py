@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
 from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.errors import BadInput
@@ -18,27 +18,25 @@ if TYPE_CHECKING:
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    policy: Annotated[str | None, typer.Option(help="Another policy.")] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value of a key of the experiment; may be repeated."),
-    ] = None,
-    draws: Annotated[int, typer.Option(min=1, max=1000, help="Draws of the boards' time and power.")] = 8,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Draws at a time; by default as many as there are cores.")
-    ] = None,
+    folder: Run,
+    policy: Annotated[str | None, typer.Option(help="Name of another policy.")] = None,
+    override: Overrides = None,
+    draws: Annotated[int, typer.Option(min=1, max=1000, help="Number of draws of the boards' time and power.")] = 8,
+    jobs: Jobs = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what a run would have cost with another policy, limit, deadline or fleet, from what it measured."""
+    """Predict what a run would have cost with another policy, limit, deadline or fleet, from what it measured.
+
+    Example: fedge replay runs/balanced --policy maxn
+    """
     from experiments.backends.run_replay import replay_run
 
     changes = [*([] if policy is None else [f"policy={policy}"]), *(override or [])]
     if not changes:
         raise BadInput("fedge replay", "nothing that changes", "--policy NAME, or --set KEY=VALUE")
     with interrupt_on_sigterm(), show_job_progress(draws) as report:
-        result = replay_run(folder, changes, draws, workers, report)
+        result = replay_run(folder, changes, draws, jobs, report)
     if as_json:
         print_json(result)
         return

@@ -19,12 +19,19 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or sweeps; several runs are compared.")
     ],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; by default report.html in the first run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; by default report.html in the run.")
+    ] = None,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table to this folder, as .csv and .tex.")
     ] = None,
 ) -> None:
-    """Write the report of a run, or compare several or a sweep's; runs that differ only in the seed form one group."""
+    """Write the report of a run, or compare several or a sweep's.
+
+    Runs that differ only in the seed form one group.
+
+    Example: fedge report runs/balanced runs/maxn --out both.html
+    """
     write_run_report(runs, out, tables)
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, Overrides
-from experiments.cli.command_output import make_console, print_json
+from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
+from experiments.cli.command_options import Experiment as ExperimentFile
+from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
 from fedge.errors import BadInput, RunFailed
+from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -36,38 +38,55 @@ BUDGET_HINT = "raise policy.budget_j"
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML file of the experiment.")],
+    config: ExperimentFile,
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
-    override: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")
-    ] = None,
     *,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of all random choices; by default the file's own.")
+    ] = None,
+    override: Overrides = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder to write; by default runs/<name>-<overrides>-<time>."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the run, whose folder is runs/NAME.")
+    ] = None,
+    tags: Tags = None,
+    jobs: Jobs = None,
+    dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment and write its run folder."""
+    """Run an experiment and write its run folder.
+
+    Example: fedge run experiments/configs/quickstart.yaml --backend local --set rounds=3
+    """
     given = {"backend": backend, "seed": seed, "jobs": jobs}
     extra = [f"{key}={value}" for key, value in given.items() if value is not None]
     start_run(
         config,
         overrides=[*(override or []), *extra],
         out=out,
+        name=name,
+        tags=tags or (),
         as_json=as_json,
         ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
+        dry_run=dry_run,
     )
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that stopped.")],
+    folder: Run,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run from its last checkpoint."""
+    """Continue a run from its last checkpoint.
+
+    Example: fedge resume runs/office
+    """
     resume_run(folder, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
 
 
@@ -77,20 +96,36 @@ def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
 
 
 def start_run(
-    config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
+    config: Path,
+    overrides: Sequence[str],
+    *,
+    out: Path | None,
+    as_json: bool,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    ray_port: int | None = None,
+    dry_run: bool = False,
 ) -> None:
-    """Start a new run; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.backends import launcher
-    from experiments.spec.experiment_loader import load_experiment
+    """Start a new run, or only check and describe it; for ``ray_port`` see ``_mirror_to_ray``."""
+    from experiments.spec import experiment_checks
+    from experiments.spec.experiment_loader import load_experiment, parse_override
 
     console = make_console(stderr=as_json)
-    experiment = load_experiment(config, overrides)
-    folder = launcher.choose_folder(experiment, out)
+    begin_phase("checking the experiment")
+    experiment = load_experiment(config, overrides, note=warn)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
+    experiment = launcher.add_tags(experiment, tags)
+    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
         _advise_columns(experiment, config, console)
+    if dry_run:
+        print_plan(describe_plan(experiment, folder), as_json)
+        return
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
@@ -100,6 +135,28 @@ def start_run(
             console=console,
             as_json=as_json,
         )
+
+
+def describe_plan(experiment: Experiment, folder: Path) -> dict[str, object]:
+    """Describe a run that would start now."""
+    kinds = Counter[str]()
+    for entry in experiment.fleet:
+        kinds[entry.device] += entry.count
+    policy = ", ".join(
+        (experiment.policy.name, *(f"{key} {value:g}" for key, value in experiment.policy.limits.items()))
+    )
+    return {
+        "experiment": experiment.name,
+        "backend": experiment.backend,
+        "rounds": experiment.rounds,
+        "seed": experiment.seed,
+        "boards": ", ".join(f"{count} {kind}" for kind, count in kinds.items()),
+        "task": experiment.workload.task,
+        "policy": policy,
+        "strategy": experiment.strategy.name,
+        "selection": experiment.selection.name,
+        "folder": str(folder),
+    }
 
 
 def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
@@ -175,7 +232,8 @@ def _launch(
     from experiments.report.run.live_terminal import LiveView, summary_table
 
     try:
-        with interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
+        shown = make_console(quiet=True) if is_quiet() else console
+        with interrupt_on_sigterm(), LiveView(folder, experiment, shown) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
@@ -241,7 +299,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     """Suggest how to continue a failed run: some would fail again unchanged."""
     resume = f"`fedge resume {folder}`"
     if BUDGET_HINT in reason:
-        return f"then {resume} plays it"
+        return f"then {resume} runs it"
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"

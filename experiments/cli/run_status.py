@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, Run
 from experiments.cli.command_output import make_console, print_json, print_line
 
 if TYPE_CHECKING:
@@ -45,10 +43,11 @@ class RunStatus:
     next_steps: tuple[tuple[str, str], ...]
 
 
-def status(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], *, as_json: AsJson = False
-) -> None:
-    """Show how far a run is, what went wrong in it, and what can be done next."""
+def status(folder: Run, *, as_json: AsJson = False) -> None:
+    """Show how far a run is, what went wrong in it, and what can be done next.
+
+    Example: fedge status runs/office
+    """
     found = read_run_status(folder)
     if as_json:
         print_json(found)
@@ -71,23 +70,14 @@ def read_run_status(folder: Path) -> RunStatus:
         BadInput: The folder is not that of a run.
     """
     from experiments.backends import launcher
-    from experiments.report.run.run_summary import summarise_run
-    from fedge.telemetry import run_folder
-    from fedge.telemetry.file_lock import is_locked
-    from fedge.telemetry.store import LOCK
+    from experiments.backends.run_list import find_state
     from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+    from fedge.telemetry.store_records import ClientRow, RoundRow
 
     experiment = launcher.load_saved_experiment(folder)
-    rounds, clients, events = read_rows(folder, RoundRow), read_rows(folder, ClientRow), read_rows(folder, EventRow)
-    wall_s = launcher.read_wall_s(folder)
-    summary = summarise_run(experiment, rounds=rounds, clients=clients, wall_s=wall_s, events=events)
-    running = is_locked(folder / launcher.LOCK_FILE) or is_locked(folder / run_folder.STORE / LOCK)
-    ended = (folder / run_folder.MODEL).is_file() or experiment.backend == "flower"
-    whole = ended and (len(rounds) >= experiment.rounds or bool(summary["ended"]))
-    state: Literal["not started", "running", "stopped", "finished"] = (
-        "running" if running else "finished" if whole else "stopped" if rounds else "not started"
-    )
+    rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
+    summary = launcher.summarise_rows(experiment, folder)
+    state = find_state(folder, experiment, rounds)
     return RunStatus(
         experiment.name,
         state=state,

@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.cli.command_options import InputShape, build_options
-from experiments.cli.command_output import check_output, make_console
-
-
-def register_commands(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("select-board")(select_board)
+from experiments.cli.command_options import AsJson, InputShape, MaxPower, OutFile, StepKind, build_options
+from experiments.cli.command_output import check_output, make_console, print_json, write_json
 
 
 def select_board(
     *,
     workload: Annotated[
-        str, typer.Option(metavar="W", help="A known workload, or any network: see MODEL of `fedge layers`.")
+        str, typer.Option(metavar="NAME", help="The workload: a known one, or any NETWORK of `fedge layers`.")
     ],
-    max_power_w: Annotated[
-        float | None, typer.Option(help="Limit of the board's power while it works, in watts.")
-    ] = None,
+    max_power_w: MaxPower = None,
     max_epoch_s: Annotated[float | None, typer.Option(help="Limit of an epoch's time, in seconds.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch.")] = 50_000,
     batch_size: Annotated[
-        int | None,
-        typer.Option("--batch", min=1, help="Samples per step; by default the workload's own, otherwise 16."),
+        int | None, typer.Option(min=1, help="Samples per step; by default the workload's own, otherwise 16.")
     ] = None,
     input_shape: InputShape = None,
-    by: Annotated[str, typer.Option(help="Objective: time, energy, or both (their product).")] = "time",
+    by: Annotated[
+        str, typer.Option("--objective", help="What to optimise: time, energy, or both (their product).")
+    ] = "time",
     boards: Annotated[
         list[str] | None,
-        typer.Option("--board", help="Only this board; may be repeated. By default all boards of the catalogue."),
+        typer.Option("--board", help="The board; may be repeated. By default all boards of the catalogue."),
     ] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Rank for inference instead of training.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the ranking as JSON.")] = None,
+    kind: StepKind = "train",
+    out: OutFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Rank boards, each in its best mode, by time, energy and fit in memory."""
+    """Rank boards, each in its best mode, by time, energy and fit in memory.
+
+    Example: fedge select-board --workload resnet50 --batch-size 64 --max-power-w 15
+    """
     parameters = dict(locals())
     from experiments.report.analysis.board_selection_terminal import print_board_selection
     from fedge.analysis import board_selection
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    check_output("--json", json_file, "{")
-    limits, others = board_selection.BoardLimits(max_power_w, max_epoch_s), ("max_power_w", "max_epoch_s", "json_file")
+    check_output("--out", out, "{")
+    limits = board_selection.BoardLimits(max_power_w, max_epoch_s)
+    others = ("max_power_w", "max_epoch_s", "out", "as_json")
     options = build_options(board_selection.BoardSelectionOptions, parameters, others=others, limits=limits)
     selection = board_selection.select_board(options, estimate_usable_mb)
-    print_board_selection(make_console(), selection)
-    if json_file is not None:
-        text = json.dumps(board_selection.board_selection_to_dict(selection), indent=1) + "\n"
-        json_file.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(board_selection.board_selection_to_dict(selection))
+    else:
+        print_board_selection(make_console(), selection)
+    write_json(out, board_selection.board_selection_to_dict(selection))

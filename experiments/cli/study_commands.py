@@ -8,16 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
+from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
+    AsJson,
     ChartPage,
+    DryRun,
+    Experiment,
+    OutFile,
     Overrides,
-    RowsFile,
+    Seeds,
     TableBatchSize,
-    TableDevice,
+    TableBoard,
     TableWorkload,
     build_options,
 )
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    print_plan,
+    show_progress,
+    warn,
+    write_json,
+    write_output,
+)
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -25,6 +39,7 @@ if TYPE_CHECKING:
     from fedge.studies.mode_choice_options import ModeChoiceOptions
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="Evaluate the choice of modes against an oracle that knows the true times and powers.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -33,7 +48,6 @@ app = typer.Typer(
 R = TypeVar("R")
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of repetitions, with seeds from 1.")]
 
 
 class _Study(Protocol[R]):
@@ -60,27 +74,33 @@ def mode_choice(
     ] = None,
     rounds: Rounds = 100,
     policies: Annotated[
-        str, typer.Option("--policy", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
+        str, typer.Option("--policies", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
     ] = "fedge",
     seeds: Seeds = 10,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per round; by default the published number of the board.")
     ] = None,
-    device: TableDevice = None,
+    device: TableBoard = None,
     workload: TableWorkload = None,
     batch_size: TableBatchSize = None,
-    json_file: RowsFile = None,
+    out: OutFile = None,
     html: ChartPage = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt."""
+    """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt.
+
+    Example: fedge study mode-choice --table agx-orin/train/resnet18-imagenet.csv --policies fedge,maxn --seeds 3
+    """
     parameters = dict(locals())
     from fedge.studies.mode_choice_options import ModeChoiceOptions
 
-    options = build_options(ModeChoiceOptions, parameters, others=("json_file", "html"))
-    study_mode_choice(options, json_file, html)
+    options = build_options(ModeChoiceOptions, parameters, others=("out", "html", "as_json"))
+    study_mode_choice(options, out, html, as_json=as_json)
 
 
-def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: Path | None) -> None:
+def study_mode_choice(
+    options: ModeChoiceOptions, out: Path | None, html: Path | None, *, as_json: bool = False
+) -> None:
     """Run the study, print a table, and optionally write JSON and a page.
 
     Raises:
@@ -89,13 +109,17 @@ def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: 
     from experiments.report.predictors.choice_terminal import print_mode_choice
     from fedge.studies.mode_choice_options import build_mode_choice_study
 
-    _check_outputs(json_file, html)
+    _check_outputs(out, html)
     study = build_mode_choice_study(options)
     results = _run_study(study)
-    print_mode_choice(make_console(), study.table, study.steps, results)
+    rows = [result.row for result in results]
+    if as_json:
+        print_json(rows)
+    else:
+        print_mode_choice(make_console(), study.table, study.steps, results)
     for note in study.notes:
-        make_console().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
-    write_json(json_file, [result.row for result in results])
+        warn(f"note: {note}")
+    write_json(out, rows)
     if html is not None:
         from experiments.report.predictors.mode_choice_page import write_mode_choice_page
 
@@ -104,12 +128,12 @@ def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: 
 
 @app.command("fleet")
 def fleet(
-    config: Annotated[Path, typer.Argument(metavar="FLEET", help="YAML file of an experiment; nothing is trained.")],
+    config: Experiment,
     *,
     policies: Annotated[
         str | None,
         typer.Option(
-            "--policy",
+            "--policies",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
             "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
             "own module:function.",
@@ -118,7 +142,7 @@ def fleet(
     rounds: Rounds = 20,
     seeds: Seeds = 1,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of every board per round; by default about 30 s at MAXN.")
+        int | None, typer.Option(min=1, help="Steps per round, of every board. By default about 30 s at MAXN.")
     ] = None,
     overrides: Overrides = None,
     engine: Annotated[
@@ -128,18 +152,25 @@ def fleet(
             "learn, for fleets of up to a million. By default columns from 2,000 boards on."
         ),
     ] = None,
-    json_file: RowsFile = None,
+    out: OutFile = None,
     html: ChartPage = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
+    """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets.
+
+    Example: fedge study fleet experiments/configs/fleet40.yaml --policies balanced,least-energy --rounds 12
+    """
     parameters = dict(locals())
     from experiments.backends.study_backend import FleetStudyOptions
 
-    options = build_options(FleetStudyOptions, parameters, others=("json_file", "html"))
-    study_fleet(options, json_file, html)
+    options = build_options(FleetStudyOptions, parameters, others=("out", "html", "dry_run", "as_json"))
+    study_fleet(options, out, html, dry_run=dry_run, as_json=as_json)
 
 
-def study_fleet(options: FleetStudyOptions, json_file: Path | None, html: Path | None) -> None:
+def study_fleet(
+    options: FleetStudyOptions, out: Path | None, html: Path | None, *, dry_run: bool = False, as_json: bool = False
+) -> None:
     """Run the study, print a table, and optionally write JSON and a page.
 
     Raises:
@@ -148,23 +179,30 @@ def study_fleet(options: FleetStudyOptions, json_file: Path | None, html: Path |
     from experiments.backends.study_backend import build_fleet_study
     from experiments.report.predictors.choice_terminal import print_fleet_study
 
-    _check_outputs(json_file, html)
+    _check_outputs(out, html)
     study = build_fleet_study(options)
+    if dry_run:
+        print_plan({"runs": len(study.jobs), **{f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}}, as_json)
+        return
     runs = _run_study(study)
-    print_fleet_study(make_console(), runs)
-    write_json(json_file, [run.row for run in runs])
+    rows = [run.row for run in runs]
+    if as_json:
+        print_json(rows)
+    else:
+        print_fleet_study(make_console(), runs)
+    write_json(out, rows)
     if html is not None:
         from experiments.report.predictors.fleet_study_page import write_fleet_page
 
         write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
 
 
-def _check_outputs(json_file: Path | None, html: Path | None) -> None:
+def _check_outputs(out: Path | None, html: Path | None) -> None:
     """Check the output files before anything is computed."""
-    check_output("--json", json_file, "[")
+    check_output("--out", out, "[")
     check_output("--html", html, "<!doctype html")
-    if json_file is not None and html is not None and json_file.absolute() == html.absolute():
-        raise BadInput("--html", str(html), "another file than --json")
+    if out is not None and html is not None and out.absolute() == html.absolute():
+        raise BadInput("--html", str(html), "another file than --out")
 
 
 def _run_study(study: _Study[R]) -> list[R]:

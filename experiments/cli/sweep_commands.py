@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson
-from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress
+from experiments.cli.command_options import AsJson, DryRun, Jobs
+from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress
 from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
 from fedge.errors import BadInput, RunFailed
 from fedge.json_reader import read_json
@@ -26,19 +26,41 @@ TABLE_CSV = "sweep.csv"
 def sweep(
     config: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the sweep, new or of an earlier start; by default runs/sweep-<name>.")
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder to write; by default runs/sweep-<name>. An earlier one is continued.",
+        ),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Points at a time; by default as many as there are cores for.")
-    ] = None,
+    jobs: Jobs = None,
     *,
+    dry_run: DryRun = False,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment with other keys and seeds, and compare them; started again, it repeats nothing that ended."""
+    """Run an experiment with other keys and seeds, and compare the results.
+
+    Started again, it repeats nothing that ended.
+
+    Example: fedge sweep experiments/configs/policies-sweep.yaml --jobs 2
+    """
     port = ray_dashboard_port or 0 if ray_dashboard or ray_dashboard_port else None
-    start_sweep(config, out or Path("runs") / f"sweep-{config.stem}", workers, port, as_json=as_json)
+    folder = out or Path("runs") / f"sweep-{config.stem}"
+    if dry_run:
+        _print_sweep_plan(config, folder, as_json)
+    else:
+        start_sweep(config, folder, jobs, port, as_json=as_json)
+
+
+def _print_sweep_plan(config: Path, folder: Path, as_json: bool) -> None:
+    from experiments.sweeps.point_plan import plan_sweep
+    from experiments.sweeps.sweep_driver import check_sweep
+
+    plan = plan_sweep(config)
+    check_sweep(plan)
+    print_plan({"sweep": config.stem, "points": plan.count, "folder": str(folder)}, as_json)
 
 
 def start_sweep(

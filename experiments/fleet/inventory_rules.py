@@ -26,7 +26,7 @@ FILES: Mapping[str, str] = {
     "superlink_key": "the server's key, the server.key of `fedge fleet keys`",
     "telemetry_ca_key": "the CA's key, the ca.key of `fedge fleet keys`",
     "telemetry_ca_certificate": "the CA's certificate, the ca.crt of `fedge fleet keys`",
-    "superlink_wheelhouse": "the folder of wheels for requirements.lock",
+    "superlink_wheelhouse": "the folder of wheels for requirements.lock and torch.lock",
     "worker_torch": "the wheel of torch for the board's own Python",
     "worker_wheels": "wheels for the board's own Python",
     "python_runtime_archive": "the archive of a self-contained CPython for the board",
@@ -37,7 +37,7 @@ FILES: Mapping[str, str] = {
 NEEDED_BOARD = ("supernode_superlink", "supernode_ca_certificate")
 NEEDED_SERVER = ("superlink_certificate", "superlink_key", "superlink_ca_certificate")
 ADDRESS_ADVICE = "host:port of the server as boards dial it, such as fleet.lan:9443"
-RENEW = "`fedge fleet keys --out DIR --renew"
+RENEW = "`fedge fleet keys --folder DIR --renew"
 SIGNATURE_ADVICE = "the server's certificate of that CA; every board would refuse this one"
 HOST_PORT = "host:port, such as fleet.lan:9443"
 
@@ -173,7 +173,7 @@ def find_unreadable(plan: InventoryContext) -> Iterator[BadInput]:
 def find_invalid_periods(plan: InventoryContext) -> Iterator[BadInput]:
     """Yield a problem for every certificate that has expired or is not valid yet."""
     for paths, cure in (
-        (_list_authorities(plan), "`fedge fleet keys --out NEW`"),
+        (_list_authorities(plan), "`fedge fleet keys --folder NEW`"),
         (_list_server_files(plan), f"{RENEW}`"),
     ):
         for path, certificate in _load_certificates(paths):

@@ -71,9 +71,9 @@ def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) ->
         raise BadInput("--host", "none", "the names or addresses by which boards reach the server")
     if (folder / CA_CERT).exists() or (folder / CA_KEY).exists():
         right = "--renew makes a new server certificate from this CA; another folder gets another CA"
-        raise BadInput("--out", f"{folder}, where there is {_describe_folder(folder)}", right)
+        raise BadInput("--folder", f"{folder}, where there is {_describe_folder(folder)}", right)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput("--out", f"{folder}, which holds something else", "a new or an empty folder")
+        raise BadInput("--folder", f"{folder}, which holds something else", "a new or an empty folder")
     ca, key = make_ca(new_key(), now, max(CA_DAYS, days)), new_key()
     server = make_server(ca, key=key, hosts=hosts, now=now, days=days)
     _create_folder(
@@ -129,7 +129,7 @@ def inspect_keys(folder: Path) -> KeyFolder:
 
 def list_expiring(found: KeyFolder, now: datetime) -> list[str]:
     """Return one line with a remedy per certificate that has expired or will within ``WARN_WITHIN``; empty if none."""
-    renewal = f"fedge fleet keys --out {found.folder} --renew, then restart the SuperLink and reload the proxy"
+    renewal = f"fedge fleet keys --folder {found.folder} --renew, then restart the SuperLink and reload the proxy"
     replacement = "make a new CA in another folder, and copy its ca.crt to every board"
     lines = []
     for what, until, cure in (
@@ -188,7 +188,9 @@ def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
             shutil.rmtree(staging, ignore_errors=True)
             raise
     except OSError as error:
-        raise BadInput("--out", f"{folder} ({error.strerror})", "a new or empty folder that you may write") from error
+        raise BadInput(
+            "--folder", f"{folder} ({error.strerror})", "a new or empty folder that you may write"
+        ) from error
 
 
 def _replace_file(path: Path, content: bytes) -> None:

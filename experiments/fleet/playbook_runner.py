@@ -24,8 +24,9 @@ from experiments.fleet.playbook_events import (
 )
 from experiments.fleet.process_cleanup import end_playbook_on_error, handle_signals
 from fedge.errors import BadInput, RunFailed
+from fedge.extras import build_install_command
 
-INSTALL_COMMAND = "pip install 'fedge[fleet]'"
+INSTALL_COMMAND = build_install_command("fleet")
 POLL_S = 0.2
 """Polling interval of ansible-runner, in seconds: a default that trades response time for CPU load."""
 KEPT_LINES = 12

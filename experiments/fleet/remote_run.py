@@ -15,18 +15,22 @@ import yaml
 
 from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
+from experiments.spec.user_plugins import list_plugin_files
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
+from fedge.knowledge.evidence_files import RECORD_SUFFIX
 
 EXPERIMENT = "experiment.yaml"
+PLUGINS = "plugins"
+"""Folder of the plug-ins in the tar."""
 
 
 def pack_experiment(experiment: Experiment) -> bytes:
     """Pack an experiment and the local files that it names into an uncompressed tar, with paths that hold on the
     server.
 
-    Modules keep their file name, because that is the name they are imported by. Data folders are not packed: they are
-    paths on the server.
+    Plug-ins lie in one folder with the modules beside them that they import, under the names they are imported by.
+    Data folders are not packed: they are paths on the server.
     """
     files: list[Path] = []
 
@@ -37,7 +41,7 @@ def pack_experiment(experiment: Experiment) -> bytes:
         return f"files/{files.index(path)}/{path.name}"
 
     record = experiment.model_dump(mode="json")
-    record["plugins"] = [sent(plugin) for plugin in experiment.plugins]
+    record["plugins"] = [f"{PLUGINS}/{Path(plugin).name}" for plugin in experiment.plugins]
     if experiment.workload.task.endswith(".py"):
         record["workload"]["task"] = sent(experiment.workload.task)
     for raw, entry in zip(record["fleet"], experiment.fleet, strict=True):
@@ -51,6 +55,22 @@ def pack_experiment(experiment: Experiment) -> bytes:
         for path in files:
             content = _read(path)
             tar.addfile(_make_tar_info(sent(str(path)), len(content)), io.BytesIO(content))
+        for module in list_plugin_files(experiment.plugins):
+            for path in sorted(module.rglob("*.py")) if module.is_dir() else [module]:
+                content = _read(path)
+                name = f"{PLUGINS}/{path.relative_to(module.parent)}"
+                tar.addfile(_make_tar_info(name, len(content)), io.BytesIO(content))
+    return packed.getvalue()
+
+
+def pack_tables(tables: Mapping[str, Path]) -> bytes:
+    """Pack profiles and their records into an uncompressed tar, each table at its path in the tar."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, path in tables.items():
+            for suffix in ("", RECORD_SUFFIX):
+                content = _read(path.with_name(path.name + suffix))
+                tar.addfile(_make_tar_info(name + suffix, len(content)), io.BytesIO(content))
     return packed.getvalue()
 
 
@@ -108,6 +128,10 @@ print(job)
 """Program that unpacks the bundle into a new folder on the server and prints its path."""
 RUN = "run"
 """Name of the run folder inside the job's folder."""
+KNOWLEDGE = "knowledge"
+"""Name of the knowledge folder among the run folders."""
+IMPORT_COMMAND = ("knowledge", "import", "--knowledge")
+"""Command of ``fedge`` on the server, before the knowledge folder and the tables."""
 FLOWER_PATHS = ("./.flwr", "./app")
 """Flower's part of a run folder, not fetched: its state and the copy of the app."""
 
@@ -136,6 +160,29 @@ def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
     return job
 
 
+def import_tables(server: ServerConnection, tables: Mapping[str, Path]) -> str:
+    """Import profiles with their records into the knowledge of the fleet's runs; return its path on the server.
+
+    Args:
+        server: The fleet's server.
+        tables: Table by its path in the bundle, ``BOARD/KIND/train/WORKLOAD.csv``.
+
+    Raises:
+        RunFailed: If the server cannot be reached or refuses.
+    """
+    job, folder = send_bundle(server, pack_tables(tables), "profiles"), f"{server.runs}/{KNOWLEDGE}"
+    fedge = [f"{server.environment}/bin/fedge", *IMPORT_COMMAND, folder]
+    script = 'folder=$1; shift; "$@"; code=$?; rm -rf "$folder"; exit $code'
+    command = server.command("sh", "-c", script, "sh", job, *fedge, *(f"{job}/{name}" for name in tables))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COPY_WITHIN_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"{server.name} took longer than {COPY_WITHIN_S:g} s for the import") from error
+    if done.returncode != 0:
+        raise RunFailed(explain_failure(server, done.returncode, done.stderr))
+    return folder
+
+
 def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str], say: Callable[[str], None]) -> int:
     """Run a job's experiment on the server with its output on this terminal; return the exit code of ``fedge run``.
 
@@ -145,7 +192,7 @@ def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str],
         KeyboardInterrupt: After Ctrl-C or a signal; the run on the server is interrupted and its clients are cancelled.
         RunFailed: If the connection is lost, which ends the run as well.
     """
-    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--out", f"{job}/{RUN}"]
+    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--folder", f"{job}/{RUN}"]
     command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, variables=variables)
     sys.stdout.flush()
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
@@ -199,7 +246,7 @@ def prepare_folder(folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent).cleanup()
     except OSError as error:
-        raise BadInput("--out", f"{folder} ({error.strerror})", "a folder that you may write") from error
+        raise BadInput("--folder", f"{folder} ({error.strerror})", "a folder that you may write") from error
 
 
 def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:

@@ -14,8 +14,10 @@ from experiments.fleet.inventory_rules import find_example_hosts, find_problems
 from experiments.fleet.playbook_runner import PlaybookCall
 from fedge.errors import BadInput
 
-PLAYBOOKS = Path(__file__).resolve().parents[2] / "ansible"
-"""The playbooks of this checkout."""
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED_PLAYBOOKS = ROOT / "fedge_playbooks"
+PLAYBOOKS = INSTALLED_PLAYBOOKS if INSTALLED_PLAYBOOKS.is_dir() else ROOT / "ansible"
+"""The playbooks of the installed package or of the checkout."""
 INVENTORY_VARIABLE = "FEDGE_INVENTORY"
 
 
@@ -58,10 +60,11 @@ def build_options(path: Path | None, playbooks: Path | None, limit: str | None =
     """Fill in defaults for missing options."""
     folder = (playbooks or PLAYBOOKS).resolve()
     if not folder.is_dir():
-        right = "the folder ansible/ of fedge's checkout, which is not part of an installed package"
-        raise BadInput("--playbooks", f"{folder}, where nothing is", right)
+        raise BadInput("--playbooks", f"{folder}, where nothing is", "a folder like ansible/ of fedge's checkout")
     named = os.environ.get(INVENTORY_VARIABLE)
-    return FleetOptions(path or (Path(named) if named else folder / "inventory.yml"), folder, limit)
+    # An installed package is no place for a user's file.
+    usual = Path() if folder == INSTALLED_PLAYBOOKS else folder
+    return FleetOptions(path or (Path(named) if named else usual / "inventory.yml"), folder, limit)
 
 
 def read_fleet(options: FleetOptions) -> SelectedFleet:

@@ -13,6 +13,8 @@ from experiments.report.palette import ALARM, COLOURS
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 """Above the plot and left-aligned, so that it never covers data."""
+TITLE_HEIGHT_PX = 80
+"""Space for the title of a figure that stands alone; a page has headings of its own."""
 SPANS_IN_VIEW = 10
 """Number of a chart's named ranges that are visible at first, the last ones."""
 CATEGORY_AXIS = {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True}
@@ -63,6 +65,17 @@ class Chart:
     def first_span(self) -> int:
         """Return the position of the first of ``spans`` that is visible before a reader chooses others."""
         return max(0, len(self.spans) - SPANS_IN_VIEW)
+
+
+def to_figure(chart: Chart) -> Any:
+    """Return a chart as a ``plotly.graph_objects.Figure``, of a chart with several views the one shown first."""
+    import plotly.graph_objects as go
+
+    view = chart.frames[-1] if chart.frames else chart
+    layout: dict[str, Any] = {"template": "plotly_white", "title": {"text": chart.title}, **chart.layout, **view.layout}
+    if chart.spans:
+        layout["xaxis"] = {**layout.get("xaxis", {}), "range": [chart.spans[chart.first_span][1], chart.spans[-1][2]]}
+    return go.Figure(view.data, {**layout, "height": chart.height_px + TITLE_HEIGHT_PX})
 
 
 MAX_TICKS = 12

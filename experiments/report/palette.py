@@ -16,6 +16,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "h
 GREY = "#7d8590"
 """Neutral colour for lines and marks; readable on white and on black."""
 FETCH, SEND, WAIT = "#5f7189", "#9db0c8", "rgba(128,138,150,0.22)"
+EVALUATION = "#e8ecf1"
 ALARM = "#c8102e"
 SHARE_COLOURS = ((0.0, "#f3e9c8"), (0.25, "#a9c6a0"), (0.5, "#5b9d9b"), (0.75, "#2f6690"), (1.0, "#1d2f5e"))
 """Sequential scale from light to dark for a share of a maximum; lightness alone conveys the order."""

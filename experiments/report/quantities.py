@@ -54,6 +54,27 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
+def capitalise(text: str) -> str:
+    """Return the text with a capital first letter; the others stay."""
+    return text[:1].upper() + text[1:]
+
+
+def metric_scale(metric: str) -> UnitScale:
+    """Return the unit of a task's figure of merit: percent for accuracies, none for metrics of a task's own."""
+    return UnitScale("%", 0.01) if metric == "accuracy" else UnitScale("", 1.0)
+
+
+def metric_title(metric: str) -> str:
+    """Return the title of an axis of a task's figure of merit on the test samples."""
+    unit = metric_scale(metric).unit
+    return f"test {metric}" + (f" ({unit})" if unit else "")
+
+
+def format_metric(metric: str, value: float | None) -> str:
+    """Format a task's figure of merit: an accuracy in percent, a metric of the task's own as a number."""
+    return percent(value) if metric == "accuracy" else number(value)
+
+
 def energy(value_j: float | None) -> str:
     """Format an energy with a fitting prefix: 45.2 kJ."""
     return UNKNOWN if value_j is None or not math.isfinite(value_j) else energies(value_j)[0]

@@ -217,15 +217,15 @@ class Table:
         return table
 
     def _stack_rows(self, rows: Sequence[Sequence[str]]) -> RenderableType:
-        """Return the rows one after the other, the first column as heading; unknown values are left out."""
+        """Return the rows one after the other, under its first column; unknown values are left out."""
         from rich.text import Text
 
         lines = [self.title] if self.title else []
         for first, *others in rows:
-            lines.append(first)
+            lines.append(f"{self.heads[0]}: {first}" if self.heads[0] else first)
             pairs = zip(self.heads[1:], others, strict=True)
             lines += [f"  {head}: {value}" for head, value in pairs if value not in {"", UNKNOWN}]
-        return Text("\n".join(lines))
+        return Text("\n".join(lines), overflow="ignore")  # a path that is longer than a line stays whole
 
 
 def _copy_button(form: str, copied: str) -> Markup:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.spec.plugin_trial import try_own_functions
 from experiments.spec.resource_checks import (
     check_evaluation,
     check_loader,
@@ -24,6 +22,7 @@ from experiments.spec.resource_checks import (
     memory_label,
     serving_label,
 )
+from experiments.spec.user_plugins import format_error, import_plugins
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
@@ -51,6 +50,7 @@ from fedge.experiment import (
     StrategySpec,
     list_boards,
 )
+from fedge.extras import require_modules
 from fedge.knowledge.client_identity import describe_reference, identify_client
 from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
@@ -58,6 +58,7 @@ from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
+from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_task
@@ -101,6 +102,24 @@ Defaults: the table of another board differs by more, or in more values, in at l
 """
 
 
+def require_libraries(experiment: Experiment, command: str) -> None:
+    """Check that the libraries of an experiment's run are installed, before any of them is imported.
+
+    Raises:
+        MissingPackage: Naming all that are missing.
+    """
+    task = experiment.workload.task
+    own = TASKS.get(task)
+    libraries = ["flwr"]
+    if experiment.backend == "sim":
+        libraries.append("ray")
+    if own is not None or task.endswith(workloads.TASK_FILE_SUFFIX):
+        libraries.append("torch")
+    if own is not None and own.dataset == "digits":
+        libraries.append("sklearn")
+    require_modules(command, *libraries)
+
+
 def check_experiment(experiment: Experiment) -> None:
     """Check an experiment completely; loads its data set and plug-ins.
 
@@ -126,6 +145,7 @@ def check_experiment(experiment: Experiment) -> None:
     _check_limits(experiment, _check_data(experiment))
     check_memory(experiment)
     check_evaluation(experiment)
+    try_own_functions(experiment)
 
 
 def _check_real_boards(experiment: Experiment) -> None:
@@ -147,37 +167,6 @@ def _check_real_boards(experiment: Experiment) -> None:
         raise BadInput("workload.task", repr(task), right)
 
 
-def import_plugins(experiment: Experiment) -> None:
-    """Make the user's modules importable and import them.
-
-    Raises:
-        BadInput: If a module is missing, is shadowed by another one of that name, or fails to import.
-    """
-    for i, plugin in enumerate(experiment.plugins):
-        path, where = Path(plugin), f"plugins[{i}]"
-        if not path.is_file() or path.suffix != ".py":
-            raise BadInput(where, plugin, "the path of an existing Python file")
-        module_spec = importlib.util.find_spec(path.stem)
-        if module_spec is None:
-            sys.path.append(str(path.parent))
-            importlib.invalidate_caches()
-        elif not module_spec.origin or Path(module_spec.origin).resolve() != path.resolve():
-            raise BadInput(where, plugin, f"a file of another name: there is a module {path.stem!r} already")
-        _import_plugin(path.stem, where, plugin)
-
-
-def _import_plugin(module: str, where: str, plugin: str) -> None:
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        raise BadInput(where, plugin, f"a Python file that can be imported ({_format_error(error)})") from error
-
-
-def _format_error(error: Exception) -> str:
-    """Return an exception of the user's code as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
     plugin = registry.load_named(where, name, table)
     if not callable(plugin):
@@ -194,7 +183,7 @@ def _check_predictor(experiment: Experiment) -> None:
     try:
         load_predictor(name, knowledge).fit([]).predict(stack_modes([kind.average.modes[0]]))
     except Exception as error:
-        reason = str(error) if isinstance(error, FedgeError) else _format_error(error)
+        reason = str(error) if isinstance(error, FedgeError) else format_error(error)
         raise BadInput("predictor", repr(name), f"one that predicts before any measurement ({reason})") from error
 
 
@@ -314,19 +303,30 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
-        raise BadInput("workload.task", repr(name), f"a working task ({_format_error(error)})") from error
+        raise BadInput("workload.task", repr(name), f"a working task ({format_error(error)})") from error
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
-    return tuple(len(share) for share in shares)
+    counts = tuple(len(share) for share in shares)
+    _check_batch_size(experiment, counts)
+    return counts
+
+
+def _check_batch_size(experiment: Experiment, samples: Sequence[int]) -> None:
+    """Refuse a batch that no client can fill: its steps would be priced as if they were that large."""
+    size, most = experiment.workload.batch_size, max(samples)
+    if experiment.workload.task == NULL_TASK:  # stands for any data set: what a share has is not trained on
+        most = sum(samples)
+    if size > most:
+        right = f"at most {most}, the samples of the largest share; less where memory is short"
+        raise BadInput("workload.batch_size", str(size), right)
 
 
 def _check_policy(experiment: Experiment) -> None:
     policy = experiment.policy
     if policy.name.rstrip(":") == "preset":
         raise BadInput("policy.name", repr(policy.name), "preset:NAME, a preset of the boards, e.g. preset:MAXN")
-    if not callable(load_policy(policy.name, "policy.name")):
-        raise BadInput("policy.name", repr(policy.name), "a function or a class")
+    load_policy(policy.name, "policy.name")
     base = policy.name.partition(":")[0]
     if base in POLICY_OPTIONS:
         for option in policy.limits:
@@ -348,8 +348,7 @@ def _check_policy(experiment: Experiment) -> None:
 def _check_selection(experiment: Experiment) -> None:
     """Check that the selector exists, accepts these options and finds enough boards."""
     selection, fleet = experiment.selection, len(list_boards(experiment))
-    if not callable(load_selector(selection.name, "selection.name")):
-        raise BadInput("selection.name", repr(selection.name), "a function or a class")
+    load_selector(selection.name)
     check_options(selection.name, selection.options)
     if selection.count is None:
         if selection.over_commit > 1.0:

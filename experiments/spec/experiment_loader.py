@@ -7,7 +7,8 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,7 +21,15 @@ from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.experiment import (
+    VARIANT_FILE,
+    Experiment,
+    FleetEntry,
+    NetworkSpec,
+    PolicySpec,
+    WorkloadSpec,
+    label_network,
+)
 from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
@@ -32,6 +41,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound=BaseModel)
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+"""The experiments that fedge brings along."""
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
@@ -46,6 +57,8 @@ LOADER_FIELD = re.compile(r"fleet\.(?P<place>\d+)\.loader\.model")
 """Overriding one of these invalidates the stored hash of the loader's file."""
 OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
+OWN_METRIC = re.compile(r"^def metric\(", re.MULTILINE)
+"""What a task file has if its figure of merit is its own."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -71,18 +84,57 @@ _EXPECTED_BY_ERROR = {
 """Expected input in words, by pydantic's error type."""
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Load an experiment from YAML, with overrides as in ``apply_override``.
+def load_experiment(
+    path: Path, overrides: Sequence[str] = (), note: Callable[[str], None] = lambda _: None
+) -> Experiment:
+    """Load an experiment from YAML, with overrides as in ``parse_override``.
+
+    Args:
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        overrides: ``KEY=VALUE`` texts, which replace the file's keys.
+        note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
+    path = find_experiment_file(path)
     raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
-    for override in overrides:
-        _drop_stale_layers(raw, override)
-        apply_override(raw, override)
+    return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
+
+
+def build_experiment(
+    raw: dict[str, Any],
+    path: Path,
+    overrides: Iterable[tuple[str, Any]] = (),
+    *,
+    option: str = "--set ",
+    note: Callable[[str], None] = lambda _: None,
+) -> Experiment:
+    """Build an experiment from a mapping like that of a YAML file.
+
+    Args:
+        raw: The mapping, which the overrides change.
+        path: Its file, which messages name; paths in the mapping are relative to its folder.
+        overrides: Keys such as ``policy.power_w``, each with its value.
+        option: What precedes a key in messages about an override.
+        note: Called with a sentence on what an override removes.
+
+    Raises:
+        BadInput: For the first error, naming file and field.
+    """
+    changes = list(overrides)
+    _drop_policy_options(raw, changes, note)
+    for key, value in changes:
+        _drop_stale_layers(raw, key)
+        set_field(raw, key, value, option)
     experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def find_experiment_file(path: Path) -> Path:
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
+    shipped = CONFIGS / f"{path}.yaml"
+    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
@@ -94,9 +146,28 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
+def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove those options of the file's policy that the policy of an override does not take."""
+    from experiments.spec.experiment_checks import POLICY_OPTIONS
+
+    policy = raw.get("policy")
+    if not isinstance(policy, dict):
+        return
+    named = [value for key, value in changes if key == "policy.name"]
+    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
+    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
+    if new is None or new == old or taken is None:
+        return
+    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
+    if dropped:
+        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    for name in dropped:
+        del policy[name]
+
+
+def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
     """Remove what was filled in for a saved run's network, task or loader if the override selects another one."""
-    field, workload = override.partition("=")[0].strip(), raw.get("workload")
+    workload = raw.get("workload")
     if field in OWN_TASK_FIELDS and isinstance(workload, dict):
         own = workload.get("network")
         if isinstance(own, dict) and own.get("model") == workload.get("task"):
@@ -114,7 +185,7 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     if not isinstance(section, dict) or not isinstance(network, dict):
         return
     _forget_layers(network)
-    if section.get("cost") == Path(str(network.get("model"))).stem:
+    if section.get("cost") == label_network(str(network.get("model"))):
         del section["cost"]
     if field.endswith(".placement"):
         _forget_plan(section)
@@ -147,31 +218,36 @@ def _forget_layers(network: dict[str, Any]) -> None:
         network.pop(name, None)
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Any]:
+    """Parse ``a.b=value``, with the value as in YAML; raises ``BadInput`` if it is malformed."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
+    return key.strip(), parse_yaml(text, f"--set {key}")
+
+
+def set_field(raw: dict[str, Any], key: str, value: Any, option: str = "--set ") -> None:
     """Set one value of a nested mapping in place.
 
     Args:
         raw: The mapping of the YAML file.
-        override: ``a.b=value``; the value is parsed as YAML, and numbers in the key index lists.
+        key: Its key, ``a.b``; numbers in it index lists.
+        value: The value.
+        option: What precedes the key in messages.
 
     Raises:
-        BadInput: If the override is malformed or its key leads nowhere.
+        BadInput: If the key leads nowhere.
     """
-    key, sign, text = override.partition("=")
-    if not sign or not key.strip():
-        raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
-    value = parse_yaml(text, f"--set {key}")
     node: Any = raw
-    *parents, last = key.strip().split(".")
+    *parents, last = key.split(".")
     for depth, name in enumerate(parents):
-        node = _descend(node, name, f"--set {'.'.join(parents[: depth + 1])}")
-    _assign(node, last, value, f"--set {key}")
+        node = _descend(node, name, key=parents[0], where=f"{option}{'.'.join(parents[: depth + 1])}")
+    _assign(node, last, value, f"{option}{key}")
 
 
-def _descend(node: Any, name: str, where: str) -> Any:
+def _descend(node: Any, name: str, *, key: str, where: str) -> Any:
     if isinstance(node, list):
         place = _parse_index(node, name, where)
-        key = where.removeprefix("--set ").partition(".")[0]
         if isinstance(node[place], str) and key in NAME_ONLY_LISTS:
             node[place] = {NAME_ONLY_LISTS[key]: node[place]}
         return node[place]
@@ -205,7 +281,7 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
     Raises:
         BadInput: For the first invalid field.
     """
-    filled = dict(raw)
+    filled, folder = dict(raw), path.resolve().parent
     for key in NAME_ONLY_KEYS:
         if isinstance(filled.get(key), str):
             filled[key] = {"name": filled[key]}
@@ -214,11 +290,11 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
         if isinstance(entries, list):
             filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
     if isinstance(filled.get("workload"), Mapping):
-        filled["workload"] = _fill_network(filled["workload"])
+        filled["workload"] = _name_metric(_fill_network(filled["workload"], folder), folder)
     if isinstance(filled.get("fleet"), list):
-        folder = path.resolve().parent
-        filled["fleet"] = [_fill_serving(entry, folder, f"fleet[{i}]") for i, entry in enumerate(filled["fleet"])]
-    return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
+        entries = enumerate(filled["fleet"])
+        filled["fleet"] = [_fill_serving(entry, folder, f"{path}: fleet[{i}]") for i, entry in entries]
+    return _make_paths_absolute(validate_record(Experiment, filled, path), folder)
 
 
 def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) -> Record:
@@ -242,10 +318,21 @@ def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
     if isinstance(serving.get("placement"), str) and serving.get("placed") is None:
         plan = folder / Path(serving["placement"]).expanduser()
         serving = {**read_planned_service(plan, f"{where}.serving.placement"), **serving}
-    return {**entry, "serving": _fill_network(serving)}
+    return {**entry, "serving": _fill_network(serving, folder)}
 
 
-def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
+def _name_metric(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Return a workload whose metric is not called accuracy if its task file has a metric of its own."""
+    task = section.get("task")
+    if "metric" in section or not isinstance(task, str) or not task.endswith(TASK_FILE_SUFFIX):
+        return section
+    with suppress(OSError, UnicodeError):  # a file that is missing is refused with its own message
+        if OWN_METRIC.search((folder / Path(task).expanduser()).read_text(encoding="utf-8")):
+            return {**section, "metric": "metric"}
+    return section
+
+
+def _fill_network(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """Return a section, workload or serving, with its network spelled out and its cost named after it.
 
     A task file, or a task of fedge's that stands for no other workload, is priced by its own network without a cost or
@@ -259,7 +346,9 @@ def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
-    return {"cost": Path(network["model"]).stem, **section, "network": network}
+    if (folder / Path(network["model"]).expanduser() / VARIANT_FILE).is_file():
+        network = {**network, "model": f"{network['model']}/{VARIANT_FILE}"}
+    return {"cost": label_network(network["model"]), **section, "network": network}
 
 
 def _is_priced_by_own_layers(task: str) -> bool:
@@ -322,14 +411,14 @@ def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
     """List the keys that are valid at a location of a file with such a record."""
     for part in location:
         field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
-        record = (_extract_record(field.annotation) if field is not None else None) or record
+        record = (extract_record(field.annotation) if field is not None else None) or record
     return ", ".join(field.alias or name for name, field in record.model_fields.items())
 
 
-def _extract_record(hint: Any) -> type[BaseModel] | None:
+def extract_record(hint: Any) -> type[BaseModel] | None:
     if inspect.isclass(hint) and issubclass(hint, BaseModel):
         return hint
-    return next((found for part in typing.get_args(hint) if (found := _extract_record(part))), None)
+    return next((found for part in typing.get_args(hint) if (found := extract_record(part))), None)
 
 
 def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
@@ -466,7 +555,7 @@ def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
-        option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
+        option = {"NETWORK": ".model", "--input-shape": ".input"}.get(error.where, f".model ({error.where})")
         raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right, field)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
@@ -522,4 +611,6 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
 
 def _in_yaml_terms(right: str, field: str) -> str:
     """Rephrase a command's advice in terms of the YAML's fields, for the network of ``field``."""
-    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", f"{field.rpartition(': ')[2]}.input")
+    return right.replace("--input-shape 3x224x224", "[3, 224, 224]").replace(
+        "--input-shape", f"{field.rpartition(': ')[2]}.input"
+    )

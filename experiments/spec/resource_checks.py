@@ -39,6 +39,7 @@ from fedge.experiment import (
     FleetEntry,
     LoaderSpec,
     ServingSpec,
+    label_network,
     list_boards,
 )
 from fedge.pareto import find_nearest_row
@@ -256,12 +257,12 @@ def _check_placed(experiment: Experiment, entry: FleetEntry, where: str) -> None
         return
     device, network = find(entry.device).name, spec.network
     if placed.device != device:
-        raise BadInput(f"{where}.placement", f"a plan for {placed.device}", f"one of `fedge place --device {device}`")
+        raise BadInput(f"{where}.placement", f"a plan for {placed.device}", f"one of `fedge place --board {device}`")
     if network is None or (network.model, network.input) != (placed.network, placed.input):
         got = spec.cost if network is None else _name_network(network.model, network.input)
         right = f"the plan's, {_name_network(placed.network, placed.input)}, or no placement"
         raise BadInput(f"{where}.network", got, right)
-    if spec.cost != Path(placed.network).stem:
+    if spec.cost != label_network(placed.network):
         raise BadInput(f"{where}.cost", spec.cost, "none beside a placement, whose plan says what a batch costs")
     if placed.batch_size not in spec.batch_sizes:
         right = f"a list with {placed.batch_size}, the batch size of the plan"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from experiments.sweeps.point_plan import ExperimentVariant, SweepPlan, build_variant
 from experiments.sweeps.sweep_spec import DimensionSpec, SamplerSpec
 from fedge.errors import BadInput
+from fedge.extras import build_install_command
 
 if TYPE_CHECKING:
     import optuna
 
 DIGITS = 4
 """Digits of a number that is drawn from a range."""
-EXTRA = "pip install 'fedge[optuna]'"
 Score = Callable[[ExperimentVariant], float | None]
 """Returns the figure to optimise of a variant that has run; None if it has none."""
 
@@ -26,7 +26,9 @@ def check_optuna(plan: SweepPlan) -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise BadInput(f"{plan.path}: sampler.kind", f"'optuna', which is not installed ({error})", EXTRA) from error
+        raise BadInput(
+            f"{plan.path}: sampler.kind", f"'optuna', which is not installed ({error})", build_install_command("optuna")
+        ) from error
 
 
 def propose_variants(plan: SweepPlan, score: Score) -> Iterator[tuple[ExperimentVariant, ...]]:

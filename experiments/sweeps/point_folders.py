@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.backends import launcher
-from experiments.spec import experiment_checks
+from experiments.spec.user_plugins import import_plugins
 from experiments.sweeps.point_plan import ExperimentPoint
 from fedge.atomic_files import sync_folder
 from fedge.errors import BadInput
@@ -34,7 +34,7 @@ def run_point(point: ExperimentPoint) -> bytes:
     Raises:
         FedgeError: If the run fails.
     """
-    experiment_checks.import_plugins(point.experiment)
+    import_plugins(point.experiment)
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedge-point-") as temp:
         folder = Path(temp) / point.name

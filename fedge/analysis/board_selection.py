@@ -107,7 +107,7 @@ class BoardSelectionOptions:
         batch_size: Samples per step; by default the workload's own, or 16.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
         boards: Names of the boards to compare; all of the catalogue if empty.
-        infer: Whether to rank for inference instead of training.
+        kind: Kind of step to rank for.
     """
 
     workload: str
@@ -117,7 +117,7 @@ class BoardSelectionOptions:
     limits: BoardLimits = BoardLimits()
     by: str = "time"
     boards: tuple[str, ...] = ()
-    infer: bool = False
+    kind: WorkloadKind = "train"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,13 +145,12 @@ def select_board(options: BoardSelectionOptions, usable_mb: Callable[[DeviceSpec
         BadInput: If an option or network is invalid.
     """
     if options.by not in get_args(RankingObjective):
-        raise BadInput("--by", repr(options.by), ", ".join(get_args(RankingObjective)))
+        raise BadInput("--objective", repr(options.by), ", ".join(get_args(RankingObjective)))
     for option, value in (("--max-power-w", options.limits.power_w), ("--max-epoch-s", options.limits.epoch_s)):
         if value is not None and not 0 < value < math.inf:
             raise BadInput(option, f"{value:g}", "a finite number above 0")
-    kind: WorkloadKind = "infer" if options.infer else "train"
     work, network = find_named_workload(
-        options.workload, batch_size=options.batch_size, kind=kind, input_shape=options.input_shape
+        options.workload, batch_size=options.batch_size, kind=options.kind, input_shape=options.input_shape
     )
     aim = cast("RankingObjective", options.by)
     request = BoardSelectionRequest(work, network=network, samples=options.samples, limits=options.limits, aim=aim)

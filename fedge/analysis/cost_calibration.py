@@ -92,7 +92,7 @@ def calibrate_tables(
     try:
         written = [write_profile(profile, out) if out else None for *_, profile in fits]
     except OSError as error:
-        raise BadInput("--out", str(out), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(out), f"a folder that can be written ({error.strerror})") from error
     return tuple(_to_outcome(*fitted, file) for fitted, file in zip(fits, written, strict=True))
 
 

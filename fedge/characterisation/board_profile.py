@@ -23,6 +23,7 @@ from fedge.characterisation.profiling_journal import (
 )
 from fedge.characterisation.stability import StabilityRule
 from fedge.characterisation.sweep_plan import EMULATED, HERE
+from fedge.costs.cost_profile import WorkloadKind
 from fedge.errors import BadInput, BoardError
 from fedge.knowledge.knowledge_folder import format_date
 from fedge.modes import find_mode_index, stack_modes
@@ -58,6 +59,7 @@ def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingH
         batch_size=bench.workload.batch_size,
         kind=bench.workload.kind,
         emulated=bench.emulated,
+        recorded=bench.recorded,
         label=bench.label,
         source=bench.source,
         total_power=bench.total_power,
@@ -120,7 +122,7 @@ class ProfilingCampaign:
                     "Mend that, then give the same command again: it goes on with these modes"
                 ) from error
             return failure
-        self.journal.write_result(settled, None if self.bench.emulated else format_date(time.time()))
+        self.journal.write_result(settled, format_date(time.time()) if self.bench.runs_in_real_time else None)
         return settled
 
     def _plan_more(self) -> list[PowerMode]:
@@ -162,7 +164,7 @@ class ProfileOptions:
         settings: Settings file of the local board; None for its own.
         limit_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
         budget_s: Seconds of board time after which no further mode is begun; None for no limit.
-        infer: Whether steps infer instead of training; emulated boards only.
+        kind: Kind of step; emulated boards only infer.
         input_shape: Shape of one sample of the user's own network, as ``3x224x224``; emulated boards only.
     """
 
@@ -176,7 +178,7 @@ class ProfileOptions:
     settings: Path | None = None
     limit_s: float | None = None
     budget_s: float | None = None
-    infer: bool = False
+    kind: WorkloadKind = "train"
     input_shape: str | None = None
 
 
@@ -297,18 +299,18 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
             batch_size=options.batch_size,
             seed=options.seed,
             temperature_c=temperature_c,
-            kind="infer" if options.infer else "train",
+            kind=options.kind,
             input_shape=options.input_shape,
         )
         return
     from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
-    from fedge.devices.node_settings import load_local_settings
+    from fedge.devices.node_settings import SETTINGS_PATH, load_local_settings
 
-    if options.settings is None and not JETSON_RELEASE_FILE.exists():
+    if options.settings is None and not SETTINGS_PATH.exists() and not JETSON_RELEASE_FILE.exists():
         right = f"{EMULATED}NAME, a board of `fedge devices list`"
         raise BadInput("--board here", "a machine that is no Jetson", right)
-    if options.infer or options.input_shape is not None:
-        got = "--infer" if options.infer else "--input"
+    if options.kind != "train" or options.input_shape is not None:
+        got = "--kind infer" if options.kind != "train" else "--input-shape"
         raise BadInput("--board here", got, f"training of a built-in task, or {EMULATED}NAME")
     workload = resolve_workload(options.workload, options.batch_size)
     with open_worker_bench(load_local_settings(options.settings), workload, options.seed) as bench:

@@ -35,6 +35,7 @@ class ProfilingBench:
         idle_for: Lets the board rest for some seconds.
         temperature_c: Reads the hottest sensor in degrees Celsius; None if there is none or it was lost.
         total_power: Formula of the measured power.
+        recorded: Whether it is a recorded folder, whose steps are timed and whose power was written there.
         software: Versions that the figures depend on; a campaign is resumed only if they are unchanged.
         prepare: Called before a mode is set, for work that must not be measured.
     """
@@ -54,6 +55,12 @@ class ProfilingBench:
     emulated: bool
     software: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] = lambda: None
+    recorded: bool = False
+
+    @property
+    def runs_in_real_time(self) -> bool:
+        """Return False for a board in simulated time."""
+        return self.recorded or not self.emulated
 
 
 @dataclass(frozen=True, slots=True)

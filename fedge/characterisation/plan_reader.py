@@ -107,7 +107,9 @@ class _BoardRecord(_StrictModel):
     count: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
-class _PlanRecord(_StrictModel):
+class PlanRecord(_StrictModel):
+    """The file of a characterisation: boards, workloads, and the settings that are swept (docs/characterise.md)."""
+
     name: _Name
     board: str | None = None
     boards: Annotated[list[Any], Field(min_length=1)] | None = None
@@ -158,7 +160,7 @@ def read_resolved_plan(path: Path) -> ResolvedPlan:
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
     """
-    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(_PlanRecord)}"), path)
+    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(PlanRecord)}"), path)
 
 
 def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_board_spec) -> ResolvedPlan:
@@ -172,7 +174,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     Raises:
         BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.
     """
-    file = validate_fields(_PlanRecord, raw, str(path), EXAMPLES)
+    file = validate_fields(PlanRecord, raw, str(path), EXAMPLES)
     boards = _parse_boards(file, str(path))
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
@@ -218,7 +220,7 @@ def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
 # Boards, workloads, storages ------------------------------------------------------------------------------------------
 
 
-def _parse_boards(file: _PlanRecord, path: str) -> tuple[str, ...]:
+def _parse_boards(file: PlanRecord, path: str) -> tuple[str, ...]:
     """Return ``here``, or the catalogue's name of each emulated board with its number among its kind."""
     if (file.board is None) == (file.boards is None):
         got = "nothing" if file.board is None else "both board and boards"
@@ -287,7 +289,7 @@ def _merge_shipped(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict
     return {**shipped, **own}
 
 
-def _parse_storages(file: _PlanRecord, path: Path) -> dict[str, StoragePlan]:
+def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
     if ALL in file.storages:
         raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
     return {
@@ -311,7 +313,7 @@ def _parse_schedule(course: _CourseRecord, path: str) -> MeasurementSchedule:
 
 
 def _parse_base_and_sweeps(
-    file: _PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
+    file: PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
 ) -> tuple[dict[str, Any], list[Sweep]]:
     """Return the base (one value per knob) and the sweeps (values per knob), with modes as written."""
     if ALL in file.modes:
@@ -338,12 +340,12 @@ def _parse_base_and_sweeps(
     return base, sweeps
 
 
-def _name_sweeps(file: _PlanRecord, path: str) -> list[tuple[str, dict[str, Any]]]:
+def _name_sweeps(file: PlanRecord, path: str) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{path}: sweeps[{place}]", given) for place, given in enumerate(file.sweeps or [{}])]
 
 
 def _check_sweep(
-    sweep: Sweep, *, file: _PlanRecord, base: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], where: str
+    sweep: Sweep, *, file: PlanRecord, base: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], where: str
 ) -> None:
     """Require a choice of several workloads or storages, and loader workers where prefetch is varied."""
     for knob in ("workload", "storage"):

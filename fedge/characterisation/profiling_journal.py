@@ -21,6 +21,7 @@ from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
+from fedge.knowledge.recall import RECORDED
 from fedge.modes import stack_modes
 from fedge.strict_json import validate_json
 from fedge.types import Label, PowerMode, ProfileTable
@@ -49,6 +50,7 @@ class ProfilingHeader:
     seed: int
     rule: Mapping[str, int | float]
     software: Mapping[str, str]
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +203,8 @@ def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, Profi
         elif event["event"] != "begin" or event["version"] != VERSION:
             raise ValueError(event)
         else:
-            header = validate_json(
-                {one.name: event[one.name] for one in fields(ProfilingHeader)}, ProfilingHeader, "begin"
-            )
+            known = {one.name: event[one.name] for one in fields(ProfilingHeader) if one.name != "recorded"}
+            header = validate_json(known | {"recorded": event.get("recorded", False)}, ProfilingHeader, "begin")
 
     whole = replay_lines(path, raw, take, EXPECTED_FILE)
     return header, past, whole
@@ -270,6 +271,7 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
     seconds, joules = past.cost
     return {
         **{name: getattr(header, name) for name in ("label", "emulated", "board", "workload", "batch_size", "kind")},
+        **({RECORDED: True} if header.recorded else {}),
         "source": header.source,
         "total_power": header.total_power,
         "method": {"rule": RULE_DESCRIPTION, **header.rule},

@@ -147,14 +147,14 @@ def _find_board(options: EpochPredictionOptions, result: SweepResult) -> tuple[s
 def _check_options(options: EpochPredictionOptions) -> None:
     for option, given, known in (
         ("--kind", options.kind, get_args(WorkKind)),
-        ("--method", options.method, METHODS),
+        ("--formula", options.method, METHODS),
         ("--best", options.best, BESTS),
         ("--cache", options.cache, tuple(CACHED_SHARES)),
     ):
         if given is not None and given not in known:
             raise UnknownName(option, given, known)
     for option, value, least in (
-        ("--workers", options.workers, 0),
+        ("--loader-workers", options.workers, 0),
         ("--prefetch", options.prefetch, 1),
         ("--batch-size", options.batch_size, 1),
     ):
@@ -253,7 +253,7 @@ def _predict_simple(
     ]
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
-        raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
+        raise BadInput("--formula simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
     epoch_s, energy_j = model.fit(epochs).predict(workload, modes)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(

@@ -157,7 +157,7 @@ MAX_ROWS = 10**8
 VERSION = 1
 JOURNAL_FILE = "journal"
 COMMAND = "fedge characterise"
-EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --out"
+EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --folder"
 MAX_ATTEMPTS = 2
 """A failed point is retried once, when the sweep is started again."""
 SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if not one.name.startswith("read_"))
@@ -356,14 +356,14 @@ def read_result(folder: Path) -> SweepResult:
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise BadInput("--out", f"{folder}, which is a file", "a new folder, or that of this sweep")
+        raise BadInput("--folder", f"{folder}, which is a file", "a new folder, or that of this sweep")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = {path.name for path in folder.iterdir()}
     except OSError as error:
-        raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+        raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     if others and JOURNAL_FILE not in others:
-        raise BadInput("--out", f"{folder}, which holds something else", "a new folder, or that of this sweep")
+        raise BadInput("--folder", f"{folder}, which holds something else", "a new folder, or that of this sweep")
 
 
 def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> FinishedPoint:
@@ -390,7 +390,7 @@ def check_plan_extends(path: Path, before: CharacterisationPlan, now: Characteri
         BadInput: With the first difference.
     """
     for where, got, wanted in _list_differences(before, now):
-        right = f"{wanted} was asked for now: ask for the same, give another --out, or remove the folder"
+        right = f"{wanted} was asked for now: ask for the same, give another --folder, or remove the folder"
         raise BadInput(f"{path}: {where}", got, right)
 
 
@@ -423,5 +423,5 @@ def _check_same_software(path: Path, before: Mapping[str, dict[str, str]], now: 
         for name in sorted({*known, *versions}):
             got, wanted = known.get(name, "nothing"), versions.get(name, "nothing")
             if got != wanted:
-                right = f"{wanted} is here now: go on with what was there, or give another --out"
+                right = f"{wanted} is here now: go on with what was there, or give another --folder"
                 raise BadInput(f"{path}: {board}: {name}", got, right)

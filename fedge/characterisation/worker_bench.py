@@ -71,7 +71,7 @@ def open_worker_bench(settings: NodeSettings, workload: Workload, seed: int) -> 
             )
             if settings.root != "/":  # power was written into a recorded folder and is not measured
                 words = f"a recorded folder ({settings.root}), no board"
-                bench = replace(bench, emulated=True, label="estimated", source=words)
+                bench = replace(bench, emulated=True, recorded=True, label="estimated", source=words)
             yield bench
 
 

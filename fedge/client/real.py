@@ -72,7 +72,8 @@ def answer_request(
     standing = run_claim.read_claim(path)
     left_s = run_claim.claim_left_s(standing, request.run, wall_s())
     if standing is not None and left_s > 0:
-        return ReplyMessage(name, error=run_claim.explain_refusal(name, standing, left_s), held_s=left_s), None
+        refusal = run_claim.explain_refusal(name, standing, left_s)
+        return ReplyMessage(name, error=refusal, held_s=left_s, held_by=standing.run), None
     if request.kind == "hello":
         return ReplyMessage(name), None
     started_s = time.monotonic()
@@ -81,6 +82,7 @@ def answer_request(
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
             open_session(experiment, settings) as session,
         ):
+            request = real_round.drop_unlike_knowledge(session, request)
             if request.kind == "front":
                 reply, trained = real_round.answer_front(session, request)
             elif request.kind == "evaluate":

@@ -47,6 +47,14 @@ OOM, DIED, NARROW = "oom", "died", "narrow"
 # Kinds of worker errors: out of memory (the worker goes on), worker died, network cannot be narrowed.
 
 
+def drop_unlike_knowledge(session: BoardSession, request: RequestMessage) -> RequestMessage:
+    """Return the request without what it recalls of recorded folders on hardware, and without the reverse."""
+    if request.recalls_recorded in (None, session.recorded):
+        return request
+    state = dataclasses.replace(request.state, doubts_recalled=True)
+    return dataclasses.replace(request, recalled=(), shared=(), state=state)
+
+
 def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     """Return the client's first offer and its number of samples, before any round."""
     with session.here.board.hold():

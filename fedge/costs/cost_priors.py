@@ -11,6 +11,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import board_distance, carry_to_board, find_cost_profile, scale_to_workload
 from fedge.costs.gpu_rates import RateObservation
@@ -20,7 +22,7 @@ from fedge.costs.layered_work import find_known_layers, find_profile_network
 from fedge.costs.workload_sizes import SIZE_EXPONENT, load_workload_sizes, size_distance, size_ratio
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
-from fedge.physics.time_power_model import compute_step_s
+from fedge.physics.time_power_model import POWER_NAMES, compute_power_w, compute_step_s
 from fedge.types import DeviceSpec, Workload
 
 
@@ -89,10 +91,27 @@ def build_priors(
 ) -> tuple[CostProfile, ...]:
     """Select the prior sources of a workload and derive its priors.
 
-    The arguments are those of ``select_prior_sources`` and ``derive_priors``.
+    The arguments are those of ``select_prior_sources`` and ``derive_priors``. Without a data sheet of the board the
+    profiles keep their times, and their power at the top mode becomes the board's largest.
     """
     sources = select_prior_sources(workload, specs, calibrated, unseen=unseen)
+    if not has_data_sheet(device):
+        return tuple(_scale_power(profile, specs[profile.device], device) for profile in sources.training_profiles)
     return derive_priors(sources, device=device, workload=workload, specs=specs, batch_size=batch_size, layered=layered)
+
+
+def has_data_sheet(device: DeviceSpec) -> bool:
+    """Return whether the figures are known by which costs are carried to a board."""
+    return math.isfinite(device.gpu_gflops.value)
+
+
+def _scale_power(profile: CostProfile, own: DeviceSpec, device: DeviceSpec) -> CostProfile:
+    """Scale a profile's power, so that it is ``device.max_w`` at the top mode of its own board."""
+    found = profile.coefficients
+    watts = float(compute_power_w(found, own.maxn, stack_modes([own.maxn]))[0])
+    factor = [math.log(device.max_w.value / watts) if name.endswith("_w") else 0.0 for name in POWER_NAMES]
+    scaled = dataclasses.replace(found, power=found.power + np.array(factor))
+    return profile.as_estimate(f"{profile.source}, scaled to {device.max_w.value:g} W", coefficients=scaled)
 
 
 def derive_priors(

@@ -10,7 +10,7 @@ from fedge.costs.layers.network_cost import ELEMENT_BYTES, NetworkCost, sum_laye
 from fedge.costs.layers.network_record import find_known_network, parse_layers
 from fedge.costs.workload_sizes import load_forward_sizes, load_workload_sizes
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec, label_network
 from fedge.types import LayerWork, Workload
 
 
@@ -101,9 +101,8 @@ def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
     Raises:
         BadInput: The specification has no layer counts, or they cannot be parsed.
     """
-    name = spec.model.rpartition("/")[2].partition(".")[0]
     return LayerWork(
-        name,
+        label_network(spec.model).partition(".py")[0],
         counted=sum_layers(network_from_spec(spec), training=True),
         mixed=spec.mixed,
         loading=spec.loading,

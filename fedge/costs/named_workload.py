@@ -52,7 +52,7 @@ def find_named_workload(
     try:
         network = load_network_cost(name, parse_input_shape(input_shape))
     except BadInput as error:
-        raise BadInput(option if error.where == "MODEL" else error.where, error.got, error.right) from error
+        raise BadInput(option if error.where == "NETWORK" else error.where, error.got, error.right) from error
     if network.unknown:
         raise BadInput(option, f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
     if not network.flop:

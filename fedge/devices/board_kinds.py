@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs.cost_priors import build_priors, find_workload_cost
+from fedge.costs.cost_priors import build_priors, find_workload_cost, has_data_sheet
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.inference_cost import build_inference_priors
 from fedge.costs.layer_estimate import estimate_network_cost
@@ -171,7 +171,7 @@ def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     else:
         others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
         known = work.name in load_workload_sizes()
-    if work.layers is None or known:
+    if work.layers is None or known or not has_data_sheet(spec):
         return others
     return (estimate_network_cost(spec, work, specs), *others)
 

@@ -152,7 +152,7 @@ def aliases() -> Mapping[str, str]:
     return _load_all()[1]
 
 
-def find(name: str, where: str = "--device") -> DeviceSpec:
+def find(name: str, where: str = "--board") -> DeviceSpec:
     """Find a board by name, by alias, or by the path of a YAML file.
 
     Raises:

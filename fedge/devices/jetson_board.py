@@ -15,7 +15,7 @@ from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.sensing.energy_integral import account_for_gaps, join_windows
 from fedge.devices.step_timing import TimedChunk, count_next_steps, estimate_step_timing
 from fedge.errors import ModeNotSet
-from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.powerd.powerd_client import PowerdError
 from fedge.protocols import Clock
 from fedge.types import DeviceSpec, Energy, Measurement, PowerMode, Workload
 
@@ -47,6 +47,20 @@ class EnergyMeter(Protocol):
     def record_mode_change(self) -> None: ...
 
 
+class ModeControl(Protocol):
+    """Sets a board's modes: a client of the power daemon, or ``fedge.devices.gpu_workstation.GpuPowerLimits``."""
+
+    def hold(self, name: str, seconds: float, token: str | None = None) -> Mapping[str, Any]: ...
+
+    def set_mode(self, mode: dict[str, int], token: str | None = None) -> Mapping[str, Any]: ...
+
+    def restore(self, token: str | None = None) -> Mapping[str, Any]: ...
+
+    def get(self) -> Mapping[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class JetsonBoard:
     """A ``fedge.protocols.Device`` on real hardware.
 
@@ -55,6 +69,7 @@ class JetsonBoard:
 
     Args:
         knobs: Values of each knob by its name in the power daemon.
+        power: Sets the modes.
         connect: Opens another connection, for the lease.
     """
 
@@ -62,8 +77,8 @@ class JetsonBoard:
         self,
         spec: DeviceSpec,
         knobs: Mapping[str, Sequence[int]],
-        power: PowerdClient,
-        connect: Callable[[], PowerdClient],
+        power: ModeControl,
+        connect: Callable[[], ModeControl],
         meter: EnergyMeter,
         clock: Clock,
         *,
@@ -214,7 +229,7 @@ class JetsonBoard:
 class BoardLease:
     """Exclusive lease on a board, renewed by a thread until the block ends; then the original state is restored."""
 
-    def __init__(self, connect: Callable[[], PowerdClient], holder: str) -> None:
+    def __init__(self, connect: Callable[[], ModeControl], holder: str) -> None:
         self._power, self._holder = connect(), holder
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)

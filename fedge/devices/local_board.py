@@ -13,9 +13,16 @@ from fedge.clock import RealClock
 from fedge.devices import catalogue
 from fedge.devices.board_identity import BoardIdentity, match_board_spec
 from fedge.devices.board_spec import HZ_PER_MHZ, build_board_spec
+from fedge.devices.gpu_workstation import (
+    GPU_KNOB,
+    GPU_WORKSTATION,
+    build_workstation_spec,
+    open_power_limits,
+)
 from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.jetson_board import JetsonBoard
 from fedge.devices.sensing import open_sensor
+from fedge.devices.sensing.nvml_sensor import NvmlSensor
 from fedge.devices.sensing.sampler import Sampler
 from fedge.errors import BoardError, SensorLost
 from fedge.powerd.machine import Machine
@@ -24,6 +31,8 @@ from fedge.protocols import Clock, PowerSensor
 from fedge.types import DeviceSpec
 
 logger = logging.getLogger(__name__)
+STATE_DIR = Path("/var/lib/fedge/node")
+"""Default folder of what a board keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,8 @@ class BoardLocation:
     """Location of a board's daemon, files and sensors.
 
     Attributes:
-        device: Name or YAML file of the catalogue entry; None identifies the board automatically.
+        device: Name or YAML file of the catalogue entry; None identifies the board automatically; ``gpu-workstation``
+            is this machine's NVIDIA GPUs, without a daemon.
         root: Root of the board's file system; another one for a recorded board.
         state_dir: Folder for measured idle power; None keeps it in memory.
     """
@@ -78,6 +88,10 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
         BadInput: The sensor or device is unknown.
     """
     clock = clock or RealClock()
+    if place.device == GPU_WORKSTATION:
+        with _open_gpus(place, clock) as opened:
+            yield opened
+        return
     described = describe_board(place)
     identity = parse_identity(described)
     catalogued = find_board_spec(place, identity, described)
@@ -100,6 +114,28 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
             holder=place.holder,
         )
         yield LocalBoard(board, sensor=sensor, sampler=sampler, identity=identity, catalogued=catalogued)
+
+
+@contextmanager
+def _open_gpus(place: BoardLocation, clock: Clock) -> Iterator[LocalBoard]:
+    limits, machine = open_power_limits(place.state_dir or STATE_DIR), Machine(place.root)
+    with closing(NvmlSensor(machine, clock)) as sensor, Sampler(sensor, clock, place.sample_hz) as sampler:
+        spec = build_workstation_spec(limits, sensor, machine)
+        board = JetsonBoard(
+            spec,
+            knobs={GPU_KNOB: [level.clock_hz for level in limits.levels]},
+            power=limits,
+            connect=lambda: limits,
+            meter=sampler,
+            clock=clock,
+            idle=IdlePowerStore(
+                place.state_dir / "idle.json" if place.state_dir else None, name_meter(sensor, sensor.name)
+            ),
+            holder=place.holder,
+        )
+        yield LocalBoard(
+            board, sensor=sensor, sampler=sampler, identity=BoardIdentity(spec.title, (), ""), catalogued=spec
+        )
 
 
 def name_meter(sensor: PowerSensor, configured: str) -> str:

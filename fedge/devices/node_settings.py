@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedge.devices.local_board import BoardLocation
+from fedge.devices.local_board import STATE_DIR, BoardLocation
 from fedge.errors import BadInput
 from fedge.powerd.powerd_client import SOCKET as POWER_SOCKET
 from fedge.worker.worker_client import SOCKET as WORKER_SOCKET
@@ -44,7 +44,8 @@ class NodeSettings(BaseModel):
     """Settings of a board.
 
     Attributes:
-        device: Name or YAML file of the catalogue entry; None identifies the board automatically.
+        device: Name or YAML file of the catalogue entry; None identifies the board automatically;
+            ``gpu-workstation`` is this machine's NVIDIA GPUs.
         data_folder: Folder with the board's own samples, readable by the worker; None for a partition of the
             experiment's data set.
         root: Root of the board's file system; another one for a recorded board.
@@ -57,7 +58,7 @@ class NodeSettings(BaseModel):
     device: str | None = None
     power_socket: str = POWER_SOCKET
     worker_socket: str = WORKER_SOCKET
-    state_dir: Path = Path("/var/lib/fedge/node")
+    state_dir: Path = STATE_DIR
     data_folder: str | None = None
     sensor: str = "auto"
     sample_hz: Annotated[float, Field(ge=1, le=20)] = 10.0

@@ -1,8 +1,9 @@
 """A Flower mod that trains every round in a power mode that fits (docs/flower-app.md).
 
-On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson the training runs
-step by step (``fedge.flower.step_gate``), so that modes can be probed and changed within the work. Elsewhere time, and
-energy where processor or GPU count it, are only measured.
+On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson, or a machine whose
+GPUs have a power limit that this user may set, the training runs step by step (``fedge.flower.step_gate``), so that
+modes can be probed and changed within the work. Elsewhere time, and energy where processor or GPU count it, are only
+measured.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
 from fedge.client.step_accounting import merge_consecutive
 from fedge.decisions.planning import load_planner
+from fedge.devices.gpu_workstation import GPU_WORKSTATION, open_power_limits
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
 from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
@@ -51,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 RECORD = "fedge"
 """Name of the mod's record in messages and in the node's context."""
+NOTE = "fedge-note"
+"""Record in the node's context: what was logged about it."""
 GOAL, ANSWER, STATE, STEPS, ROUND = "goal", "answer", "state", "steps", "round"
 SECONDS, JOULES = "fedge-seconds", "fedge-joules"
 """Metrics of a reply: time and energy of the training; NaN where energy cannot be measured."""
@@ -110,9 +114,10 @@ def power_mode(
 
     Args:
         policy: Name of a policy (docs/policies.md).
-        device: ``auto`` for the Jetson that this is, if its power daemon runs, else for measuring only;
-            ``emulated:BOARD`` for an emulated board; several for nodes with different partition ids. The node's
-            configuration ``fedge-device`` replaces it.
+        device: ``auto`` for the Jetson that this is, if its power daemon runs, else for the power limit of this
+            machine's NVIDIA GPUs (``gpu``), if this user may set it, else for measuring only; ``emulated:BOARD`` for an
+            emulated board; several for nodes with different partition ids. The node's configuration ``fedge-device``
+            replaces it.
         cost: Cost profile of a step: the truth of an emulated board, and what a predictor compares with.
         batch_size: Samples per step.
         predictor: Name of a predictor.
@@ -145,12 +150,18 @@ def _train(options: PowerModeOptions, message: Message, context: Context, call: 
         board = _build_board(options, name.removeprefix(EMULATED_PREFIX), context.node_config)
         answer = _simulate_round(options, board, memory, goal=goal, steps=steps)
     else:
-        if name not in {"auto", "jetson"}:
-            raise BadInput("device", repr(name), "auto, jetson, or emulated:BOARD (`fedge devices list`)")
+        if name not in {"auto", "jetson", "gpu"}:
+            raise BadInput("device", repr(name), "auto, jetson, gpu, or emulated:BOARD (`fedge devices list`)")
         own = context.node_config.get(SETTINGS_KEY)
         settings = load_local_settings(None if own is None else Path(str(own)))
-        if name == "auto" and not Path(settings.power_socket).exists():
-            return _measure_only(call)
+        if name == "gpu" or (name == "auto" and not Path(settings.power_socket).exists()):
+            try:
+                open_power_limits(settings.state_dir)
+            except BoardError as error:
+                if name == "gpu":
+                    raise
+                return _measure_only(call, context, str(error))
+            settings = settings.model_copy(update={"device": GPU_WORKSTATION})
         gate, steps, answer = _run_on_board(options, settings, memory, goal=goal, call=call)
     _write_memory(context, NodeMemory(answer.state or memory.state, steps, memory.round + 1))
     return _add_report(gate.finish(), answer)
@@ -186,7 +197,7 @@ def _run_on_board(
     goal: RoundGoal | None,
     call: partial[Message],
 ) -> tuple[StepGate[Message], int, ReplyMessage]:
-    """Run the round on this Jetson; return the training, the number of its steps, and the reply without arrays.
+    """Run the round on this board; return the training, the number of its steps, and the reply without arrays.
 
     The app's training always ends: a board that fails on the way leaves it unmeasured.
     """
@@ -302,13 +313,18 @@ def _run_round(
     return reply, context
 
 
-def _measure_only(call: partial[Message]) -> Message:
-    """Train and measure time, and the energy of processor and GPUs as far as they count it."""
-    counters = [each for each in (PackageEnergyCounter.try_open(), GpuEnergyCounter.try_open()) if each is not None]
+def _measure_only(call: partial[Message], context: Context, reason: str) -> Message:
+    """Train and measure time, and the energy of processor and GPUs as far as they count it; log once what that is."""
+    opened = {"processor (RAPL)": PackageEnergyCounter.try_open(), "GPUs (NVML)": GpuEnergyCounter.try_open()}
+    counters = {name: each for name, each in opened.items() if each is not None}
+    said = f"modes are not set: {reason}; measured: time{''.join(f', energy of the {name}' for name in counters)}"
+    if context.state.get(NOTE) != ConfigRecord({NOTE: said}):  # in the context: a node's processes end with a message
+        context.state[NOTE] = ConfigRecord({NOTE: said})
+        logger.warning("%s", said)
     start_s = time.monotonic()
     reply = call()
     seconds = time.monotonic() - start_s
-    known = [joules for each in counters if (joules := each.try_read_energy_j()) is not None]
+    known = [joules for each in counters.values() if (joules := each.try_read_energy_j()) is not None]
     _add_metrics(reply, seconds, sum(known) if known and len(known) == len(counters) else math.nan)
     return reply
 

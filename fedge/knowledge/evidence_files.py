@@ -25,7 +25,7 @@ from fedge.knowledge.knowledge_folder import (
 )
 from fedge.knowledge.knowledge_folder import read_content as read_checked
 from fedge.knowledge.model_file import load_model
-from fedge.knowledge.recall import BoardEvidence
+from fedge.knowledge.recall import RECORDED, BoardEvidence
 from fedge.types import Label, Measurement, ProfileTable
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
@@ -74,7 +74,8 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
     record = read_record(path)
     device = aliases().get(table.device, table.device)
-    emulated = is_emulated(table.label, record)
+    recorded = record.get(RECORDED) is True
+    emulated = is_emulated(table.label, record) and not recorded
     software = record.get("software")
     return KnowledgeEntry(
         id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
@@ -91,7 +92,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
         boards=_list_measured_boards(record, emulated=emulated),
         conditions={
-            **({"truth": "model"} if emulated else {}),
+            **({"truth": RECORDED} if recorded else {"truth": "model"} if emulated else {}),
             **(
                 {str(k): str(v) for k, v in software.items() if emulated or k != "fedge"}
                 if isinstance(software, dict)

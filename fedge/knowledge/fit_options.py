@@ -80,7 +80,7 @@ def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lam
     source = _open_source(options)
     count = len(source.truth.modes)
     if options.modes is not None and options.modes > count:
-        raise BadInput("--modes", str(options.modes), f"at most {count}, the number of modes of {source.source}")
+        raise BadInput("--mode-count", str(options.modes), f"at most {count}, the number of modes of {source.source}")
     request = _build_request(options)
     notes = (*list_table_notes(source.truth), *source.background.notes, *model_training.list_notes(source, request))
     for note in notes:
@@ -110,7 +110,7 @@ def _open_source(options: ModelFitOptions) -> ProfilingSource:
     if options.table is not None:
         return _open_table(options, options.table, references)
     if options.device is None or options.workload is None:
-        right = "a TABLE, or --device NAME and --workload NAME, which profiles an emulated board"
+        right = "a TABLE, or --board NAME and --workload NAME, which profiles an emulated board"
         raise BadInput("fedge predict fit", "neither a table nor a whole board", right)
     return source_from_board(
         options.device,
@@ -143,11 +143,11 @@ def _check_options(options: ModelFitOptions) -> None:
     if options.method not in PREDICTORS:
         raise UnknownName("--method", options.method, tuple(sorted(PREDICTORS)))
     load_named("--explorer", options.explorer or find_method_explorer(options.method), EXPLORERS)
-    for option, value, unit in (("--cost-s", options.cost_s, "seconds"), ("--cost-j", options.cost_j, "joules")):
+    for option, value, unit in (("--budget-s", options.cost_s, "seconds"), ("--budget-j", options.cost_j, "joules")):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise BadInput(option, f"{value:g}", f"{unit}, above 0")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "a whole number, 0 or above")
     if options.explorer is not None and options.table is not None and not options.has_budget:
-        right = "it together with --modes, --cost-s or --cost-j; without them the fit uses all rows"
+        right = "it together with --mode-count, --budget-s or --budget-j; without them the fit uses all rows"
         raise BadInput("--explorer", repr(options.explorer), right)

@@ -194,7 +194,7 @@ def find_entry(folder: Path, name: str) -> KnowledgeEntry:
     matching = [entry for entry in entries if entry.id == name] or [e for e in entries if e.id.startswith(name)]
     if len(matching) != 1:
         got = "no such entry" if not matching else f"the beginning of {len(matching)} entries"
-        raise BadInput("ENTRY", f"{name}, {got}", f"an entry of `fedge knowledge list --folder {folder}`")
+        raise BadInput("ENTRY", f"{name}, {got}", f"an entry of `fedge knowledge list --knowledge {folder}`")
     return matching[0]
 
 

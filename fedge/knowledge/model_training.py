@@ -72,7 +72,7 @@ def train_model(source: ProfilingSource, request: FitRequest) -> tuple[BoardMode
     seen = profiled.seen
     if not seen:
         right = "more: profiling none of the modes that the explorer asked for ends within it"
-        raise BadInput("--cost-s, --cost-j", "too little", right)
+        raise BadInput("--budget-s, --budget-j", "too little", right)
     about = ModelInfo(
         method=request.method,
         device=source.truth.device,
@@ -93,7 +93,7 @@ def list_notes(source: ProfilingSource, request: FitRequest) -> tuple[str, ...]:
     count = len(source.truth.modes)
     if request.explorer is not None or request.method not in CUBIC_METHODS or count <= MAX_ROWS:
         return ()
-    why = "its cost grows with the cube of their number (--modes takes another)"
+    why = "its cost grows with the cube of their number (--mode-count takes another)"
     return (f"{request.method} learns from {MAX_ROWS} of the {count:,} modes, drawn at random: {why}",)
 
 
@@ -168,8 +168,8 @@ def _build_explorer(source: ProfilingSource, request: FitRequest, name: str, kno
         return explorer
     costs = _CostEstimatingExplorer(explorer, request, knowledge)
     seconds, joules = costs.estimate(modes)
-    _check_budget("--cost-s", request.cost_s, seconds, "s")
-    _check_budget("--cost-j", request.cost_j, joules, "J")
+    _check_budget("--budget-s", request.cost_s, seconds, "s")
+    _check_budget("--budget-j", request.cost_j, joules, "J")
     return BudgetedExplorer(costs, costs.estimate_shares, 1.0, lambda seen: _budget_share(request, seen))
 
 

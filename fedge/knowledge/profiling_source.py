@@ -126,7 +126,7 @@ def source_from_board(
     """
     work, _ = find_named_workload(workload, batch_size=batch_size)
     board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
-    kind = build_workload_kind(catalogue.find(device, "--device").name, work)
+    kind = build_workload_kind(catalogue.find(device, "--board").name, work)
     surface = build_surface(board, kind, seed)
     noise = make_generator(seed, board.name, "profiling")
     ambient_c = board.entry.ambient_c

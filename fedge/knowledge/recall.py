@@ -35,6 +35,9 @@ FILE = "knowledge.json"
 """File of a run folder with the run's ``RunKnowledge``."""
 SETTINGS = ("truth", "serving", "loader", "network")
 """Conditions in which measurements must agree to be used as rows at all: what the board does beside training."""
+RECORDED = "recorded"
+"""``truth`` of a real board that is a recorded folder, and key of such a board in the record of its table: its figures
+are no measurements, and only such boards use them."""
 MAX_MODES = 60
 """Recalled modes per board, and measurements that peers share with one board. The time of a fit grows with the cube of
 their number: 60 take 1.5 times as long as none, 240 six times, and errors hardly fall beyond 60
@@ -76,6 +79,15 @@ class ClientIdentity:
     def kind(self) -> tuple[object, ...]:
         """Return what boards that share measurements have in common."""
         return measurement_kind(self)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether the board is a recorded folder of a real fleet."""
+        return self.conditions.get("truth") == RECORDED
+
+    def as_recorded(self) -> ClientIdentity:
+        """Return the client as a recorded folder."""
+        return replace(self, conditions={**self.conditions, "truth": RECORDED})
 
 
 def measurement_kind(measured: ClientIdentity | KnowledgeEntry) -> tuple[object, ...]:
@@ -129,6 +141,7 @@ class RunKnowledge:
         peers: Measurements of other boards.
         origins: Origins of both, by client.
         notes: One line for everything that was left out.
+        recorded: Clients of a real fleet that recall figures of recorded folders, because they are such folders.
     """
 
     folder: str = ""
@@ -137,6 +150,7 @@ class RunKnowledge:
     peers: tuple[RecalledPeer, ...] = ()
     origins: Mapping[str, tuple[RecalledOrigin, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
 
 
 NO_KNOWLEDGE = RunKnowledge()
@@ -218,7 +232,21 @@ def recall_measurements(
             for client in clients
         },
         notes=tuple(notes),
+        recorded=tuple(client.name for client in clients if client.is_recorded),
     )
+
+
+def mark_recorded(clients: Sequence[ClientIdentity], entries: Sequence[KnowledgeEntry]) -> tuple[ClientIdentity, ...]:
+    """Return real clients with those marked as recorded folders of which the newest entry says so.
+
+    Whether it is right shows when a board answers: one that is no such folder drops what it was sent.
+
+    Args:
+        clients: The clients of a run on a real fleet.
+        entries: Entries of the knowledge, oldest first.
+    """
+    truth = {board: one.conditions.get("truth", "") for one in entries for board in one.boards}
+    return tuple(one.as_recorded() if truth.get(one.board) == RECORDED else one for one in clients)
 
 
 def _read_evidence(

@@ -62,7 +62,11 @@ def open_model(path: Path) -> SavedModel:
     Raises:
         BadInput: If the file is not a model.
     """
-    model = load_model(path)
+    return build_saved_model(load_model(path))
+
+
+def build_saved_model(model: BoardModel) -> SavedModel:
+    """Fit a model and predict all candidates."""
     predictor = fit_model_predictor(model)
     return SavedModel(
         model,
@@ -112,7 +116,7 @@ class ChoiceAim:
     """The objective of a choice.
 
     Attributes:
-        option: One of ``--power-w``, ``--deadline-s``, ``--time-weight`` and ``--knee``.
+        option: One of ``--max-power-w``, ``--max-step-s``, ``--time-weight`` and ``--knee``.
         value: Limit in watts or in seconds per step, or weight of time (0 to 1); 1 for the knee.
         confidence: Probability with which a limit must be met.
     """
@@ -124,7 +128,7 @@ class ChoiceAim:
     @property
     def is_limit(self) -> bool:
         """Whether the objective is a limit, to be met with a confidence."""
-        return self.option in ("--power-w", "--deadline-s")
+        return self.option in ("--max-power-w", "--max-step-s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +156,21 @@ def build_aim(
     Raises:
         BadInput: If none or several are given, or a value is out of range.
     """
-    values = {"--power-w": power_w, "--deadline-s": deadline_s, "--time-weight": time_weight, "--knee": knee or None}
+    values = {
+        "--max-power-w": power_w,
+        "--max-step-s": deadline_s,
+        "--time-weight": time_weight,
+        "--knee": knee or None,
+    }
     given = [(option, float(value)) for option, value in values.items() if value is not None]
     if len(given) != 1:
         got = " and ".join(option for option, _ in given) or "no objective"
         raise BadInput("fedge predict choose", got, f"exactly one of {', '.join(values)}")
     aim = ChoiceAim(*given[0], confidence)
     if aim.is_limit and not (math.isfinite(aim.value) and aim.value > 0):
-        raise BadInput(aim.option, f"{aim.value:g}", f"{'watts' if aim.option == '--power-w' else 'seconds'}, above 0")
+        raise BadInput(
+            aim.option, f"{aim.value:g}", f"{'watts' if aim.option == '--max-power-w' else 'seconds'}, above 0"
+        )
     if aim.option == "--time-weight" and not 0.0 <= aim.value <= 1.0:
         raise BadInput(aim.option, f"{aim.value:g}", "a number from 0 (energy alone) to 1 (time alone)")
     if not 0.0 < confidence < 1.0:
@@ -168,13 +179,13 @@ def build_aim(
     return aim
 
 
-def choose_model_mode(path: Path, aim: ChoiceAim) -> ModelChoice:
+def choose_model_mode(model: Path | SavedModel, aim: ChoiceAim) -> ModelChoice:
     """Choose a mode with a saved model.
 
     Raises:
         BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
     """
-    saved = open_model(path)
+    saved = model if isinstance(model, SavedModel) else open_model(model)
     choice = choose_for_aim(saved.predictions, aim)
     return ModelChoice(
         saved.model.about,
@@ -194,10 +205,10 @@ def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> mode_objectives.
         BadInput: If a limit is implausible, see ``UNIT_SLIP_FACTOR``.
     """
     z = compute_margin_z(aim.confidence, "--confidence")
-    if aim.option == "--power-w":
+    if aim.option == "--max-power-w":
         _check_limit(aim, predicted=predictions.power_w, unit="W", verb="draw", smaller="milliwatts")
         return mode_objectives.find_fastest_within_power(predictions, aim.value, z)
-    if aim.option == "--deadline-s":
+    if aim.option == "--max-step-s":
         _check_limit(aim, predicted=predictions.step_s, unit="s", verb="take", smaller="milliseconds")
         return mode_objectives.find_least_energy_within_deadline(predictions, aim.value, z)
     if aim.option == "--time-weight":
@@ -257,14 +268,14 @@ class ModelFront:
     predictions: Predictions
 
 
-def build_model_front(path: Path, against: str) -> ModelFront:
+def build_model_front(model: Path | SavedModel, against: str) -> ModelFront:
     """Return the modes of a saved model that no other mode beats in both time and cost.
 
     Raises:
         BadInput: If the cost is unknown or the file is not a model.
     """
     cost = _parse_front_cost(against)
-    saved = open_model(path)
+    saved = model if isinstance(model, SavedModel) else open_model(model)
     front = build_mode_front(saved.predictions, cost, saved.maxn_row, saved.measured)
     return ModelFront(front, saved.summarize(), saved.predictions)
 

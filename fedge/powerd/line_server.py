@@ -58,11 +58,18 @@ class Connection:
     def is_overdue(self, now_s: float, limits: ConnectionLimits) -> bool:
         """Return whether this client's time limit has passed.
 
-        A request that waits to be answered waits for the client to read: the kernel takes a last reply whole, and only
-        then says that there is no more room.
+        A client that reads its replies is never closed for the time in which the server was busy with others.
         """
         waits = self.unsent or self.lines.has_line()
+        if waits and self.has_room():
+            return False
         return now_s - self.since_s > (limits.slow_s if waits else limits.idle_s)
+
+    def has_room(self) -> bool:
+        """Return whether the kernel would take a reply: it takes the last one whole, and no other until it is read."""
+        poll = select.poll()
+        poll.register(self.link, select.POLLOUT)
+        return bool(poll.poll(0))
 
 
 class LineServer:

@@ -7,14 +7,16 @@ import signal
 import socket
 import struct
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from fedge.powerd.machine import Machine
 
 FILE_LIMIT_S = 2.0
 """Seconds that one file may take. Default; the slowest control files take some milliseconds."""
+SLOW_LIMITS_S = {"/proc/sys/vm/drop_caches": 60.0}
+"""Limits of files whose writing is work: to drop gigabytes of cache takes seconds on a slow card."""
 HUNG_REST_S = 60.0
-"""Seconds for which a file that did not answer is left alone, so that the temperatures are still read in time."""
+"""Seconds for which a file that did not answer is not read again, so that the temperatures are still read in time."""
 LENGTH = struct.Struct("<I")
 
 
@@ -25,8 +27,15 @@ class FileChild(NamedTuple):
     link: socket.socket
 
 
-class NoAnswer(Exception):
-    """The child did not answer in time, or has ended."""
+class HungFile(NamedTuple):
+    """A file that did not answer: the child that was killed for it, and until when it is not read again."""
+
+    child: int
+    rests_until_s: float
+
+
+class Hang(Exception):
+    """The child did not answer in time."""
 
 
 class TimedMachine(Machine):
@@ -39,12 +48,13 @@ class TimedMachine(Machine):
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)
         self._child: Optional[FileChild] = None
-        self._left: List[int] = []
-        """Children that were killed and have not ended yet."""
-        self._rested_at_s: Dict[str, float] = {}
+        self._hung: Dict[str, HungFile] = {}
 
     def read(self, path: str) -> str:
         """Read as ``Machine.read``; raises ``OSError`` also if the file does not answer in time."""
+        hung = self._hung.get(path)
+        if hung is not None and time.monotonic() < hung.rests_until_s:
+            raise OSError(f"{path} did not answer in time; it is asked again within {HUNG_REST_S:g} s")
         return self._request("read", path)
 
     def write(self, path: str, text: str) -> None:
@@ -53,19 +63,26 @@ class TimedMachine(Machine):
 
     def _request(self, verb: str, *arguments: str) -> str:
         path = arguments[0]
-        if time.monotonic() < self._rested_at_s.get(path, 0.0):
-            raise OSError(
-                f"{path} did not answer within {FILE_LIMIT_S:g} s; it is asked again within {HUNG_REST_S:g} s"
-            )
-        self._left = [pid for pid in self._left if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        hung = self._hung.get(path)
+        if hung is not None and os.waitpid(hung.child, os.WNOHANG)[0] == 0:
+            # One child per file at most: there is room for few, and one that waits in a driver cannot be killed.
+            raise OSError(f"{path} has not answered since it was asked before")
+        self._hung.pop(path, None)
+        limit_s = SLOW_LIMITS_S.get(path, FILE_LIMIT_S)
         child = self._child = self._child or _start_child(Machine(self.root))
         try:
             _send(child.link, [verb, *arguments])
-            reply = _receive(child.link, FILE_LIMIT_S)
-        except (NoAnswer, OSError) as error:
+            reply = _receive(child.link, limit_s)
+        except Hang as error:
             self._end_child(child)
-            self._rested_at_s[path] = time.monotonic() + HUNG_REST_S
-            raise OSError(f"{path} did not answer within {FILE_LIMIT_S:g} s ({error})") from error
+            self._hung[path] = HungFile(child.pid, time.monotonic() + HUNG_REST_S)
+            raise OSError(f"{path} did not answer within {limit_s:g} s") from error
+        except OSError as error:
+            self._end_child(child)
+            os.waitpid(child.pid, 0)
+            raise OSError(
+                f"{path}: the process that reads and writes files ended; the next request starts one"
+            ) from error
         if "errno" in reply:
             raise OSError(reply["errno"], reply["error"], path)
         if "error" in reply:
@@ -75,7 +92,6 @@ class TimedMachine(Machine):
     def _end_child(self, child: FileChild) -> None:
         child.link.close()
         os.kill(child.pid, signal.SIGKILL)
-        self._left.append(child.pid)
         self._child = None
 
 
@@ -120,7 +136,7 @@ def _send(link: socket.socket, value: Any) -> None:
 
 
 def _receive(link: socket.socket, limit_s: Optional[float]) -> Any:
-    """Receive one value; raises ``NoAnswer`` if it is not there in time or the peer has ended."""
+    """Receive one value; raises ``Hang`` if it is not there in time, and ``OSError`` if the peer has ended."""
     ends_s = None if limit_s is None else time.monotonic() + limit_s
     (length,) = LENGTH.unpack(_receive_bytes(link, LENGTH.size, ends_s))
     return json.loads(_receive_bytes(link, length, ends_s).decode("ascii"))
@@ -131,9 +147,9 @@ def _receive_bytes(link: socket.socket, count: int, ends_s: Optional[float]) -> 
     while len(found) < count:
         left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
         if not select.select([link], [], [], left_s)[0]:
-            raise NoAnswer("the driver hangs")
+            raise Hang
         piece = link.recv(count - len(found))
         if not piece:
-            raise NoAnswer("the process that reads and writes files ended")
+            raise OSError("the peer has ended")
         found += piece
     return found

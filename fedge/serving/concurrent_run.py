@@ -29,7 +29,6 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 
 EXECUTIONS = {MANAGED: (MANAGED,), NATIVE: (NATIVE,), ALONE: (ALONE,), "both": (MANAGED, NATIVE)}
 DEVICES = ("auto", "cpu", "cuda")
-DEFAULT_S = 60.0
 MAX_BATCH = 1024
 """The worker's limit."""
 MAX_LATENCY_S = 1000.0
@@ -42,8 +41,7 @@ class ConcurrentRunOptions:
 
     Attributes:
         how: One of ``EXECUTIONS``.
-        minutes: Duration of each turn in minutes, or None.
-        seconds: Duration of each turn in seconds, or None; with neither ``DEFAULT_S``.
+        seconds: Duration of each turn in seconds.
         rate_hz: Mean number of requests per second.
         infer_batch: Requests inferred together; None to measure and choose.
         device: One of ``DEVICES``.
@@ -54,8 +52,7 @@ class ConcurrentRunOptions:
     train: str
     infer: str
     how: str
-    minutes: float | None
-    seconds: float | None
+    seconds: float
     rate_hz: float
     arrivals: str
     latency_s: float
@@ -65,13 +62,6 @@ class ConcurrentRunOptions:
     worker: str | None
     seed: int
     threads: int | None = None
-
-    @property
-    def duration_s(self) -> float:
-        """Duration of each turn in seconds."""
-        if self.seconds is not None:
-            return self.seconds
-        return DEFAULT_S if self.minutes is None else 60.0 * self.minutes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,9 +150,11 @@ def check_run_options(options: ConcurrentRunOptions) -> None:
     _check_names(options)
     _check_numbers(options)
     if options.worker is not None and NATIVE in EXECUTIONS[options.how]:
-        raise BadInput("--how", f"{options.how} with --worker", "managed or alone: native takes two workers of its own")
+        raise BadInput(
+            "--how", f"{options.how} with --worker-socket", "managed or alone: native takes two workers of its own"
+        )
     if options.worker is not None and options.threads is not None:
-        raise BadInput("--threads", f"{options.threads} with --worker", "nothing: that worker has its own")
+        raise BadInput("--threads", f"{options.threads} with --worker-socket", "nothing: that worker has its own")
     try:
         parse_arrivals(describe_arrivals(options.arrivals, options.rate_hz, options.seed))
     except BadField as error:
@@ -170,7 +162,7 @@ def check_run_options(options: ConcurrentRunOptions) -> None:
 
 
 def _check_names(options: ConcurrentRunOptions) -> None:
-    for option, name in (("--train", options.train), ("--infer", options.infer)):
+    for option, name in (("--train-task", options.train), ("--infer-task", options.infer)):
         if name in builtin_tasks.REFUSED:
             raise BadInput(option, repr(name), f"another one: {builtin_tasks.REFUSED[name]}")
         if name not in builtin_tasks.NETWORKS:
@@ -181,21 +173,18 @@ def _check_names(options: ConcurrentRunOptions) -> None:
 
 
 def _check_numbers(options: ConcurrentRunOptions) -> None:
-    for option, value in (("--rate-hz", options.rate_hz), ("--latency-s", options.latency_s)):
+    for option, value in (("--rate-hz", options.rate_hz), ("--max-latency-s", options.latency_s)):
         if not (math.isfinite(value) and value > 0.0):
             raise BadInput(option, f"{value:g}", "a number above 0")
     if options.rate_hz > MOST_HZ:
         raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"{MOST_HZ:g} at most")
     if options.latency_s > MAX_LATENCY_S:
-        raise BadInput("--latency-s", f"{options.latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
-    if options.minutes is not None and options.seconds is not None:
-        raise BadInput("--seconds", "--minutes as well", "one of the two")
-    for option, length in (("--minutes", options.minutes), ("--seconds", options.seconds)):
-        if length is not None and not math.isfinite(length):
-            raise BadInput(option, f"{length:g}", "a number above 0")
+        raise BadInput("--max-latency-s", f"{options.latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
+    if not math.isfinite(options.seconds):
+        raise BadInput("--seconds", f"{options.seconds:g}", "a number above 0")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
-    for option, size in (("--infer-batch", options.infer_batch), ("--train-batch", options.train_batch)):
+    for option, size in (("--infer-batch-size", options.infer_batch), ("--batch-size", options.train_batch)):
         if size is not None and size > MAX_BATCH:
             raise BadInput(option, str(size), f"{MAX_BATCH} at most")
 
@@ -263,11 +252,15 @@ def _no_batch_error(options: ConcurrentRunOptions, seconds: dict[int, float], st
     got = f"{options.latency_s:g} s at {options.rate_hz:g} requests/s, which no batch size holds here"
     if least_s is None:
         right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
-        larger = ", or a longer --latency-s for larger batches" if max(seconds) < max(batch_sizing.BATCH_SIZES) else ""
+        larger = (
+            ", or a longer --max-latency-s for larger batches" if max(seconds) < max(batch_sizing.BATCH_SIZES) else ""
+        )
         return BadInput("--rate-hz", got, right + larger)
     # Rounded up, so that the suggested budget suffices although times vary between starts.
-    right = f"{math.ceil(1e3 * least_s) / 1e3:g} s or more, or --infer-batch to try one that is not expected to hold"
-    return BadInput("--latency-s", got, right)
+    right = (
+        f"{math.ceil(1e3 * least_s) / 1e3:g} s or more, or --infer-batch-size to try one that is not expected to hold"
+    )
+    return BadInput("--max-latency-s", got, right)
 
 
 def _run_turn(
@@ -286,7 +279,7 @@ def _run_turn(
             outcomes[place:] = [outcome]
             show(outcome)
 
-        side_by_side.run_turn(pair, jobs, how, options.duration_s, tell=record)
+        side_by_side.run_turn(pair, jobs, how, options.seconds, tell=record)
 
 
 @contextlib.contextmanager
@@ -296,7 +289,7 @@ def _translate_worker_errors(options: ConcurrentRunOptions) -> Iterator[None]:
         yield
     except WorkerError as error:
         if error.kind == "unreachable" and options.worker is not None:
-            raise BadInput("--worker", options.worker, error.text) from error
+            raise BadInput("--worker-socket", options.worker, error.text) from error
         if error.kind == "bad-request" and "device" in error.text:
             got, _, right = error.text.partition("; ")
             raise BadInput("--device", got.rpartition("got ")[2], right) from error

@@ -113,9 +113,9 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
     Raises:
         BadInput: If the table or an option is invalid.
     """
-    policies = split_names("--policy", options.policies, "names of policies, separated by commas")
+    policies = split_names("--policies", options.policies, "names of policies, separated by commas")
     for name in policies:
-        check_policy(name, "--policy")
+        check_policy(name, "--policies")
     for ratio in options.ratios:
         if not (math.isfinite(ratio) and ratio >= 1.0):
             raise BadInput("--deadline-ratio", f"{ratio:g}", "a finite number of at least 1, e.g. 2")
@@ -142,7 +142,7 @@ def list_board_notes(table: ProfileTable, device: str | None) -> tuple[str, ...]
         device: The board that the user named, or None.
     """
     spec = find_board_spec(table.device)
-    origin = "named by --device" if device else "taken from the table's folder, --device names another"
+    origin = "named by --board" if device else "taken from the table's folder, --board names another"
     if spec is None:
         return (f"{table.device} ({origin}) is no board of the catalogue: its predictor's priors are not scaled to it",)
     knobs = {"core counts": spec.cores, "CPU clocks": spec.cpu_mhz, "GPU clocks": spec.gpu_mhz, "memory": spec.mem_mhz}

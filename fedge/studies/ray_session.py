@@ -17,6 +17,7 @@ from typing import Any
 
 from fedge.child_processes import THREAD_VARIABLES, set_environment
 from fedge.errors import BadInput, RunFailed
+from fedge.import_path import ROOT
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LISTENS_WITHIN_S = 5.0
@@ -147,7 +148,7 @@ def _start_private_ray(cpus: float) -> Iterator[None]:
         import ray
 
         # Folders that a killed task leaves are deleted with the others. Modules are found as in this process.
-        paths = {"TMPDIR": str(temp), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        paths = {"TMPDIR": str(temp), "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), *sys.path)))}
         try:
             node = _start_node(math.ceil(cpus), temp / "r")
         except Exception as error:  # Ray raises the bare class when a part of it does not start in time

@@ -7,17 +7,20 @@ import hashlib
 import importlib.util
 import os
 import pickle
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import fedge
+from fedge import phases
 from fedge.child_processes import count_cores
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.phases import begin_phase
 from fedge.studies.ray_session import open_ray, uses_cluster
 
 J = TypeVar("J")
@@ -30,6 +33,7 @@ USER_FOLDER = "configs"
 """Folder of experiments, which users edit and tasks do not read."""
 JOINS_WITHIN_S = 60.0
 """Default limit for a machine that is large enough to join a cluster that is just being started, in seconds."""
+NOTES_EVERY_S = 1.0
 QUEUED_PER_CORE = 2
 """Tasks per core of a cluster that are submitted at a time: one runs, one waits for the core."""
 
@@ -108,8 +112,11 @@ def run_tasks(
     workers = _count_workers(options, len(jobs))
     if workers == 1 and not uses_cluster(os.environ):
         for place, job in enumerate(jobs):
-            yield _run_here(run, place, job)
+            with phases.open_task(f"{place} of {len(jobs)} done, now {job}"):
+                outcome = _run_here(run, place, job)
+            yield outcome
     elif jobs:
+        begin_phase("starting Ray", announce=True)
         with open_ray(workers * options.cpus):
             yield from _run_on_ray(run, jobs, options, workers)
 
@@ -126,7 +133,9 @@ def open_pool(options: TaskOptions, count: int) -> Iterator[None]:
 
 
 def _count_workers(options: TaskOptions, jobs: int) -> int:
-    """Return the number of tasks at a time on this machine."""
+    """Return the number of tasks at a time on this machine: one without Ray, unless more are asked for."""
+    if options.workers is None and importlib.util.find_spec("ray") is None:
+        return 1
     return max(1, min(options.workers or int(count_cores() / options.cpus), jobs))
 
 
@@ -152,17 +161,35 @@ def _run_on_ray(
     shared, own = ray.put(pickle.dumps(run)), describe_package()
     waiting = deque(enumerate(jobs))
     running: dict[Any, int] = {}
+    with tempfile.TemporaryDirectory(prefix="fedge-tasks-") as notes:
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    place, job = waiting.popleft()
+                    note, arguments = str(Path(notes, str(place))), (pickle.dumps(job), own)
+                    running[task.options(name=str(job), **wanted).remote([shared], *arguments, note)] = place
+                ended, _ = ray.wait(list(running), timeout=NOTES_EVERY_S)
+                _show_phases(jobs, running, len(jobs) - len(waiting) - len(running), Path(notes))
+                for reference in ended:
+                    yield _read_outcome(running.pop(reference), reference, own)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+
+def _show_phases(jobs: Sequence[object], running: Mapping[Any, int], done: int, notes: Path) -> None:
+    """Show how many tasks are done, and the phase that a running one has noted; on a cluster, others' are not seen."""
+    texts = {place: _read_note(notes / str(place)) for place in running.values()}
+    place = next((place for place, text in texts.items() if text), min(texts, default=None))
+    now = "" if place is None else f", now {jobs[place]}{texts[place]}"
+    begin_phase(f"{done} of {len(jobs)} done{now}")
+
+
+def _read_note(path: Path) -> str:
     try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                place, job = waiting.popleft()
-                running[task.options(name=str(job), **wanted).remote([shared], pickle.dumps(job), own)] = place
-            ended, _ = ray.wait(list(running))
-            for reference in ended:
-                yield _read_outcome(running.pop(reference), reference, own)
-    finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def _check_resources(options: TaskOptions) -> None:
@@ -199,14 +226,14 @@ def _read_outcome(place: int, reference: Any, own: str) -> TaskOutcome[Any]:
     return TaskOutcome(place, error=FedgeError(value)) if kind == "error" else TaskOutcome(place, value)
 
 
-def _make_remote_function() -> Callable[[list[Any], bytes, str], tuple[str, Any]]:
+def _make_remote_function() -> Callable[[list[Any], bytes, str, str], tuple[str, Any]]:
     """Return the function of a task, which Ray sends by value: it must run where another fedge is installed, or none.
 
     It returns a kind and a value: ``result``, ``error`` with the text of a FedgeError, which could not be unpickled, or
     ``package`` with the version of another fedge and its machine.
     """
 
-    def run_task(shared: list[Any], job: bytes, own: str) -> tuple[str, Any]:
+    def run_task(shared: list[Any], job: bytes, own: str, note: str) -> tuple[str, Any]:
         import importlib
         import platform
 
@@ -220,7 +247,7 @@ def _make_remote_function() -> Callable[[list[Any], bytes, str], tuple[str, Any]
         else:
             found = task_pool.describe_package()
             if found == own:
-                outcome: tuple[str, Any] = task_pool.run_pickled(shared[0], job)
+                outcome: tuple[str, Any] = task_pool.run_pickled(shared[0], job, note)
                 return outcome
         return "package", f"{found} on {platform.node()}"
 
@@ -245,19 +272,28 @@ _run: tuple[str, Callable[[Any], Any]] | None = None
 """In a worker process: the newest function that it received, by the identity of its object in Ray."""
 
 
-def run_pickled(shared: Any, job: bytes) -> tuple[str, Any]:
+def run_pickled(shared: Any, job: bytes, note: str) -> tuple[str, Any]:
     """Run a task in a worker process; see ``_make_remote_function``.
 
     Args:
         shared: Ray's reference to the pickled function.
         job: The pickled job.
+        note: File to which the task writes its phases, for the process that waits, if that is on the same machine.
     """
     import ray
 
     global _run  # noqa: PLW0603 - the one thing that a worker process keeps between its tasks
     if _run is None or _run[0] != shared.hex():
         _run = shared.hex(), pickle.loads(ray.get(shared))  # noqa: S301 - from the process that started this one
+
+    def write_note(name: str, *, announce: bool) -> None:
+        with suppress(OSError):
+            Path(note).write_text(f": {name}", encoding="utf-8")
+
+    phases.add_listener(write_note)
     try:
         return "result", _run[1](pickle.loads(job))  # noqa: S301
     except FedgeError as error:
         return "error", str(error)
+    finally:
+        phases.remove_listener(write_note)

@@ -223,6 +223,9 @@ RECORDED = "recorded"
 NOT_REPRODUCIBLE = "not-reproducible"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
 
+WAITING = "waiting"
+"""Kind of the event that a run has not begun yet, because other runs hold its boards."""
+
 LEFT_OUT = "left-out"
 """Kind of the event that a board is not asked again, since nothing fits into its memory."""
 

@@ -9,7 +9,7 @@ from fedge.worker import MAGIC, PREFIX, PROTOCOL
 
 CHECK_EVERY_S = 30.0
 """Seconds between two questions. Default; more often would wake an idle board for nothing."""
-DEAF_S = 300.0
+SILENCE_LIMIT_S = 300.0
 """Seconds without an answer after which the trainer is killed. Default; importing torch from a slow card, during which
 no thread of the trainer answers, takes up to a minute.
 """
@@ -33,7 +33,10 @@ class AnswerCheck:
         elif not self._waiting and now_s - self._since_s >= CHECK_EVERY_S:
             self._waiting, self._since_s = True, now_s
         if self._waiting and self._link is None:
-            self._link = _ask_status(self._path)
+            try:
+                self._link = _ask_status(self._path)
+            except OSError:  # the socket is gone, which no other trainer would mend
+                self._waiting, self._since_s = False, now_s
         return now_s - self._since_s if self._waiting else 0.0
 
     def close(self) -> None:
@@ -45,16 +48,22 @@ class AnswerCheck:
 
 
 def _ask_status(path: str) -> Optional[socket.socket]:
-    """Ask for the status and return the connection; None if no more connections can wait at the socket."""
+    """Ask for the status and return the connection; None if no more connections can wait at the socket.
+
+    Raises:
+        OSError: There is no such socket.
+    """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.setblocking(False)
     text = json.dumps({"v": PROTOCOL, "verb": "status"}).encode("ascii")
     try:
         link.connect(path)
         link.send(PREFIX.pack(MAGIC, len(text), 0) + text)
-    except OSError:
+    except OSError as error:
         link.close()
-        return None
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
     return link
 
 

@@ -12,6 +12,7 @@ References:
 import contextlib
 import importlib
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
 
@@ -78,6 +79,19 @@ def causal_lm(
     Raises:
         BadTask: A package is missing, or there is no such model or layer.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, about what peft calls of it
+        net = _build_language_model(model, rank, alpha=alpha, dropout=dropout, targets=targets, download=download)
+    if freeze_a:
+        for name, weight in net.named_parameters():
+            if ".lora_A." in name:
+                weight.requires_grad_(False)
+    return TokenScores(net)
+
+
+def _build_language_model(
+    model: Model, rank: int, *, alpha: float, dropout: float, targets: Union[str, Sequence[str]], download: bool
+) -> nn.Module:
     transformers = require_package("transformers")
     try:
         if isinstance(model, str):
@@ -86,18 +100,12 @@ def causal_lm(
             net = transformers.AutoModelForCausalLM.from_pretrained(place, **options)
         else:
             net = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**model))
-        if rank > 0:
-            net = _add_adapters(net, rank, alpha=alpha, dropout=dropout, targets=targets)
+        return _add_adapters(net, rank, alpha=alpha, dropout=dropout, targets=targets) if rank > 0 else net
     except BadTask:
         raise
     except Exception as error:  # the libraries can raise anything for a folder or configuration of another form
         right = "a folder or name of a causal language model, or a configuration with its model_type"
         raise BadTask("causal_lm", f"{model!r} ({one_line(error)})", right) from error
-    if freeze_a:
-        for name, weight in net.named_parameters():
-            if ".lora_A." in name:
-                weight.requires_grad_(False)
-    return TokenScores(net)
 
 
 def _find_model(where: str, model: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import LAST_EXIT
-from fedge.worker.answer_check import DEAF_S, AnswerCheck
+from fedge.worker.answer_check import SILENCE_LIMIT_S, AnswerCheck
 from fedge.worker.exit_causes import (
     YOUNG_S,
     ExitCause,
@@ -330,7 +330,7 @@ def _find_fault(stopped_ticks: int, silence_s: float) -> str:
     """Return why a living trainer is to be replaced; empty if it is not."""
     if stopped_ticks > STOPPED_TICKS:
         return f"was stopped (SIGSTOP) for {STOPPED_TICKS * STOPPED_TICK_S:.0f} s"
-    return f"answered nobody for {silence_s:.0f} s" if silence_s > DEAF_S else ""
+    return f"answered nobody for {silence_s:.0f} s" if silence_s > SILENCE_LIMIT_S else ""
 
 
 def _poll_state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:

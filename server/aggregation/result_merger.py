@@ -102,10 +102,15 @@ def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None
 
 
 def describe_failures(errors: Mapping[str, str]) -> str:
-    """List why clients failed, by name; the first ``MAX_NAMED_BOARDS`` of them."""
-    reasons = [error if error.startswith(f"{board} ") else f"{board}: {error}" for board, error in errors.items()]
-    more = [f"and {len(reasons) - MAX_NAMED_BOARDS} more"] if len(reasons) > MAX_NAMED_BOARDS else []
-    return "; ".join((*reasons[:MAX_NAMED_BOARDS], *more))
+    """List why clients failed, each reason once; the first ``MAX_NAMED_BOARDS`` clients are named."""
+    boards: dict[str, list[str]] = {}
+    for board, error in list(errors.items())[:MAX_NAMED_BOARDS]:
+        boards.setdefault(error, []).append(board)
+    reasons = [
+        error if error.startswith(f"{names[0]} ") else f"{', '.join(names)}: {error}" for error, names in boards.items()
+    ]
+    more = [f"and {len(errors) - MAX_NAMED_BOARDS} more"] if len(errors) > MAX_NAMED_BOARDS else []
+    return "; ".join((*reasons, *more))
 
 
 def _collect_late_results(

@@ -92,7 +92,7 @@ def merge_last_sample(board: str, ledger: BoardLedger) -> BoardProgress:
 
 def restrict_to_run(progress: BoardProgress, folder: Path | None) -> BoardProgress:
     """Reset round and steps of a progress report that belongs to another run than that of ``folder``."""
-    if not progress.run or folder is None or f" ({folder.name}, " in progress.run:
+    if not progress.run or folder is None or f" ({folder.resolve()}, " in progress.run:
         return progress
     return replace(progress, round=0, steps=0, steps_done=0)
 

@@ -185,10 +185,10 @@ def bind_socket(host: str, port: int | None, default: int) -> socket.socket:
         try:
             return _open_socket(host, number)
         except socket.gaierror as error:
-            raise BadInput("--host", repr(host), "an address or name of this machine") from error
+            raise BadInput("--listen", repr(host), "an address or name of this machine") from error
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise BadInput("--host", repr(host), "an address or name of this machine") from error
+                raise BadInput("--listen", repr(host), "an address or name of this machine") from error
             if error.errno not in {errno.EADDRINUSE, errno.EACCES} or number == tried[-1]:
                 right = "a port that is free and that you may use (1024 and above)"
                 raise BadInput("--port", f"{number} ({error.strerror})", right) from error
@@ -253,12 +253,17 @@ def _config(app: Any, http: type[asyncio.Protocol] | Literal["auto"] = LimitedCo
     )
 
 
-def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any, socket.socket] | None = None) -> None:
+def serve(
+    app: Any,
+    listening: socket.socket,
+    end_streams: Callable[[], None],
+    beside: tuple[Any, socket.socket] | None = None,
+) -> None:
     """Serve ``app``, and ``beside`` (another application with its own socket), until SIGINT or SIGTERM.
 
-    The streams of the feed are ended first.
+    ``end_streams`` is called first, from the signal's handler.
     """
-    page = _SignalledServer(_config(app), feed.close)
+    page = _SignalledServer(_config(app), end_streams)
     try:
         asyncio.run(_serve_both(page, listening, beside))
     except KeyboardInterrupt:

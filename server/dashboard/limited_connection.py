@@ -35,25 +35,25 @@ class LimitedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._renew_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._renew_deadline()
+
+    def _is_one_too_many(self) -> bool:
+        address = self.client[0] if self.client else ""
+        own = sum(one.client is not None and one.client[0] == address for one in self.connections)
+        local = address in ("", "127.0.0.1", "::1")
+        return len(self.connections) > MAX_CONNECTIONS or (not local and own > MAX_PER_ADDRESS)
+
+    def _renew_deadline(self) -> None:
+        """Let no deadline run while a whole request is answered, and one otherwise."""
         cycle = cast("Any", self.cycle)  # None before the first request
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
             self._clear_deadline()
         elif self._deadline is None:
             self._set_deadline()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._deadline is None:
-            self._set_deadline()
-
-    def _is_one_too_many(self) -> bool:
-        address = self.client[0] if self.client else ""
-        own = sum(other.client is not None and other.client[0] == address for other in self._list_others())
-        local = address in ("", "127.0.0.1", "::1")
-        return len(self.connections) > MAX_CONNECTIONS or (not local and own > MAX_PER_ADDRESS)
-
-    def _list_others(self) -> list[H11Protocol]:
-        return [other for other in self.connections if isinstance(other, H11Protocol)]
 
     def _set_deadline(self) -> None:
         self._deadline = self.loop.call_later(REQUEST_LIMIT_S, self.transport.abort)

@@ -40,11 +40,13 @@ class AccessGuard:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("cache-control", "no-store")
+                for name, value in {**HEADERS, "cache-control": "no-store"}.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope), scope["path"])
+        # The path below the application's own mount: what precedes it names a run (run_pages).
+        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        refusal = self._refusal(Headers(scope=scope), path)
         await (refusal or self._app)(scope, receive, with_headers)
 
     def _refusal(self, headers: Headers, path: str) -> Response | None:
@@ -66,11 +68,7 @@ def _problem(status: int, text: str, headers: dict[str, str] | None = None) -> R
 
 def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition | None = None) -> FastAPI:
     """Build the application; it has ``/metrics`` if there is an ``exposition`` to render it."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(AccessGuard, access=access)
-    app.get("/")(_index)
-    app.mount("/static", _RevalidatedFiles(directory=STATIC), name="static")
-    app.get("/api/login")(_build_login_handler(access))
+    app = build_guarded_app("index.html", access)
     _add_figures(app, feed)
     if exposition is not None:
 
@@ -81,8 +79,18 @@ def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition |
     return app
 
 
-async def _index() -> Response:
-    return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+def build_guarded_app(page: str, access: Access) -> FastAPI:
+    """Build an application with a page, its static files and the login, for those who have access."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(AccessGuard, access=access)
+
+    async def index() -> Response:
+        return FileResponse(STATIC / page, headers={"cache-control": "no-cache"})
+
+    app.get("/")(index)
+    app.mount("/static", _RevalidatedFiles(directory=STATIC), name="static")
+    app.get("/api/login")(_build_login_handler(access))
+    return app
 
 
 class _RevalidatedFiles(StaticFiles):

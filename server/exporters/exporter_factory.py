@@ -12,6 +12,7 @@ from typing import Any, cast
 from fedge import registry
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExporterSpec
+from fedge.extras import build_install_command
 from server.exporters import EXPORTERS, PACKAGES, Exporter
 
 FIXED_ARGUMENTS = 2
@@ -28,7 +29,7 @@ def check_exporter(spec: ExporterSpec, where: str) -> None:
     if spec.name in PACKAGES:
         module, extra = PACKAGES[spec.name]
         if importlib.util.find_spec(module) is None:
-            right = f"it needs a package that is not installed: pip install 'fedge[{extra}]'"
+            right = f"it needs a package that is not installed: {build_install_command(extra)}"
             raise BadInput(f"{where}.name", repr(spec.name), right)
     _check_options(exporter, spec, where)
     check_options = getattr(exporter, "check_options", None)

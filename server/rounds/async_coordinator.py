@@ -15,6 +15,7 @@ from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
+from fedge.phases import begin_phase
 from fedge.protocols import LearningTask, Selector
 from fedge.telemetry.settlement import fleet_row
 from fedge.telemetry.store_records import EventRow
@@ -32,7 +33,7 @@ from server.state import checkpoint
 from server.state.async_state import AsyncRunState, restore_async_state
 from server.state.checkpoint import PendingResult, RunState
 from server.state.fleet_availability import FleetAvailability
-from server.transport.client_port import ClientPort, IncomingReply
+from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, IncomingReply, OverdueReplies
 
 RETRY_DELAY_S = 60.0
 """Seconds for which a failed client gets no task if it never sent a Pareto front; otherwise it pauses for as long as
@@ -57,6 +58,7 @@ class AsyncCoordinator:
         selector: Chooses the clients of the next tasks among those that are free and available.
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every new model.
+        overdue: Waits at the start for boards that other runs hold.
         knowledge: What the clients recall of earlier runs.
     """
 
@@ -69,6 +71,7 @@ class AsyncCoordinator:
     availability: FleetAvailability
     checkpoints: Path | None = None
     on_round: Callable[[int], None] = lambda _: None
+    overdue: OverdueReplies = NO_OVERDUE_REPLIES
     knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def run(self, checkpointed: RunState | None = None) -> RunState:
@@ -79,10 +82,13 @@ class AsyncCoordinator:
         """
         aggregator = Aggregator(self.strategy, self.experiment.seed, self.task.buffers)
         if checkpointed is None:
-            checkpointed = start_run(self._requests, self.task, self.tables, self.availability.names)
+            checkpointed = start_run(
+                self._requests, self.task, self.tables, self.availability.names, overdue=self.overdue
+            )
         aggregator.restore_state(checkpointed.memory)
         state = restore_async_state(self.availability, checkpointed)
         while state.version < self.experiment.rounds:
+            begin_phase(f"model {state.version + 1} of {self.experiment.rounds}")
             if state.next_end_s > state.clock_s and self._dispatch(state, aggregator):
                 continue
             self._advance(state)

@@ -14,6 +14,7 @@ from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
+from fedge.phases import begin_phase
 from fedge.protocols import LearningTask
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
@@ -125,9 +126,10 @@ class Coordinator:
         aggregator = Aggregator(build_strategy(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         availability = build_availability(self.experiment)
         if state is None:
-            state = start_run(self._requests, self.task, self.tables, availability.names)
+            state = start_run(self._requests, self.task, self.tables, availability.names, overdue=self.overdue)
         aggregator.restore_state(state.memory)
         while state.round < self.experiment.rounds:
+            begin_phase(f"round {state.round + 1} of {self.experiment.rounds}")
             record = self._run_round(state, availability, aggregator)
             if record is None:
                 break

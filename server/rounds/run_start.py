@@ -9,11 +9,16 @@ from fedge.errors import RunFailed
 from fedge.experiment import choose_training_device
 from fedge.protocols import LearningTask
 from fedge.telemetry.store import Row
-from fedge.telemetry.store_records import NOT_REPRODUCIBLE, RECORDED, EventRow
+from fedge.telemetry.store_records import NOT_REPRODUCIBLE, RECORDED, WAITING, EventRow
 from server.aggregation.result_merger import describe_failures
 from server.rounds.client_requests import FleetRequests
 from server.state.checkpoint import ClientHistory, FleetState, RunState
+from server.transport.client_port import NO_OVERDUE_REPLIES, OverdueReplies
 
+MAX_START_WAIT_S = 300.0
+"""Longest wait for boards that other runs hold. A default: it outlasts the claims of a run that has just died."""
+MIN_START_WAIT_S = 1.0
+"""Shortest wait before such boards are asked again."""
 TRAINED_ON_CUDA = "the clients train on CUDA: losses, accuracies and model are not the same bits in another run"
 NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
 
@@ -24,8 +29,17 @@ class RowSink(Protocol):
     def append(self, rows: Iterable[Row]) -> None: ...
 
 
-def start_run(requests: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
+def start_run(
+    requests: FleetRequests,
+    task: LearningTask,
+    tables: RowSink,
+    names: Sequence[str],
+    *,
+    overdue: OverdueReplies = NO_OVERDUE_REPLIES,
+) -> RunState:
     """Build the state of a run before its first round; a client that fails is stored as an event.
+
+    While other runs hold the clients, so that none is ready, it waits for the first that becomes free.
 
     Raises:
         RunFailed: All clients fail.
@@ -33,8 +47,20 @@ def start_run(requests: FleetRequests, task: LearningTask, tables: RowSink, name
     if choose_training_device(requests.experiment) != "cpu":
         tables.append([EventRow(0.0, round=0, board=None, kind=NOT_REPRODUCIBLE, message=TRAINED_ON_CUDA)])
     arrays = task.initial_arrays(requests.experiment.seed)
-    answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
-    failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}
+    left_s = MAX_START_WAIT_S
+    while True:
+        answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
+        failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}
+        held_s = max((answers[name].held_s or 0.0 for name in failed), default=0.0)
+        if len(failed) < len(names) or not held_s or left_s <= 0:
+            break
+        wait_s = min(max(held_s, MIN_START_WAIT_S), left_s)
+        holders = dict.fromkeys(answer.held_by for answer in answers.values() if answer.held_s)
+        runs = ", ".join(f'"{run}"' for run in holders)
+        message = f"no board is free: they work for run {runs}; waiting for at most {left_s:.0f} s"
+        tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=message)])
+        overdue.wait(wait_s)
+        left_s -= wait_s
     tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
     if len(failed) == len(names):
         raise RunFailed(f"no board is ready: {describe_failures(failed)}")

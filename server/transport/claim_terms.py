@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.transport.client_port import OutgoingRequest
@@ -38,10 +39,12 @@ class ClaimTerms:
 
     Attributes:
         run: Name of the run, the same after it is resumed.
+        is_over: Returns True if the run with a name is known to be over, so that its boards may be taken over.
     """
 
     run: str
     timeout_s: float = 600.0
+    is_over: Callable[[str], bool] = lambda _run: False
     _began_s: float | None = None
     _round_s: float | None = None
 
@@ -52,7 +55,9 @@ class ClaimTerms:
         self._began_s = now_s
 
     def add_to_request(self, question: OutgoingRequest) -> OutgoingRequest:
-        """Return the request with the name of the run and the length of the claim."""
+        """Return the request with the name of the run and the length of the claim; one in another run's name stays."""
+        if question.ask.run:
+            return question
         goal = question.ask.goal
         claim_s = claim_duration_s(self._round_s, None if goal is None else goal.deadline_s, self.timeout_s)
         return dataclasses.replace(question, ask=dataclasses.replace(question.ask, run=self.run, claim_s=claim_s))

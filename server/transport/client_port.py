@@ -72,7 +72,9 @@ class OverdueReplies(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a client is free if all connected ones are busy, at most ``timeout_s`` of wall time."""
+        """Wait until a client is free if all connected ones are busy or claimed by another run, at most ``timeout_s``
+        of wall time.
+        """
         ...
 
 

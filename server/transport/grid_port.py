@@ -135,6 +135,7 @@ class GridPort:
         self._pull_overdue()
         self._wait_for_nodes()
         self._identify_nodes()
+        self._take_over()
         if self._claiming is not None and any(question.ask.kind == "train" for question in questions.values()):
             self._claiming.begin_round(self._clock.now_s())
         replies = {
@@ -157,10 +158,11 @@ class GridPort:
         started_s = self._clock.now_s()
         self._refresh_nodes()
         self._pull_overdue()
-        while self.busy_boards() and not self._has_free_board() and self._clock.now_s() - started_s < timeout_s:
+        while self._only_waits() and self._clock.now_s() - started_s < timeout_s:
             self._clock.sleep_s(POLL_S)
             self._refresh_nodes()
             self._pull_overdue()
+            self._take_over()
 
     def release_boards(self) -> None:
         """Tell the claimed boards that the run is over; never raises, since the run has ended anyway."""
@@ -180,17 +182,35 @@ class GridPort:
     def _refresh_nodes(self) -> None:
         self._roll.up = {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
-    def _has_free_board(self) -> bool:
-        """Return True if a connected board is free and not claimed by another run."""
+    def _only_waits(self) -> bool:
+        """Return True if boards are connected and each is busy or claimed by another run."""
         busy = self.busy_boards()
-        return any(board not in busy for board in self._roll.list_available(self._clock.now_s()))
+        if all(board in busy for board in self._roll.list_available(self._clock.now_s())):
+            return bool(busy) or bool(self._roll.list_foreign_claims(self._clock.now_s()))
+        return False
+
+    def _take_over(self) -> None:
+        """Release boards in the name of their run where that is over: a run that was killed could not do so itself."""
+        if self._claiming is None:
+            return
+        claims, seats = self._roll.list_foreign_claims(self._clock.now_s()), self._roll.list_addresses()
+        over = {board: run for board, run in claims.items() if self._claiming.is_over(run)}
+        for board, run in over.items():
+            logger.warning("%s worked for run %s, which is over: taken over", board, run)
+            self._roll.forget_foreign_claim(board)
+        self._exchange(
+            {seats[board].node: OutgoingRequest(RequestMessage("bye", run=run)) for board, run in over.items()},
+            BYE_WITHIN_S,
+        )
 
     def _reply_without_asking(self, board: str, ask: RequestMessage) -> IncomingReply | None:
         """Return an error reply for a board that cannot be asked; None if it can."""
-        absence = self._roll.explain_absence(board, ask.round, self._clock.now_s())
+        absence = self._roll.explain_absence(board, ask.round)
         if absence is not None:
-            error = absence if self._roll.find_address(board) else self._add_advice(board, absence)
-            return IncomingReply(ReplyMessage(board, error=error))
+            return IncomingReply(ReplyMessage(board, error=self._add_advice(board, absence)))
+        held = self._roll.find_foreign_claim(board, self._clock.now_s())
+        if held is not None:
+            return IncomingReply(held)
         busy = self.busy_boards()
         return (
             IncomingReply(ReplyMessage(board, error=f"still at work on round {busy[board]}")) if board in busy else None

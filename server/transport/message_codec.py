@@ -24,7 +24,7 @@ _ERROR_TEXTS = {
 """What Flower's NODE_UNAVAILABLE and CLIENT_APP_CRASHED mean for a user."""
 _LOST_PROCESS = re.compile(
     r"<class 'ray\.exceptions\.(Actor\w*Error|RayActorError|WorkerCrashedError|NodeDiedError|OutOfMemoryError"
-    r"|Object\w*Error|OwnerDiedError|RaySystemError)'>"
+    r"|OwnerDiedError)'>"
 )
 """Reasons of Ray's own in Flower's simulation, which never replaces an actor that has ended: every later message that
 the actor would get fails as well. Errors of a ClientApp have other types.

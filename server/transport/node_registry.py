@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -43,10 +44,10 @@ class _Pause:
 
 @dataclass(frozen=True, slots=True)
 class _ForeignClaim:
-    """Another run's claim on a board: the wall time until which the board is not asked, and the board's own message."""
+    """Another run's claim on a board: the wall time until which the board is not asked, and the board's own answer."""
 
     until_s: float
-    error: str
+    answer: ReplyMessage
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +84,7 @@ class NodeRegistry:
 
     def list_available(self, now_s: float) -> tuple[str, ...]:
         """Return the boards that are connected and not claimed by another run."""
-        return tuple(board for board in self.list_addresses() if self._find_claim_error(board, now_s) is None)
+        return tuple(board for board in self.list_addresses() if self.find_foreign_claim(board, now_s) is None)
 
     def board_at(self, node: int) -> str:
         """Return the board at a node, or a placeholder with the node's number before it has identified itself."""
@@ -95,22 +96,36 @@ class NodeRegistry:
         silent = {node for node, pause in self._silent.items() if now_s < pause.until_s}
         return [node for node in self.up if node not in known | silent]
 
-    def explain_absence(self, board: str, round_: int, now_s: float) -> str | None:
-        """Return why a board cannot be asked in round ``round_``, or None if it can."""
+    def explain_absence(self, board: str, round_: int) -> str | None:
+        """Return why a board is not connected in round ``round_``, or None if it is."""
         if self.find_address(board) is None:
             if board not in self._node_of:
                 return "never connected"
             since = self._gone.setdefault(board, round_)
             return f"connection lost since {f'round {since}' if since else 'before the first round'}"
         self._gone.pop(board, None)
-        return self._find_claim_error(board, now_s)
+        return None
 
     def record_foreign_claim(self, answer: ReplyMessage, now_s: float) -> None:
         """Record that another run holds a board, if the reply says so."""
         if answer.held_s is not None:
-            self._held[answer.board] = _ForeignClaim(
-                now_s + min(answer.held_s, MAX_FOREIGN_CLAIM_S), answer.error or "held by another run"
-            )
+            self._held[answer.board] = _ForeignClaim(now_s + min(answer.held_s, MAX_FOREIGN_CLAIM_S), answer)
+
+    def find_foreign_claim(self, board: str, now_s: float) -> ReplyMessage | None:
+        """Return the answer of a board that another run holds, with the seconds that are left, or None."""
+        held = self._held.get(board)
+        if held is None or now_s >= held.until_s:
+            return None
+        return dataclasses.replace(held.answer, held_s=held.until_s - now_s)
+
+    def list_foreign_claims(self, now_s: float) -> dict[str, str]:
+        """Return the run that holds each connected board which another run holds."""
+        found = {board: self.find_foreign_claim(board, now_s) for board in self.list_addresses()}
+        return {board: answer.held_by for board, answer in found.items() if answer is not None}
+
+    def forget_foreign_claim(self, board: str) -> None:
+        """Let the board be asked again."""
+        self._held.pop(board, None)
 
     def record_hellos(self, asked: Collection[int], answers: Mapping[int, ReplyMessage], now_s: float) -> None:
         """Record the replies of nodes that were asked for their board name.
@@ -130,11 +145,6 @@ class NodeRegistry:
             if answer.board in self.boards:
                 name = answer.board
                 logger.warning("a second node says that it is %s: left alone; give every board its own name", name)
-
-    def _find_claim_error(self, board: str, now_s: float) -> str | None:
-        """Return the message of another run's claim on a board, or None."""
-        held = self._held.get(board)
-        return held.error if held is not None and now_s < held.until_s else None
 
     def _pause_nodes(self, nodes: Collection[int], now_s: float) -> None:
         """Pause nodes that did not identify themselves, each twice as long as the last time."""

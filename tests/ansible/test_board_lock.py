@@ -30,7 +30,7 @@ for one in importlib.metadata.distributions():
 @cache
 def _pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    pins = [line.partition("==") for line in lines if line and not line.startswith("#")]
+    pins = [line.removesuffix(" \\").partition("==") for line in lines if line[:1].isalpha()]
     return {re.sub(r"[-_.]+", "-", package).lower(): version for package, _, version in pins}
 
 

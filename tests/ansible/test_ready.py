@@ -443,7 +443,15 @@ def test_messages_of_a_real_fleet_go_through_forked_processes_each_with_the_code
 
 
 def _run_fedge(experiment: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command: Sequence[str] = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(out)]
+    command: Sequence[str] = [
+        sys.executable,
+        "-m",
+        "experiments.cli.main",
+        "run",
+        str(experiment),
+        "--folder",
+        str(out),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 

@@ -35,7 +35,7 @@ OPEN = "!document.getElementById('panel').hidden && document.getElementById('pan
 @contextmanager
 def served(*arguments: str) -> Iterator[str]:
     """``fedge board`` in a process of its own; gives its address."""
-    command = [sys.executable, "-m", "experiments.cli.main", "board", *arguments]
+    command = [sys.executable, "-m", "experiments.cli.main", "--quiet", "board", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -303,7 +303,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
             "experiments.cli.main",
             "run",
             str(tmp_path / "exp.yaml"),
-            "--out",
+            "--folder",
             str(folder),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +47,10 @@ class Outcome(NamedTuple):
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    """Run ``fedge`` in this process; its exit code."""
+    """Run ``fedge`` in this process, without signs of life, which a slow machine would mix with its messages; its exit
+    code.
+    """
+    monkeypatch.setattr(main, "show_signs_of_life", lambda _: nullcontext())
     monkeypatch.setattr(sys, "argv", ["fedge", *map(str, arguments)])
     try:
         main.main()

@@ -29,8 +29,10 @@ class Fleet:
 
 
 @contextmanager
-def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subprocess") -> Iterator[Fleet]:
-    """One board of each kind, called board-1, board-2 ..., with a SuperNode each.
+def loopback_fleet(
+    kinds: Sequence[str], folder: Path, isolation: str = "subprocess", names: Sequence[str] = ()
+) -> Iterator[Fleet]:
+    """One board of each kind, called board-1, board-2 ... or by ``names``, with a SuperNode each.
 
     With the isolation "process" their runners of ClientApps are the caller's, as on real boards.
     """
@@ -41,7 +43,7 @@ def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subproc
         stack.enter_context(flower(link, folder / "superlink", "Uvicorn running on"))
         desks, nodes, runtimes = {}, {}, {}
         for i, kind in enumerate(kinds, start=1):
-            name = f"board-{i}"
+            name = names[i - 1] if names else f"board-{i}"
             place = folder / name
             place.mkdir()
             desks[name] = stack.enter_context(desk(kind, place, board=name))

@@ -40,8 +40,9 @@ class Up:
 class TimedGrid:
     """Nodes 11, 12, ... are the boards named; a training takes ``work_s`` of its board, any other message nothing.
 
-    ``holders`` are boards that another run holds, and for how long; Flower itself answers for nodes that are ``lost``,
-    takes no message to those that are ``refused``, and notes when each was ``activated`` last.
+    ``holders`` are boards that the run "other" holds until ``frees_s``, and how long each says that is; Flower itself
+    answers for nodes that are ``lost``, takes no message to those that are ``refused``, and notes when each was
+    ``activated`` last.
     """
 
     def __init__(self, clock: SimulatedClock, boards: Sequence[str], work_s: Mapping[str, float]) -> None:
@@ -49,6 +50,7 @@ class TimedGrid:
         self.clock, self.work_s = clock, dict(work_s)
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.holders: dict[str, float] = {}
+        self.frees_s = float("inf")
         self.lost: set[int] = set()
         self.refused: set[int] = set()
         self.activated: dict[int, str] = {}
@@ -97,9 +99,12 @@ class TimedGrid:
         return reply
 
     def _content(self, board: str, ask: RequestMessage) -> RecordDict:
-        if board in self.holders and ask.kind != "bye":
+        if (ask.kind, ask.run) == ("bye", "other"):
+            self.holders.pop(board, None)
+        if board in self.holders and ask.kind != "bye" and self.clock.now_s() < self.frees_s:
             left_s = self.holders[board]
-            said = ReplyMessage(board, error=f'{board} works for run "other" (for {left_s:.0f} s more)', held_s=left_s)
+            error = f'{board} works for run "other" (for {left_s:.0f} s more)'
+            said = ReplyMessage(board, error=error, held_s=left_s, held_by="other")
             return RecordDict({"fedge": ConfigRecord({"answer": to_json(said)})})
         if ask.kind != "train":
             told = ReplyMessage(board, front() if ask.kind == "front" else None, samples=100)

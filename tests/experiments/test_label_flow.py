@@ -72,17 +72,17 @@ def test_the_label_of_an_emulated_table_is_said_wherever_the_table_goes(
     experiment = tmp_path / "run.yaml"
     experiment.write_text(RUN.format(table=table), encoding="utf-8")
     run = tmp_path / "run"
-    started = fedge("run", str(experiment), "--out", str(run))
+    started = fedge("run", str(experiment), "--folder", str(run))
     assert started.code == 0, started.err
     check_run_says(run, "calibrated")
 
     # The study's page, and a calibration.
     study = tmp_path / "study.html"
-    choice = ("study", "mode-choice", "--table", str(table), "--rounds", "2", "--seeds", "1", "--policy", "maxn")
+    choice = ("study", "mode-choice", "--table", str(table), "--rounds", "2", "--seeds", "1", "--policies", "maxn")
     assert fedge(*choice, "--html", str(study)).code == 0
     assert BADGE.format(label="calibrated") in study.read_text(encoding="utf-8")
     assert BADGE.format(label="measured") not in study.read_text(encoding="utf-8")
-    assert fedge("calibrate", str(table), "--out", str(tmp_path / "calibrated")).code == 0
+    assert fedge("calibrate", str(table), "--folder", str(tmp_path / "calibrated")).code == 0
     profile = read_profile(tmp_path / "calibrated" / "orin-nano--resnet18-imagenet.yaml")
     assert (profile.label, profile.evidence.label) == ("estimated", "calibrated")
 
@@ -106,7 +106,7 @@ def test_a_simulated_run_says_the_label_and_what_it_measured_keeps_its_own_in_th
     text = RUN.format(table=table).replace("backend: local", f"knowledge: {knowledge}")
     experiment.write_text(text, encoding="utf-8")
     first, second = tmp_path / "first", tmp_path / "second"
-    command = [*FEDGE, "run", str(experiment), "--backend", "sim", "--out", str(first)]
+    command = [*FEDGE, "run", str(experiment), "--backend", "sim", "--folder", str(first)]
     environment = os.environ | {"PYTHONPATH": str(project_root), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,7 @@ def test_a_simulated_run_says_the_label_and_what_it_measured_keeps_its_own_in_th
     (entry,) = list_entries(knowledge).entries
     assert (entry.form, entry.label) == ("run", truth)
     assert truth in ("calibrated", "estimated")
-    assert fedge("run", str(experiment), "--backend", "local", "--out", str(second)).code == 0
+    assert fedge("run", str(experiment), "--backend", "local", "--folder", str(second)).code == 0
     (origin,) = json.loads((second / "summary.json").read_text())["knowledge"]["origins"]["orin-nano-1"]
     assert (origin["relation"], origin["label"]) == ("same board", truth)
 
@@ -130,7 +130,7 @@ def test_a_calibration_is_called_calibrated_only_if_somebody_says_that_the_table
 ) -> None:
     write_mode_table(table, dataclasses.replace(read_mode_table(table), label=label))
 
-    done = fedge("calibrate", str(table), "--out", str(tmp_path / "calibrated"), "--origin", origin)
+    done = fedge("calibrate", str(table), "--folder", str(tmp_path / "calibrated"), "--origin", origin)
 
     assert done.code == 0, done.err
     assert read_profile(tmp_path / "calibrated" / "orin-nano--resnet18-imagenet.yaml").label == fitted

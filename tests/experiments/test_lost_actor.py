@@ -20,7 +20,7 @@ LIMIT_S = 600.0
 
 
 def start_run(config: Path, folder: Path, backend: str) -> subprocess.Popen[str]:
-    command = [*FEDGE, "run", str(config), "--backend", backend, "--out", str(folder), "--set", f"rounds={ROUNDS}"]
+    command = [*FEDGE, "run", str(config), "--backend", backend, "--folder", str(folder), "--set", f"rounds={ROUNDS}"]
     environment = os.environ | {"FLWR_HOME": str(folder.parent / "unused")}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fleet.hosts import Host, Hosts
+import yaml
+from fleet.hosts import Host, Hosts, list_processes
 
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
@@ -35,6 +37,9 @@ superlink: {{address: "127.0.0.1:8000", root_certificates: /etc/fedge/tls/ca.crt
 reply_timeout_s: {REPLY_TIMEOUT_S}
 """
 HOME, ENVIRONMENT = "/var/lib/fedge-link", "/opt/fedge/.venv"
+LAUNCHER = b"/bin/fedge\0run\0"
+"""In the arguments of the run's process on the server."""
+END_LIMIT_S = 60.0
 DUTY_S, PERIOD_S = 0.05, 0.5
 """A trainer that may work for this much of every period is ten times as slow."""
 
@@ -69,24 +74,34 @@ class FaultyRun:
         return max((row.round for row in self.rows()), default=0)
 
 
+def experiment_of(fleet: Hosts) -> dict[str, Any]:
+    """The experiment with the boards that the fleet has."""
+    experiment: dict[str, Any] = yaml.safe_load(EXPERIMENT)
+    entries = [one for one in experiment["fleet"] if f"{one['name']}-1" in fleet.boards]
+    return {**experiment, "fleet": entries}
+
+
 @contextmanager
 def faulty_run(fleet: Hosts) -> Iterator[FaultyRun]:
     """The run from its first round on; interrupted with the block."""
-    (fleet.server.root / HOME.lstrip("/") / f"{NAME}.yaml").write_text(EXPERIMENT)
+    (fleet.server.root / HOME.lstrip("/") / f"{NAME}.yaml").write_text(yaml.safe_dump(experiment_of(fleet)))
     path = f"{HOME}/runs/{NAME}"
-    command = f"fedge run {NAME}.yaml --out {path} > {NAME}.log 2>&1 < /dev/null"
+    command = f"fedge run {NAME}.yaml --folder {path} > {NAME}.log 2>&1 < /dev/null"
     fleet.server.run(
-        f"cd {HOME} && sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
+        f"rm -rf {path}; cd {HOME} &&"
+        f" sudo -u fedge-link env HOME={HOME} PATH={ENVIRONMENT}/bin:$PATH setsid sh -c '{command} &'"
     )
     run = FaultyRun(fleet, fleet.server.root / path.lstrip("/"))
     try:
         run.next_row("nano-1", lambda row: row.error is None)
         yield run
     finally:
-        fleet.server.ssh(
-            f"pkill -INT -f 'fedge run {NAME}.yaml';"
-            f" for i in $(seq 60); do pgrep -f 'fedge run {NAME}.yaml' || break; sleep 0.5; done"
-        )
+        # Not SIGINT: a shell lets its background jobs ignore that.
+        for process in list_processes(fleet.server, LAUNCHER):
+            os.kill(process, signal.SIGTERM)
+        end_s = time.monotonic() + END_LIMIT_S
+        while list_processes(fleet.server, LAUNCHER) and time.monotonic() < end_s:
+            time.sleep(0.5)
 
 
 @contextmanager
@@ -96,7 +111,7 @@ def slowed(host: Host) -> Iterator[None]:
 
     def brake() -> None:
         while not over.is_set():
-            trainers = _trainers(host)
+            trainers = list_processes(host, b"fedge.worker.trainer_process")
             _tell(trainers, signal.SIGSTOP)
             over.wait(PERIOD_S - DUTY_S)
             _tell(trainers, signal.SIGCONT)
@@ -109,17 +124,6 @@ def slowed(host: Host) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _trainers(host: Host) -> list[int]:
-    """The host's trainers by this machine's process ids: the control group that they are in is the host's own."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            inside = host.group in (folder / "cgroup").read_text()
-            if inside and b"fedge.worker.trainer_process" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
 
 
 def _tell(processes: list[int], number: signal.Signals) -> None:

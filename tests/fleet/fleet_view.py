@@ -20,7 +20,7 @@ def findings_of(fleet: Hosts, folder: Path) -> dict[str, str]:
     """What is wrong with each board, in one text; "" where nothing is."""
     file = folder / "status.json"
     file.unlink(missing_ok=True)
-    done = fleet.fedge("status", "--json", str(file))
+    done = fleet.fedge("status", "--out", str(file))
     if not file.exists():
         raise RuntimeError(f"no status: {done.stdout[-3000:]}{done.stderr[-3000:]}")
     boards = json.loads(file.read_text(encoding="utf-8"))["boards"]

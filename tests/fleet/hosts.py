@@ -445,6 +445,19 @@ def _born(pid: int) -> str | None:
     return None
 
 
+def list_processes(host: Host, command: bytes) -> list[int]:
+    """The host's processes with ``command`` in their arguments, each followed by a null byte, by this machine's ids.
+
+    The control group that they are in is the host's own.
+    """
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if host.group in (folder / "cgroup").read_text() and command in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
 def _group(net: Net, number: int) -> str:
     """The name of a host's control group."""
     return f"fedge-fleet-{net.number}-{number}"

@@ -57,7 +57,7 @@ def test_a_second_provisioning_changes_nothing(provisioned: Hosts) -> None:
 def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> None:
     told = tmp_path / "status.json"
     with timed("status"):
-        done = provisioned.fedge("status", "--json", str(told))
+        done = provisioned.fedge("status", "--out", str(told))
 
     boards = {board["name"]: board for board in json.loads(told.read_text())["boards"]}
     assert set(boards) == set(provisioned.boards), done.stdout
@@ -69,7 +69,7 @@ def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provision
     entries = [{"device": DEVICES[name], "name": name.removesuffix("-1")} for name in provisioned.boards]
     file.write_text(yaml.safe_dump(EXPERIMENT | {"fleet": entries}), encoding="utf-8")
     with timed(f"{ROUNDS} rounds"):
-        done = provisioned.fedge("run", str(file), "--out", str(folder))
+        done = provisioned.fedge("run", str(file), "--folder", str(folder))
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     rows = read_rows(folder, ClientRow)
@@ -86,7 +86,7 @@ def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provision
 
 def test_the_logs_of_every_board_are_collected(provisioned: Hosts, tmp_path: Path) -> None:
     with timed("logs"):
-        done = provisioned.fedge("logs", "--out", str(tmp_path))
+        done = provisioned.fedge("logs", "--folder", str(tmp_path))
 
     assert done.returncode == 0, done.stdout[-4000:]
     sizes = {

@@ -133,7 +133,7 @@ def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_pat
     told = tmp_path / "status.json"
     host.run("systemctl stop fedge-telemetry")
     try:
-        provisioned.fedge("status", "--json", str(told))
+        provisioned.fedge("status", "--out", str(told))
     finally:
         host.run("systemctl start fedge-telemetry")
 
@@ -147,7 +147,7 @@ def test_a_certificate_near_its_end_is_told_by_status_and_by_a_check_and_renewed
     name, host = next(iter(provisioned.boards.items()))
     old = put_old_certificate(provisioned, name, host)
     found = findings_of(provisioned, tmp_path)[name]
-    checked = provisioned.fedge("provision", "--check", "--limit", name)
+    checked = provisioned.fedge("provision", "--dry-run", "--limit", name)
     kept = certificate_of(host)
     renewed = provisioned.fedge("provision", "--limit", name)
     provisioned.wait_online([name])

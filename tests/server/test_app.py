@@ -51,4 +51,4 @@ def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(
     assert (claiming is None) == (backend == "sim")
     if backend == "fleet":
         assert claiming.timeout_s == 100.0
-        assert claiming.run.startswith(f"experiment ({tmp_path.name}, ")
+        assert claiming.run.startswith(f"experiment ({tmp_path}, ")

@@ -9,7 +9,8 @@ import pytest
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
-from server.run import read_claim_name, run_experiment
+from fedge.telemetry.store import RunTables
+from server.run import is_run_over, read_claim_name, run_experiment
 from server.state import checkpoint
 from server.transport.client_port import LocalPort
 
@@ -30,4 +31,20 @@ def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Pat
     first, again, other = (read_claim_name(experiment, folder) for folder in (folders[0], folders[0], folders[1]))
 
     assert first == again != other
-    assert first.startswith("digits (run, ")
+    assert first.startswith(f"digits ({folders[0]}, ")
+
+
+def test_a_run_is_over_once_no_process_writes_it(tmp_path: Path) -> None:
+    claim = read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
+    tables = RunTables(tmp_path)
+    during = is_run_over(claim)
+    tables.close()
+
+    assert (during, is_run_over(claim)) == (False, True)
+
+
+@pytest.mark.parametrize("claim", ["digits", "digits (/no/such/folder, 0123abcd)", "digits ({there}, 00000000)"])
+def test_of_a_run_that_is_not_found_nobody_knows_whether_it_is_over(tmp_path: Path, claim: str) -> None:
+    read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
+
+    assert not is_run_over(claim.format(there=tmp_path))

@@ -20,6 +20,9 @@ AHEAD_S, BEHIND_S = 2.0, 60.0
 HOT_C = 90.0
 LEAST_FREE_MB = 500
 RESTARTS = 3
+TAKEOVER_RESTARTS = 5
+"""Restarts of a SuperNode, one every 15 s, within the minute in which the SuperLink still counts the board as online
+after a power cut, and one more."""
 SILENT_S = 60.0
 """Silence after which telemetry counts as lost: boards send once a second and retry after at most 30 s."""
 CERTIFICATE_DAYS = 14

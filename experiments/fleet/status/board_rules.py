@@ -15,6 +15,7 @@ from experiments.fleet.status.board_case import (
     SERVICES,
     SILENT_S,
     SUPERNODE,
+    TAKEOVER_RESTARTS,
     TELEMETRY,
     BoardCase,
 )
@@ -62,7 +63,8 @@ def check_services(case: BoardCase) -> Iterator[HostFinding]:
     for name in states:
         # A SuperNode that is refused is reported by check_supernode_refusal.
         if name != SUPERNODE or not refused:
-            yield from service_rules.check_board_service(name, case.service(name), case.name)
+            usual = TAKEOVER_RESTARTS if name == SUPERNODE else 0
+            yield from service_rules.check_board_service(name, case.service(name), case.name, usual)
 
 
 def check_client(case: BoardCase) -> Iterator[HostFinding]:

@@ -74,8 +74,10 @@ def check_certificates(case: ServerCase) -> Iterator[HostFinding]:
         ends_s = as_number(value)
         if ends_s is None or now_s is None or ends_s - now_s >= CERTIFICATE_DAYS * DAY_S:
             continue
-        renew = "fedge fleet keys --out KEYS --renew, then fedge fleet provision --limit server"
-        cure = renew if name == "server.crt" else "a new CA in a new folder: fedge fleet keys --out NEW (docs/fleet.md)"
+        renew = "fedge fleet keys --folder KEYS --renew, then fedge fleet provision --limit server"
+        cure = (
+            renew if name == "server.crt" else "a new CA in a new folder: fedge fleet keys --folder NEW (docs/fleet.md)"
+        )
         left_s = ends_s - now_s
         when = f"ended {format_duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / DAY_S:.0f} days"
         yield make_problem(f"{name} {when}", cure)

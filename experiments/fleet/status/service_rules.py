@@ -24,13 +24,14 @@ def find_reason_line(log: Sequence[str]) -> str:
     return (bad or own or [""])[-1]
 
 
-def check_board_service(unit: str, has: Facts, board: str) -> Iterator[HostFinding]:
+def check_board_service(unit: str, has: Facts, board: str, usual: int = 0) -> Iterator[HostFinding]:
     """Yield the findings on one of a board's services.
 
     Args:
         unit: Name of the systemd unit.
         has: The reported facts of the unit: ``state``, ``restarts``, ``log``.
         board: The board's name in the inventory, for the remedies.
+        usual: Restarts that its design provides for.
     """
     state, restarts, words = str(has.get("state")), as_number(has.get("restarts")) or 0, _quote_log(has)
     provision, up = f"fedge fleet provision --limit {board}", f"fedge fleet up --limit {board}"
@@ -43,9 +44,9 @@ def check_board_service(unit: str, has: Facts, board: str) -> Iterator[HostFindi
         yield make_problem(f"{unit} is stopped", up)
     elif state == "failed":
         yield make_problem(f"{unit} has failed{words}", look)
-    elif state == "activating" and restarts > 0:
+    elif state == "activating" and restarts > usual:
         yield make_problem(f"{unit} ends and is started again, {restarts:.0f} times so far{words}", look)
-    elif state == "active" and restarts >= RESTARTS:
+    elif state == "active" and restarts >= RESTARTS + usual:
         yield make_note(f"{unit} runs, after {restarts:.0f} restarts{words}", f"fedge fleet logs --limit {board}")
     elif state != "active":
         yield make_note(f"{unit} is {state}{words}", look)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from experiments.fleet.status.board_case import AHEAD_S, SUPERNODE, BoardCase
+from experiments.fleet.status.board_case import AHEAD_S, SUPERNODE, TAKEOVER_RESTARTS, BoardCase
 from experiments.fleet.status.host_facts import as_lines, as_number, error_kind, format_duration
 from experiments.fleet.status.status_records import HostFinding, make_note, make_problem
 
 START_LINE = "Starting Flower SuperNode"
 START_LINES = 8
 """Lines that a SuperNode logs before it first contacts the SuperLink."""
+NOT_ACTIVATED = r"code: 2004\b|failed to activate supernode"
 TRYING_STATES = ("active", "activating", "failed")
 """Unit states in which a SuperNode's last log lines count; a stopped one was not refused."""
 
@@ -22,9 +23,12 @@ RefusalMeaning = Callable[[BoardCase], HostFinding | None]
 def find_refusal(case: BoardCase) -> HostFinding | None:
     """Explain from the SuperNode's last attempt why it is not online, or return None if its log shows no reason."""
     service = case.service(SUPERNODE)
-    if case.is_online or service.get("state") not in TRYING_STATES:
+    if service.get("state") not in TRYING_STATES:
         return None
     log = "\n".join(list_last_start_lines(as_lines(service.get("log"))))
+    if case.is_online:  # or counted as online still, after a power cut
+        refused = service.get("state") != "active" and re.search(NOT_ACTIVATED, log, re.IGNORECASE)
+        return _explain_not_activated(case) if refused else None
     for words, meaning in REFUSALS:
         if re.search(words, log, re.IGNORECASE):
             return meaning(case)
@@ -41,14 +45,14 @@ def list_last_start_lines(log: Sequence[str]) -> list[str]:
 
 def _explain_wrong_name(case: BoardCase) -> HostFinding:
     host = case.superlink_host
-    renew = f"fedge fleet keys --out KEYS --renew --host {host} (and every other name)"
+    renew = f"fedge fleet keys --folder KEYS --renew --host {host} (and every other name)"
     cure = f"{renew}, then fedge fleet provision --limit server"
     return make_problem(f"it dials {host}, which is not in the server's certificate", cure)
 
 
 def _explain_expired(case: BoardCase) -> HostFinding:
     what = f"the certificate at {case.superlink} does not hold today by the board's clock"
-    return make_problem(what, "fedge fleet keys --out KEYS --check, and look at the board's clock")
+    return make_problem(what, "fedge fleet keys --folder KEYS --check, and look at the board's clock")
 
 
 def _explain_wrong_ca(case: BoardCase) -> HostFinding:
@@ -84,6 +88,9 @@ def _explain_not_activated(case: BoardCase) -> HostFinding:
     if case.node is None:
         what = "its key is not registered at the SuperLink, which refuses it (Flower's exit code 305)"
         return make_problem(what, case.cure_command("provision", "server"))
+    if (as_number(case.service(SUPERNODE).get("restarts")) or 0) <= TAKEOVER_RESTARTS:
+        what = "the SuperLink still counts it as online, for up to a minute after it was cut off"
+        return make_note(what, "nothing: its SuperNode tries again every 15 s")
     what = "its key is registered and yet refused: another SuperNode is online with it, or was until a minute ago"
     return make_problem(what, "wait a minute; if it stays so, look which other board has a copy of its key")
 
@@ -127,7 +134,7 @@ REFUSALS: Sequence[tuple[str, RefusalMeaning]] = (
     (r"wrong.version.number", _explain_no_tls),
     (r"400 bad request|option `--insecure` was set", _explain_plain_text),
     (r"code: 2001\b|authentication is enabled", _explain_no_key),
-    (r"code: 2004\b|failed to activate supernode", _explain_not_activated),
+    (NOT_ACTIVATED, _explain_not_activated),
     (r"403 forbidden", _explain_forbidden),
     (r"terminated gracefully|401 unauthorized", _explain_bad_signature),
     (r"connection attempt failed", _explain_unreachable),

@@ -25,7 +25,7 @@ from fedge.knowledge.model_summary import ModelSummary
 from fedge.types import Predictions
 
 MAX_PAGE_ROWS = 60
-"""Default number of modes in the page's table; --csv writes all."""
+"""Default number of modes in the page's table; --out writes all."""
 
 
 def write_front_page(front: ModeFront, facts: ModelSummary, predictions: Predictions, out: Path) -> None:

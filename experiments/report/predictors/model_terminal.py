@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_TABLE_ROWS = 20
-"""Rows of a table on the terminal; --json and --csv write all."""
+"""Rows of a table on the terminal; --json and --out write all."""
 KNOB_HEADINGS = ("cores", "CPU MHz", "GPU MHz", "mem. MHz")
 MODE_HEADING = "cores/CPU/GPU/mem. MHz"
 

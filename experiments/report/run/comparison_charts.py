@@ -23,8 +23,16 @@ from experiments.report.chart import (
 )
 from experiments.report.page import render_paragraph
 from experiments.report.palette import GREY
-from experiments.report.quantities import UnitScale, energy_scale, time_scale
-from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
+from experiments.report.quantities import (
+    UnitScale,
+    capitalise,
+    energy_scale,
+    format_metric,
+    metric_scale,
+    metric_title,
+    time_scale,
+)
+from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.prediction_errors import error_over_all_modes, explain_missing_errors
 
 BASELINES_CAPTION = "Shorter is better. Baselines over the same rounds: ┃ MAXN"
@@ -43,7 +51,8 @@ def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     over_time = {run.name: [row.end_s / times.per for row in run.rounds] for run in runs}
     over_energy = {run.name: [j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs}
-    further_left = "Further left is {} for the same accuracy. Dotted: the accuracy that all runs reached."
+    metric = find_metric(runs)
+    further_left = f"Further left is {{}} for the same {metric}. Dotted: the {metric} that all runs reached."
     return (
         _accuracy_chart(
             runs, key="time", title=f"fleet clock ({times.unit})", x=over_time, caption=further_left.format("faster")
@@ -61,15 +70,17 @@ def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
 def _accuracy_chart(
     runs: Sequence[LoadedRun], key: str, title: str, x: Mapping[str, list[float]], caption: str
 ) -> Chart:
+    metric = find_metric(runs)
+    scale = metric_scale(metric)
     data = [
         line_trace(
             run.name,
             x[run.name],
-            [100 * accuracy for accuracy in run.accuracies],
+            [accuracy / scale.per for accuracy in run.accuracies],
             colour=run.colour,
             dash=run.dash,
             hover=[
-                Markup("{}, round {}: {:.1f} %").format(run.name, row.round, 100 * accuracy)
+                Markup("{}, round {}: {}").format(run.name, row.round, format_metric(metric, accuracy))
                 for row, accuracy in zip(run.rounds, run.accuracies, strict=True)
             ],
         )
@@ -78,12 +89,12 @@ def _accuracy_chart(
     goal = find_common_goal(runs)
     layout = {
         "xaxis": axis(title, rangemode="tozero"),
-        "yaxis": axis("test accuracy (%)"),
+        "yaxis": axis(metric_title(metric)),
         "legend": runs_legend(runs),
         "showlegend": True,
-        "shapes": [] if goal is None else [horizontal_line(100 * goal.accuracy, GREY, width=1)],
+        "shapes": [] if goal is None else [horizontal_line(goal.accuracy / scale.per, GREY, width=1)],
     }
-    return Chart(f"accuracy-{key}", f"Accuracy over {key}", caption, data, layout=layout, height_px=340)
+    return Chart(f"accuracy-{key}", f"{capitalise(metric)} over {key}", caption, data, layout=layout, height_px=340)
 
 
 def runs_legend(runs: Sequence[LoadedRun]) -> dict[str, Any]:

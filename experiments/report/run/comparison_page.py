@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
 from experiments.report.page import Section, render_badge, render_page, render_paragraph
-from experiments.report.quantities import UNKNOWN, duration, energy, number, percent
+from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, format_metric, number, percent
 from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
-from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
+from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup, group_by_experiment, has_several_seeds
@@ -59,15 +60,17 @@ class RunColumn:
 
 def _list_cost_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
     costs = (
-        RunColumn("energy", lambda run: run.summary["energy_j"], energy, min, unit="J"),
+        RunColumn("energy", lambda run: run.energy_with_idle_j, energy, min, unit="J"),
         RunColumn("mean round", lambda run: run.summary["mean_round_s"], duration, min, unit="s"),
         RunColumn("makespan", lambda run: run.summary["makespan_s"], duration, min, unit="s"),
     )
-    accuracy = RunColumn("accuracy", lambda run: run.summary["final_accuracy"], percent, max)
+    metric = find_metric(runs)
+    shown = partial(format_metric, metric)
+    accuracy = RunColumn(metric, lambda run: run.summary["final_accuracy"], shown, max)
     goal = find_common_goal(runs)
     if goal is None:
         return (accuracy, *costs) if any(run.accuracies for run in runs) else costs
-    reached = f"{100 * goal.accuracy:.1f}\u00a0%"
+    reached = format_metric(metric, goal.accuracy)
     return (
         accuracy,
         *costs,
@@ -195,6 +198,7 @@ CLIENTS_LEAD = (
     "Means over the rounds that clients finished. Moved: the model fetched and the one sent. Memory: the peak that the "
     "boards reported, emulated where they are, and its prediction for the priced network."
 )
+EVERY_RUN_LEAD = "★ marks the best figure of a column. Energy is that of all boards, idle and evaluating ones too."
 ERRORS_LEAD = (
     "Means over the boards. Over all modes, against the emulated truth: before the first measurement, and in the last "
     "round. In the modes used in the last round: against measurements."
@@ -205,7 +209,7 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
     """Render the page, with the sections ``first`` before the others."""
     groups = group_by_experiment(runs)
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
-    sections = [*first, *_build_sections(runs, groups)]
+    sections = [*first, *build_comparison_sections(runs)]
     texts = dict.fromkeys(describe_emulation(run) for run in runs)
     same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
     return render_page(
@@ -236,16 +240,20 @@ def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
     )
 
 
-def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> list[Section]:
+def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
+    """Build the sections of the page, in their order."""
+    groups = group_by_experiment(runs)
     tables = cost_table(runs).html + saving_table(runs).html
     marks = "One mark per group: the mean over its seeds." if has_several_seeds(groups) else "One mark per run."
     errors = comparison_charts.describe_left_out_runs(runs) + prediction_errors_table(runs).html
     trained = [run for run in runs if run.accuracies]
-    lead = "Test accuracy over simulated time and energy."
-    accuracy = [Section("Accuracy", lead, comparison_charts.accuracy_over_cost_charts(trained))] if trained else []
+    lead = f"Test {(metric := find_metric(runs))} over simulated time and energy."
+    accuracy = (
+        [Section(capitalise(metric), lead, comparison_charts.accuracy_over_cost_charts(trained))] if trained else []
+    )
     differences = render_differences(runs)
     return [
-        Section("Every run", "★ marks the best figure of a column.", (), tables),
+        Section("Every run", EVERY_RUN_LEAD, (), tables),
         Section("Per client and round", CLIENTS_LEAD, (), client_table(runs).html),
         *seed_comparison.build_seed_sections(runs),
         *accuracy,
@@ -270,7 +278,8 @@ def describe_groups(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, str]]:
 def _describe_reference(group: SeedGroup) -> str:
     joules, seconds = (_mean_over(group, figure, [*group.by_seed]) for figure in FIGURES)
     accuracy = _mean_accuracy(group, [*group.by_seed])
-    reached = "" if accuracy is None else f", accuracy {percent(accuracy)}"
+    metric = find_metric(group.runs)
+    reached = "" if accuracy is None else f", {metric} {format_metric(metric, accuracy)}"
     over = f"; means over {len(group.by_seed)} seeds" if len(group.by_seed) > 1 else ""
     return f"{group.name}: {energy(joules)}, {duration(seconds)}{reached}{over}."
 
@@ -287,7 +296,9 @@ def _describe_against(group: SeedGroup, reference: SeedGroup) -> str:
     unequal = f" ({rounds[0]} rounds against {rounds[1]})" if rounds[0] != rounds[1] else ""
     over = f"; means over {len(common)} common seeds" if len(common) > 1 else ""
     reached, other = (_mean_accuracy(one, common or [*one.by_seed]) for one in (group, reference))
-    accuracy = "" if reached is None or other is None else f"; accuracy {percent(reached)} against {percent(other)}"
+    metric = find_metric([*group.runs, *reference.runs])
+    known = reached is not None and other is not None
+    accuracy = f"; {metric} {format_metric(metric, reached)} against {format_metric(metric, other)}" if known else ""
     return f"{group.name}: {saved}, {slower} than {reference.name}{unequal}{accuracy}{over}."
 
 

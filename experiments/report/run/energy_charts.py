@@ -21,7 +21,7 @@ from experiments.report.chart import (
     xy_layout,
 )
 from experiments.report.palette import COLOURS, GREY, SEND, WAIT, assign_colours
-from experiments.report.quantities import UnitScale, energy_scale, time_scale
+from experiments.report.quantities import UnitScale, energy_scale, metric_scale, metric_title, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import MAX_BOARDS
 from fedge.telemetry.store_records import ClientRow
@@ -38,7 +38,7 @@ def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
         caption = "Dashed: the same rounds at MAXN. Left of the line is faster."
     over_energy = (
         "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left of a "
-        "line: the same accuracy for less energy."
+        f"line: the same {run.experiment.workload.metric} for less energy."
     )
     return (
         _accuracy_chart(run, key="rounds", title="round", x=[row.round for row in run.rounds], others={}),
@@ -77,17 +77,31 @@ def _accumulate_maxn(run: LoadedRun, per_round: Sequence[float | None], scale: U
 def _accuracy_chart(
     run: LoadedRun, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
 ) -> Chart:
-    y = [100 * accuracy for accuracy in run.accuracies]
+    metric, y = run.experiment.workload.metric, list(run.accuracies)
+    scale = metric_scale(metric)
+    y = [value / scale.per for value in y]
+    digits = ".1f" if scale.unit else ".3g"
     data: list[Trace] = [
-        line_trace(name, other, y, colour=GREY, width=1.5, dash=dash, markers=False, hover="%{x:.4~g}: %{y:.1f} %")
+        line_trace(
+            name,
+            other,
+            y,
+            colour=GREY,
+            width=1.5,
+            dash=dash,
+            markers=False,
+            hover=f"%{{x:.4~g}}: %{{y:{digits}}} {scale.unit}",
+        )
         for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False)
         if other
     ]
-    hover = [f"round {r.round}: {at:.1f} %, loss {r.loss:.3g}" for r, at in zip(run.rounds, y, strict=True)]
+    hover = [
+        f"round {r.round}: {at:{digits}} {scale.unit}, loss {r.loss:.3g}" for r, at in zip(run.rounds, y, strict=True)
+    ]
     data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
     layout = {
         "xaxis": round_axis(len(run.rounds)) if key == "rounds" else axis(title, rangemode="tozero"),
-        "yaxis": axis("test accuracy (%)"),
+        "yaxis": axis(metric_title(metric)),
         "legend": LEGEND,
         "showlegend": len(data) > 1,
     }

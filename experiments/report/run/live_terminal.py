@@ -8,17 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent
+from experiments.report.quantities import UNKNOWN, duration, energies, energy, format_metric, mean, number, percent
+from fedge import phases
 from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
 
 STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
 MAX_ROWS = 20
@@ -45,15 +47,23 @@ class LiveView:
         self._now_s = now_s
         self._started_s = now_s()
         self._live: Live | None = None
+        self._cell: Any = None
+        """Output of a notebook's cell that is replaced after every round."""
         self._stamp: tuple[tuple[str, int, int], ...] = ()
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
         self._last_printed = 0
+        self._phase = ""
 
     def __enter__(self) -> Self:
         self._read()
         self._last_printed = self._rounds[-1].round if self._rounds else 0
-        if self._console.is_terminal:
+        phases.add_listener(self._note_phase)
+        if self._console.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
+        elif self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
         return self
@@ -61,6 +71,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        phases.remove_listener(self._note_phase)
         self.refresh()
         if self._live is not None:
             self._live.stop()
@@ -71,30 +82,43 @@ class LiveView:
         changed = self._read()
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
+        elif self._cell is not None:
+            if changed:
+                self._cell.update(self._render())
         elif changed:
             self._print_new_rounds()
 
+    def _note_phase(self, name: str, *, announce: bool) -> None:
+        self._phase = name
+        if self._cell is not None and not self._rounds:
+            self._cell.update(self._render())
+
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
-        stamp = compute_store_stamp(self._folder, RoundRow)
+        stamp = compute_store_stamp(self._folder, *((RoundRow,) if self._rounds else (RoundRow, EventRow)))
         if stamp == self._stamp:
             return False
         self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
+        done = self._rounds[-1].round if self._rounds else 0
+        waiting = [] if done else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
+        if waiting:
+            phases.begin_phase(waiting[-1].message, announce=True)
+        elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
+            # The first one is announced: it also loads the data and the networks.
+            phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
 
     def _render(self) -> RenderableType:
-        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s)
+        return render_fleet(self._experiment, self._rounds, self._clients, self._now_s() - self._started_s, self._phase)
 
     def _print_new_rounds(self) -> None:
         spent_j = 0.0
         for row in self._rounds:
             spent_j += row.energy_j
             if row.round > self._last_printed:
-                self._console.print(
-                    _format_round(row, self._experiment.rounds, spent_j), soft_wrap=True, highlight=False
-                )
+                self._console.print(_format_round(row, self._experiment, spent_j), soft_wrap=True, highlight=False)
                 self._last_printed = row.round
 
 
@@ -103,13 +127,14 @@ def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
     return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
-def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
+def _format_round(row: RoundRow, experiment: Experiment, spent_j: float) -> Text:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
-    reached = "" if row.accuracy is None else f"  accuracy {percent(row.accuracy)}"
-    reached += "" if row.client_accuracy is None else f"  on clients {percent(row.client_accuracy)}"
+    metric = experiment.workload.metric
+    reached = "" if row.accuracy is None else f"  {metric} {format_metric(metric, row.accuracy)}"
+    reached += "" if row.client_accuracy is None else f"  on clients {format_metric(metric, row.client_accuracy)}"
     return Text(
-        f"round {row.round}/{rounds}{reached}  time {duration(row.round_s)}{deadline}"
+        f"round {row.round}/{experiment.rounds}{reached}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
     )
@@ -122,9 +147,16 @@ def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
 
 
 def render_fleet(
-    experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
+    experiment: Experiment,
+    rounds: Sequence[RoundRow],
+    clients: Sequence[ClientRow],
+    elapsed_s: float,
+    phase: str = "",
 ) -> RenderableType:
-    """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``."""
+    """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``.
+
+    Before the first round, ``phase`` says what is being done.
+    """
     done = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
     title = Text.assemble(
@@ -133,16 +165,22 @@ def render_fleet(
         (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
     )
     head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
-    if not rounds:
-        return Group(head, Text("waiting for the first round", style="dim"))
-    return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
+    parts = (
+        (_format_fleet(rounds, experiment.workload.metric), _board_table(experiment, clients))
+        if rounds
+        else (Text(phase or "waiting for the first round", style="dim"),)
+    )
+    view = Table.grid()  # not a Group, which a notebook cannot show
+    for part in (head, *parts):
+        view.add_row(part)
+    return view
 
 
-def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
+def _format_fleet(rounds: Sequence[RoundRow], metric: str) -> RenderableType:
     last = rounds[-1]
     deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
     facts = (
-        *([] if last.accuracy is None else [("accuracy", percent(last.accuracy))]),
+        *([] if last.accuracy is None else [(metric, format_metric(metric, last.accuracy))]),
         ("fleet clock", duration(last.end_s)),
         ("last round", f"{duration(last.round_s)} ({deadline})"),
         ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
@@ -220,11 +258,11 @@ def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
     """Render a finished run's headline figures, as in its report."""
-    length = summary.get("round_vs_maxn")
+    length, metric = summary.get("round_vs_maxn"), summary.get("metric", "accuracy")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
-        **({} if summary.get("final_accuracy") is None else {"accuracy": percent(summary["final_accuracy"])}),
-        "accuracy on clients": _format_evaluation(summary),
+        **({} if summary.get("final_accuracy") is None else {metric: format_metric(metric, summary["final_accuracy"])}),
+        f"{metric} on clients": _format_evaluation(summary),
         "energy": _format_energy(summary),
         "saving vs MAXN": _format_saving(summary, "maxn"),
         "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
@@ -250,7 +288,8 @@ def _format_evaluation(summary: dict[str, Any]) -> str | None:
     if summary.get("evaluation_energy_j") is None:
         return None
     cost = f"{energy(summary['evaluation_energy_j'])}, {duration(summary['evaluation_s'])}"
-    return f"{percent(summary['final_client_accuracy'])} (all evaluations: {cost})"
+    reached = format_metric(summary.get("metric", "accuracy"), summary["final_client_accuracy"])
+    return f"{reached} (all evaluations: {cost})"
 
 
 def _format_energy(summary: dict[str, Any]) -> str:

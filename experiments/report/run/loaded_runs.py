@@ -113,6 +113,12 @@ class AccuracyGoal:
         return row.accuracy is not None and row.accuracy >= self.accuracy
 
 
+def find_metric(runs: Sequence[LoadedRun]) -> str:
+    """Return the name of the runs' figure of merit; of several ones the plain word."""
+    names = {run.experiment.workload.metric for run in runs}
+    return names.pop() if len(names) == 1 else "metric"
+
+
 def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal | None:
     """Return the highest accuracy that all runs reached at some time; None if one of them trained nothing."""
     best = [max(run.accuracies, default=None) for run in runs]

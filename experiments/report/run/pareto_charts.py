@@ -19,8 +19,8 @@ from experiments.report.chart import (
 )
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
 from experiments.report.palette import GREY, assign_symbols
-from experiments.report.quantities import duration, energy, energy_scale, percent, time_scale
-from experiments.report.run.loaded_runs import find_common_goal
+from experiments.report.quantities import duration, energy, energy_scale, format_metric, time_scale
+from experiments.report.run.loaded_runs import find_common_goal, find_metric
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup
 
 ALL_ROUNDS_CAPTION = (
@@ -33,7 +33,7 @@ REFERENCES_CAPTION = (
     "actual length."
 )
 CUT_AXES_CAPTION = " The axes do not start at zero."
-GOAL_CAPTION = "The same up to the accuracy that all runs reached: {}."
+GOAL_CAPTION = "The same up to the {} that all runs reached: {}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFi
 def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     """Plot time over energy of the whole runs, and up to the accuracy that all of them reached."""
     runs = [run for group in groups for run in group.runs]
-    goal = find_common_goal(runs)
+    goal, metric = find_common_goal(runs), find_metric(runs)
     references = [one for group in groups for one in _list_references(group)]
     whole = _list_run_points(groups, lambda run: run.summary["makespan_s"], lambda run: run.energy_with_idle_j)
     caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
@@ -84,8 +84,8 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
         all_rounds,
         _pareto_chart(
             "goal",
-            title="To a common accuracy",
-            caption=GOAL_CAPTION.format(percent(goal.accuracy)),
+            title=f"To a common {metric}",
+            caption=GOAL_CAPTION.format(metric, format_metric(metric, goal.accuracy)),
             groups=groups,
             points=_list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j),
             references=[],
@@ -109,10 +109,11 @@ def _list_references(group: SeedGroup) -> list[ReferencePoint]:
     maxn_s = mean_interval([sum((r.maxn_round_s or 0.0) + (r.evaluation_s or 0.0) for r in run.rounds) for run in runs])
     played_s = mean_interval([run.summary["makespan_s"] for run in runs])
     baselines = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
-    points = [
-        (what, time, mean_interval([run.summary[column] + run.evaluation_j for run in runs]))
-        for what, time, column in baselines
-    ]
+    points = []
+    for what, time, column in baselines:
+        spent_j = [(run.summary[column], run.evaluation_j) for run in runs]
+        joules = mean_interval([None if own_j is None else own_j + tests_j for own_j, tests_j in spent_j])
+        points.append((what, time, joules))
     return [(group.name, what, time, joules) for what, time, joules in points if time and joules]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedge.experiment import Experiment
 
+UNTOLD_FIELDS = frozenset({"backend", "backend_options", "exporters", "jobs", "name", "plugins", "superlink", "tags"})
+"""Fields that say where a run runs or what is called, not what it does."""
+MAX_PART_LENGTH = 24
+"""Longest part of a folder's name, in characters."""
 MAX_NAME_FIELDS = 3
 """Largest number of fields in a name; where more differ, the folder's name is shorter and as clear."""
 
@@ -50,9 +55,27 @@ def name_runs(experiments: Sequence[Experiment], folders: Sequence[Path]) -> lis
     return [names[i] for i in range(len(experiments))]
 
 
+def describe_changes(changes: Iterable[tuple[str, Any]]) -> list[str]:
+    """Describe what tells a run apart from others of its file, as parts of a folder's name; the seed comes last.
+
+    Args:
+        changes: Overridden keys such as ``policy.max_slowdown``, with their values.
+    """
+    parts = {}
+    for key, value in changes:
+        first, last = key.partition(".")[0], key.rpartition(".")[2]
+        if first in UNTOLD_FIELDS:
+            continue
+        told = value.get("name", last) if isinstance(value, Mapping) else last if isinstance(value, list) else value
+        text = str(told) if isinstance(told, str) else f"{last}{told}"
+        parts[key] = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[:MAX_PART_LENGTH]
+    seed = parts.pop("seed", "")
+    return [part for part in (*list(parts.values())[:MAX_NAME_FIELDS], seed) if part]
+
+
 def experiment_key(experiment: Experiment) -> str:
     """Return a text that is equal for experiments that differ only in the seed."""
-    return experiment.model_copy(update={"seed": 0}).model_dump_json()
+    return experiment.model_copy(update={"seed": 0, "tags": ()}).model_dump_json()
 
 
 def _name_by_folder(folders: Sequence[Path]) -> list[str]:
@@ -68,7 +91,7 @@ def _describe_differences(experiments: Sequence[Experiment]) -> list[str]:
     """Describe each experiment by the fields in which they differ; empty texts if that would be long or ambiguous."""
     if len(experiments) == 1:
         return [experiments[0].policy.name]
-    flat = [{key: str(value) for key, value in flatten_experiment(one) if key != "seed"} for one in experiments]
+    flat = [{key: str(value) for key, value in flatten_experiment(one) if not _is_label(key)} for one in experiments]
     keys = [key for key in dict.fromkeys(key for one in flat for key in one) if len({o.get(key) for o in flat}) > 1]
     keys.sort(key=lambda key: not _is_name(key))
     ends = Counter(key.rpartition(".")[2] for key in keys)
@@ -78,6 +101,11 @@ def _describe_differences(experiments: Sequence[Experiment]) -> list[str]:
         for one in flat
     ]
     return names if len(set(names)) == len(names) and len(keys) <= MAX_NAME_FIELDS else [""] * len(names)
+
+
+def _is_label(key: str) -> bool:
+    """Return whether a field has no influence on what is compared: the seed, and tags."""
+    return key == "seed" or key.startswith("tags[")
 
 
 def _is_name(key: str) -> bool:

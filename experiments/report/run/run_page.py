@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from experiments.report.page import Card, Section, render_page
-from experiments.report.quantities import UNKNOWN, duration, energy, number, percent
+from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, format_metric, number, percent
 from experiments.report.run import (
     board_sections,
     comparison_page,
@@ -29,8 +29,10 @@ from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
-from fedge.experiment import choose_training_device
+from fedge.experiment import Experiment, choose_training_device
 from fedge.telemetry.savings import Baseline
+from fedge.workloads.null_task import NULL_TASK
+from fedge.yaml_files import format_value
 
 MODES_LEAD = Markup(
     'Colour: share of the board\'s maximum, 0<span class="scale"></span>100 %. Hover for the exact value. '
@@ -48,14 +50,17 @@ def write_report(folders: Sequence[Path], out: Path, first: Sequence[Section] = 
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
     """
-    _check_folders(folders)
-    text = (
-        _render_run(load_run(folders[0]))
-        if len(folders) == 1
-        else comparison_page.render_comparison(load_runs(folders), first)
-    )
+    text = render_report(folders, first)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text)
+
+
+def render_report(folders: Sequence[Path], first: Sequence[Section] = ()) -> str:
+    """Render the report of one run folder, or a comparison of several; the arguments are those of ``write_report``."""
+    _check_folders(folders)
+    if len(folders) == 1:
+        return _render_run(load_run(folders[0]))
+    return comparison_page.render_comparison(load_runs(folders), first)
 
 
 def write_report_tables(folders: Sequence[Path], out: Path, first: Sequence[Table] = ()) -> tuple[Path, ...]:
@@ -108,7 +113,7 @@ def _render_run(run: LoadedRun) -> str:
     rounds = f"{done} of {experiment.rounds}" if done < experiment.rounds else str(done)
     return render_page(
         f"{run.name}: {run.experiment.policy.name}",
-        _build_sections(run),
+        build_run_sections(run),
         f"Run folder: {run.folder}",
         heading=run.name,
         facts=(
@@ -119,6 +124,7 @@ def _render_run(run: LoadedRun) -> str:
             f"predictor {experiment.predictor}",
             f"backend {experiment.backend}",
             f"seed {experiment.seed}",
+            *_describe_options(experiment),
             *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
         ),
         cards=_list_cards(run),
@@ -127,14 +133,29 @@ def _render_run(run: LoadedRun) -> str:
     )
 
 
+def _describe_options(experiment: Experiment) -> Iterator[str]:
+    """Yield how the data are divided, and what only some runs have: a schedule, mods, and plans of placements."""
+    data, schedule = experiment.data, experiment.workload.schedule
+    if experiment.backend != "flower" and experiment.workload.task != NULL_TASK:
+        yield f"partition {data.partition}" + (f" (alpha {data.alpha:g})" if data.partition == "dirichlet" else "")
+    if schedule is not None:
+        options = ", ".join(f"{name} {format_value(value)}" for name, value in schedule.options.items())
+        yield f"learning rate by {schedule.name}" + (f" ({options})" if options else "")
+    if experiment.mods:
+        yield f"mods {', '.join(mod.name for mod in experiment.mods)}"
+    for entry in experiment.fleet:
+        if entry.serving is not None and entry.serving.placement is not None:
+            yield f"placement {Path(entry.serving.placement).name} ({entry.name or entry.device})"
+
+
 def _list_cards(run: LoadedRun) -> list[Card]:
     """List the headline figures, each with a reference value."""
     figure = run.summary
     training = f"{energy(figure['train_energy_j'])} of it for training"
     clock = f"on the fleet clock; wall time {duration(figure['wall_s'])}"
-    loss = f"test loss {number(figure['final_loss'])}"
+    loss, metric = f"test loss {number(figure['final_loss'])}", run.experiment.workload.metric
     return [
-        *([Card("Final accuracy", percent(figure["final_accuracy"]), loss)] if run.accuracies else []),
+        *([Card(f"Final {metric}", format_metric(metric, figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
         *evaluation_section.list_evaluation_cards(run),
@@ -202,13 +223,15 @@ def _oracle_share_card(run: LoadedRun, name: str, baseline: Baseline, reference:
 # Sections -------------------------------------------------------------------------------------------------------------
 
 
-def _build_sections(run: LoadedRun) -> list[Section]:
+def build_run_sections(run: LoadedRun) -> list[Section]:
+    """Build the sections of one run's page, in their order."""
     note = run_sample.sample_run(run).note
     took_part = participation_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."
     participation = [Section("Participation", lead, took_part)] if took_part else []
-    tested = "Test accuracy over rounds, time and energy."
-    accuracy = [Section("Accuracy", tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
+    metric = run.experiment.workload.metric
+    tested = f"Test {metric} over rounds, time and energy."
+    accuracy = [Section(capitalise(metric), tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
     return [
         *accuracy,
         *evaluation_section.build_evaluation_sections(run),

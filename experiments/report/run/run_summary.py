@@ -98,6 +98,7 @@ def summarise_run(
         "rounds": len(rounds),
         "ended": find_budget_end(rounds, events),
         "clients": len({row.board for row in clients}),
+        "metric": experiment.workload.metric,
         "final_accuracy": rounds[-1].accuracy if rounds else None,
         "final_loss": rounds[-1].loss if rounds else None,
         "makespan_s": rounds[-1].end_s + (rounds[-1].evaluation_s or 0.0) if rounds else 0.0,

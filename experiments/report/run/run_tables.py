@@ -30,7 +30,7 @@ EMULATED_TEXT = Markup(
     "<b>Emulated:</b> time, power, temperature and network of the boards, in simulated time; every step costs as much "
     "as a step of {}, batch {}. <b>Trained:</b> {}."
 )
-TRAINED_TEXT = Markup("{}, by every client on its own partition; accuracy is that of the aggregated model")
+TRAINED_TEXT = Markup("{}, by every client on its own partition; {} is that of the aggregated model")
 UNTRAINED_TEXT = Markup("nothing (task <code>none</code>): there are no data, no model and no accuracy")
 FLOWER_TEXT = Markup(
     "<b>Reported</b> by the nodes of a Flower app, which trains its own model: time and energy of its steps, simulated "
@@ -46,7 +46,7 @@ def describe_emulation(run: LoadedRun) -> Markup:
     if run.experiment.backend == "flower":
         return FLOWER_TEXT
     if run.experiment.backend != "fleet":
-        trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task)
+        trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task, work.metric)
         return EMULATED_TEXT.format(work.cost, work.batch_size, trained) + links
     truths = {label.get("truth", {}).get("label") for label in run.labels.values()}
     some = "Reported by boards, of which some replay recorded folders and measure nothing"

@@ -15,14 +15,18 @@ from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
     UNKNOWN,
     UnitScale,
+    capitalise,
     duration,
     energies,
     energy_scale,
+    format_metric,
+    metric_scale,
+    metric_title,
     number,
     percent,
     time_scale,
 )
-from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
+from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.run_names import experiment_key
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 
@@ -133,20 +137,25 @@ class HeadlineFigure:
 
 def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
     """Return the figures of the tables over seeds: accuracy, costs and savings."""
-    goal, accuracy = find_common_goal(runs), list[HeadlineFigure]()
+    goal, accuracy, metric = find_common_goal(runs), list[HeadlineFigure](), find_metric(runs)
     if any(run.accuracies for run in runs):
-        accuracy.append(_share_figure("accuracy", "final_accuracy", more_is_better=True))
+        accuracy.append(_metric_figure(metric))
     if goal is not None:
-        reached = f"{100 * goal.accuracy:.1f}\u00a0%"
+        reached = format_metric(metric, goal.accuracy)
         accuracy.append(HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, _format_durations, "s"))
         accuracy.append(HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"))
     return (
         *accuracy,
         HeadlineFigure("mean round", lambda run: run.summary["mean_round_s"], _format_durations, "s"),
-        HeadlineFigure("energy", lambda run: run.summary["energy_j"], energies, "J"),
+        HeadlineFigure("energy", lambda run: run.energy_with_idle_j, energies, "J"),
         _share_figure("saving vs MAXN", "saving_vs_maxn", more_is_better=True),
         _share_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", more_is_better=True),
     )
+
+
+def _metric_figure(metric: str) -> HeadlineFigure:
+    share = _share_figure(metric, "final_accuracy", more_is_better=True)
+    return share if metric_scale(metric).unit else replace(share, format=_format_numbers, unit="", per=1.0)
 
 
 def list_error_figures() -> tuple[HeadlineFigure, ...]:
@@ -256,9 +265,10 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     times = time_scale([run.rounds[-1].end_s for run in runs])
     trained = [group for group in groups if all(run.accuracies for run in group.runs)]
-    accuracy = "accuracy", "Accuracy", "test accuracy (%)"
+    metric = find_metric(runs)
+    accuracy, per = ("accuracy", capitalise(metric), metric_title(metric)), metric_scale(metric).per
     return (
-        *([_band_chart(trained, *accuracy, values=lambda run: run.accuracies, per=0.01)] if trained else []),
+        *([_band_chart(trained, *accuracy, values=lambda run: run.accuracies, per=per)] if trained else []),
         _band_chart(groups, "energy", *_cumulative_titles("Energy", joules), _cumulative_energy_j, joules.per),
         _band_chart(
             groups, "time", *_cumulative_titles("Time", times), lambda run: [row.end_s for row in run.rounds], times.per
@@ -294,7 +304,7 @@ def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[
         for row, value in zip(run.rounds, values(run), strict=True):
             by_round.setdefault(row.round, []).append(value / per)
     means = {number: mean for number, one in sorted(by_round.items()) if (mean := mean_interval(one)) is not None}
-    top = 1.0 / per if key == "accuracy" else math.inf
+    top = 1.0 / per if key == "accuracy" and per < 1.0 else math.inf
     known = [(number, mean) for number, mean in means.items() if mean.half_width is not None]
     if known:
         red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))

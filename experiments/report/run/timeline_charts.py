@@ -20,11 +20,12 @@ from experiments.report.chart import (
     scatter_trace,
     xy_layout,
 )
-from experiments.report.palette import ALARM, FETCH, GREY, SEND, WAIT, assign_colours
+from experiments.report.palette import ALARM, EVALUATION, FETCH, GREY, SEND, WAIT, assign_colours
 from experiments.report.quantities import UnitScale, duration, energy, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import RunSample, sample_run
-from fedge.telemetry.store_records import ClientRow, RoundRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EvaluationRow, RoundRow
 
 BAR_WIDTH = 0.72
 ROW_PX, FRAME_PX = 24, 120
@@ -36,6 +37,7 @@ ASYNCHRONOUS = (
     "Dotted lines: new models; ★: the result that completed one. Boards do not wait for each other: each fetches "
     "the newest model as soon as it is done. Tasks that are unfinished at the end are shown up to it. "
 )
+EVALUATED = "Hatched, between two rounds: boards evaluate the new model; the clock waits for the last of them. "
 TIMELINE_LEADS = {
     False: "Phases of every board, and the straggler of each round.",
     True: "Phases of every board, and the result that completed each model.",
@@ -58,13 +60,19 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
     scale = time_scale([view.rounds[-1].end_s])
     data = _phase_traces(run, view=view, rows=view.select_rows(run), scale=scale, start=lambda row: row.start_s)
     data += [
+        *_evaluation_traces(run, view, scale),
         _straggler_trace(run, view=view, rounds=view.rounds, scale=scale, end=lambda row: row.end_s),
         _round_start_trace(view, scale),
     ]
-    spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
+    ends_s = [row.end_s + (row.evaluation_s or 0.0) for row in view.rounds]
+    spans = tuple(
+        (str(row.round), row.start_s / scale.per, end_s / scale.per)
+        for row, end_s in zip(view.rounds, ends_s, strict=True)
+    )
     visible = spans[-SPANS_IN_VIEW:]
     layout = _timeline_layout(view, f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
-    caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + view.note
+    evaluated = EVALUATED if any(row.evaluation_s for row in view.rounds) else ""
+    caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + evaluated + view.note
     return Chart("timeline", "All rounds", caption, data, layout=layout, height_px=_chart_height_px(view), spans=spans)
 
 
@@ -112,6 +120,30 @@ def _phase_traces(
         *(_stop_trace(view, status=status, alive=alive, scale=scale, start=start) for status in STOP_MARKERS),
     ]
     return [one for one in traces if one["x"]]
+
+
+def _evaluation_traces(run: LoadedRun, view: RunSample, scale: UnitScale) -> list[Trace]:
+    """Return bars of the boards' evaluations of the model after a round; none without any."""
+    numbers = {row.round for row in view.rounds}
+    rows = [row for row in read_rows(run.folder, EvaluationRow) if row.board in view.boards and row.round in numbers]
+    hover = Markup("<b>{}</b>, after round {}: evaluation {:.3g} s")
+    return (
+        [
+            bar_trace(
+                "evaluation",
+                [view.boards.index(row.board) for row in rows],
+                [(row.end_s - row.start_s) / scale.per for row in rows],
+                colour=EVALUATION,
+                horizontal=True,
+                hover=[hover.format(row.board, row.round, row.end_s - row.start_s) for row in rows],
+                base=[row.start_s / scale.per for row in rows],
+                width=BAR_WIDTH,
+                marker={"pattern": {"shape": "/", "fgcolor": SEND, "size": 5}},
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def _phase_span(row: ClientRow, phase: str) -> tuple[float, float]:

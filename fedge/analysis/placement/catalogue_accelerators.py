@@ -122,7 +122,7 @@ def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
     stack, boards = _load_figures()
     if spec.name not in boards:
         right = f"one of {', '.join(boards)}: nothing is known of another board's accelerators"
-        raise BadInput("--device", repr(spec.name), right)
+        raise BadInput("--board", repr(spec.name), right)
     own = boards[spec.name]
     solved = _solve_cuda_anchor()
     speed = solved.flop_per_s / (1e9 * _anchor_value("peak_gflops"))

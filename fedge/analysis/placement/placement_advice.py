@@ -187,10 +187,10 @@ def parse_goal(options: PlacementOptions) -> PlacementGoal:
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
-    """Parse the value of ``--batches``, in ascending order."""
-    sizes = tuple(sorted({parse_batch_size(word.strip(), "--batches") for word in text.split(",")}))
+    """Parse the value of ``--batch-sizes``, in ascending order."""
+    sizes = tuple(sorted({parse_batch_size(word.strip(), "--batch-sizes") for word in text.split(",")}))
     if len(sizes) > MAX_BATCHES:
-        raise BadInput("--batches", f"{len(sizes)} sizes", f"up to {MAX_BATCHES}, separated by commas")
+        raise BadInput("--batch-sizes", f"{len(sizes)} sizes", f"up to {MAX_BATCHES}, separated by commas")
     return sizes
 
 
@@ -199,7 +199,7 @@ def _find_board(options: PlacementOptions) -> PlacementBoard:
         return build_placement_board(find(options.device))
     if options.measurements is None:
         right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
-        raise BadInput("--device", HOST_BOARD, right)
+        raise BadInput("--board", HOST_BOARD, right)
     return build_host_board()
 
 
@@ -221,9 +221,9 @@ def _restrict_accelerators(board: PlacementBoard, on: str | None) -> PlacementBo
 
 def _infeasible_error(options: PlacementOptions, goal: PlacementGoal, near: Sequence[RelaxedLimit]) -> BadInput:
     """Return a one-line error with the request, and for each limit the value that would be feasible."""
-    limits = {"--rate": goal.rate_hz, "--max-power-w": goal.max_power_w, "--max-latency-s": goal.max_latency_s}
+    limits = {"--rate-hz": goal.rate_hz, "--max-power-w": goal.max_power_w, "--max-latency-s": goal.max_latency_s}
     given = ", ".join(f"{option} {value:g}" for option, value in limits.items() if value is not None)
-    words = {"--rate": "at most", "--max-power-w": "at least", "--max-latency-s": "at least"}
+    words = {"--rate-hz": "at most", "--max-power-w": "at least", "--max-latency-s": "at least"}
     others = ", the other limits kept" if sum(value is not None for value in limits.values()) > 1 else ""
     changes = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
     right = f"{'; or '.join(changes)}{others}" if changes else "looser limits: loosening a single one is not enough"

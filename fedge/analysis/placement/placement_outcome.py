@@ -166,7 +166,7 @@ class PlacementGoal:
 
     def __post_init__(self) -> None:
         limits = (
-            ("--rate", self.rate_hz),
+            ("--rate-hz", self.rate_hz),
             ("--max-power-w", self.max_power_w),
             ("--max-latency-s", self.max_latency_s),
         )

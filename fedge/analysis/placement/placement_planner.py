@@ -77,7 +77,7 @@ def plan_placement(
     """
     space = build_placement_space(board, network, batch_sizes, most_instances)
     if space.size > MAX_SPACE:
-        raise BadInput("--batches", f"{space.size:.0e} placements", "fewer batch sizes, or --instances 1")
+        raise BadInput("--batch-sizes", f"{space.size:.0e} placements", "fewer batch sizes, or --max-instances 1")
     columns = build_contention_columns(board, board.accelerator_names)
     search = _PlacementSearch(space, columns, goal)
     search.run()
@@ -98,7 +98,7 @@ def relax_limits(
     Limits whose change alone is not enough are left out.
     """
     relaxed = (
-        ("--rate", goal.rate_hz, replace(goal, objective="rate", rate_hz=None)),
+        ("--rate-hz", goal.rate_hz, replace(goal, objective="rate", rate_hz=None)),
         ("--max-power-w", goal.max_power_w, replace(goal, objective="power", max_power_w=None)),
         ("--max-latency-s", goal.max_latency_s, replace(goal, objective="latency", max_latency_s=None)),
     )
@@ -111,7 +111,7 @@ def relax_limits(
         ).chosen
         if chosen is not None:
             rate_hz = chosen.images_per_s if chosen.rate_hz is None else chosen.rate_hz
-            reached = {"--rate": rate_hz, "--max-power-w": chosen.power_w}.get(option, chosen.latency_s)
+            reached = {"--rate-hz": rate_hz, "--max-power-w": chosen.power_w}.get(option, chosen.latency_s)
             found.append(RelaxedLimit(option, asked, reached, chosen))
     return tuple(found)
 

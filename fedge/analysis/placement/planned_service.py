@@ -1,4 +1,4 @@
-"""The plan of ``fedge place --json`` as the standing service of a fleet entry."""
+"""The plan of ``fedge place --out`` as the standing service of a fleet entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
     Raises:
         BadInput: It is no plan, or one of several instances or of a DLA, which would work beside the training.
     """
-    right = "a file that `fedge place MODEL --device BOARD --json FILE` wrote"
+    right = "a file that `fedge place NETWORK --board BOARD --out FILE` wrote"
     try:
         plan = read_json(path, right)
         if plan["format"] != PLACEMENT_FORMAT:

@@ -109,19 +109,21 @@ def _build_from_tables(spec: DeviceSpec, folder: Path) -> RooflineBasis:
     unknown = [path for path in paths if path.stem not in networks]
     if unknown:
         right = f"tables named after a workload whose layers are known: {', '.join(list_known_workloads())}"
-        raise BadInput("--tables", str(unknown[0]), right)
+        raise BadInput("--profiles", str(unknown[0]), right)
     label = fitted_label(weakest_label(table.label for table in tables))
     modes = _common_modes(tables)
     row = find_mode_index(modes, spec.maxn)
     if row is None:
-        raise BadInput("--tables", f"no row of MAXN, {spec.maxn}", f"tables of {spec.name} that hold it (see --device)")
+        raise BadInput(
+            "--profiles", f"no row of MAXN, {spec.maxn}", f"tables of {spec.name} that hold it (see --board)"
+        )
     return RooflineBasis(spec, fit_constants(tables, networks, spec, label), modes, row)
 
 
 def _list_tables(folder: Path) -> list[Path]:
     """Return the inference tables in a folder or in its subfolder ``infer``."""
     if not folder.is_dir():
-        raise BadInput("--tables", str(folder), "a folder that holds tables of inference (CSV)")
+        raise BadInput("--profiles", str(folder), "a folder that holds tables of inference (CSV)")
     inner = folder / "infer"
     paths = sorted((inner if inner.is_dir() else folder).glob("*.csv"))
     training = [
@@ -129,7 +131,7 @@ def _list_tables(folder: Path) -> list[Path]:
     ]
     if training or not paths:
         got = f"{folder}, which holds {'tables of training' if training else 'no table'}"
-        raise BadInput("--tables", got, "a folder of tables of inference, one CSV per workload, such as BOARD/infer")
+        raise BadInput("--profiles", got, "a folder of tables of inference, one CSV per workload, such as BOARD/infer")
     return paths
 
 
@@ -250,7 +252,7 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
         BadInput: If an option, network or table is invalid.
     """
     if options.batch_size < 1:
-        raise BadInput("--batch", str(options.batch_size), "1 or more samples")
+        raise BadInput("--batch-size", str(options.batch_size), "1 or more samples")
     spec = find(options.device)
     shape = parse_input_shape(options.input_shape)
     network = (None if shape else find_known_network(options.model)) or load_network_cost(options.model, shape)

@@ -30,6 +30,7 @@ from fedge.analysis.topology.channel_plan import (
 from fedge.analysis.topology.channel_removal import flatten_tensors, is_cut_equivalent, randomize_weights
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.extras import build_install_command
 from fedge.worker.channel_cuts import LayerCut, cut_module
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ IMPORTANCE_METHODS = ("l1", "l2", "random")
 """Rankings of channels: by the norm of the weights that are removed with them, or random."""
 TRACED_BATCH = 2
 """Samples in the traced step: the fewest with which BatchNorm can train."""
-INSTALL_COMMAND = 'pip install "fedge[pruning]"'
 
 
 def find_coupling(
@@ -53,7 +53,7 @@ def find_coupling(
     """
     pruning = _import_torch_pruning()
     if method not in IMPORTANCE_METHODS:
-        raise BadInput("--method", repr(method), f"known: {', '.join(IMPORTANCE_METHODS)}")
+        raise BadInput("--ranking", repr(method), f"known: {', '.join(IMPORTANCE_METHODS)}")
     copied = deepcopy(module).cpu()
     graph = _trace_dependencies(pruning, copied, input_shape)
     return _build_coupling(pruning, graph, copied, _build_importance(pruning, method, seed))
@@ -63,7 +63,9 @@ def _import_torch_pruning() -> Any:
     try:
         import torch_pruning
     except ImportError as error:
-        raise BadInput("fedge topology", "no torch-pruning", f"install it: {INSTALL_COMMAND}") from error
+        raise BadInput(
+            "fedge topology", "no torch-pruning", f"install it: {build_install_command('pruning')}"
+        ) from error
     return torch_pruning
 
 
@@ -86,7 +88,7 @@ def _trace_dependencies(pruning: Any, module: nn.Module, input_shape: tuple[int,
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             shape = "x".join(map(str, input_shape))
             raise BadInput(
-                "MODEL",
+                "NETWORK",
                 f"a network that torch-pruning cannot follow ({reason})",
                 f"one that takes samples of {shape} and shuffles no channels",
             ) from error
@@ -254,7 +256,7 @@ def build_prunable(
     coupling = verify_groups(module, find_coupling(module, input_shape, method, seed), input_shape)
     if not coupling.groups:
         reasons = ", ".join(dict.fromkeys(one.reason for one in coupling.kept)) or "it has no convolution or Linear"
-        raise BadInput("MODEL", f"{model}, of which no channel can go ({reasons})", "a network with hidden channels")
+        raise BadInput("NETWORK", f"{model}, of which no channel can go ({reasons})", "a network with hidden channels")
     return PrunableNetwork(
         model, input_shape=input_shape, coupling=coupling, method=method, round_to=round_to, empty=empty, cost=cost
     )

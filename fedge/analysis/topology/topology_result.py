@@ -118,7 +118,7 @@ def find_variants(
     from fedge.analysis.topology.pruning import build_prunable
 
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput("--out", f"{out}, which holds something", "a new or an empty folder")
+        raise BadInput("--folder", f"{out}, which holds something", "a new or an empty folder")
     _check_options(options)
     device = catalogue.find(options.device)
     memory_mb = usable_mb(device) if options.max_memory_mb is None else options.max_memory_mb
@@ -148,7 +148,7 @@ def _check_options(options: TopologyOptions) -> None:
     from fedge.analysis.topology.pruning import IMPORTANCE_METHODS
 
     for option, number in (
-        ("--batch", options.batch_size),
+        ("--batch-size", options.batch_size),
         ("--round-to", options.round_to),
         ("--variants", options.variants),
     ):
@@ -159,7 +159,7 @@ def _check_options(options: TopologyOptions) -> None:
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
     if options.method not in IMPORTANCE_METHODS:
-        raise BadInput("--method", repr(options.method), f"known: {', '.join(IMPORTANCE_METHODS)}")
+        raise BadInput("--ranking", repr(options.method), f"known: {', '.join(IMPORTANCE_METHODS)}")
 
 
 def _search_variants(
@@ -212,7 +212,7 @@ def _infeasible_error(options: TopologyOptions, search: VariantSearch, by_batch:
         needs.append(f"{step_s:.3g} s")
     share = f"{100 * smallest.variant.parameter_share:.3g} % of its parameters"
     smaller = [one.batch_size for one in by_batch if one.batch_size < options.batch_size]
-    advice = f"allow more, or --batch {max(smaller)}" if smaller else "allow more, or another board or network"
+    advice = f"allow more, or --batch-size {max(smaller)}" if smaller else "allow more, or another board or network"
     return BadInput(
         " and ".join(names),
         " and ".join(got),
@@ -228,7 +228,7 @@ def _save_variants(result: TopologyResult, module: nn.Module, out: Path) -> tupl
         try:
             _save_variant(fit.variant, module, folder)
         except OSError as error:
-            raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+            raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
         folders.append(folder)
     return tuple(folders)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 RECORD, WEIGHTS = "variant.json", "weights.safetensors"
-EXPECTED_FOLDER = "a folder that `fedge topology MODEL --out DIR` wrote"
+EXPECTED_FOLDER = "a folder that `fedge topology NETWORK --folder DIR` wrote"
 _SHARES = ("channel_share", "parameter_share", "flop_share")
 NetworkFactory = Callable[[str, Shape], tuple["nn.Module", Shape]]
 """Build the whole network of a name, such as ``fedge.costs.layers.network_source.build_module``."""
@@ -50,7 +50,7 @@ def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> No
     from safetensors.torch import save_file
 
     if folder.exists():
-        raise BadInput("--out", f"{folder}, which exists", "a folder that does not")
+        raise BadInput("--folder", f"{folder}, which exists", "a folder that does not")
     folder.parent.mkdir(parents=True, exist_ok=True)
     half = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

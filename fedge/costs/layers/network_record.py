@@ -28,7 +28,7 @@ MAX_NUMBER = 1e30
 """Largest accepted number: larger ones are errors in the file, and would overflow in sums. Default, far above any
 network."""
 _WHOLE_COLUMNS = {"in_channels", "out_channels", "groups"}
-_EXPECTED_FILE = "a file that `fedge layers MODEL --json FILE` wrote"
+_EXPECTED_FILE = "a file that `fedge layers NETWORK --out FILE` wrote"
 
 
 def network_to_dict(network: NetworkCost) -> dict[str, Any]:

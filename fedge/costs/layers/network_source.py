@@ -1,8 +1,8 @@
-"""Resolution of the network that a user names as MODEL, to its costs or a torch module.
+"""Resolution of the network that a user names as NETWORK, to its costs or a torch module.
 
-MODEL is a classifier of torchvision (``resnet50``), a task or workload of fedge (``resnet18-imagenet``), the user's
+NETWORK is a classifier of torchvision (``resnet50``), a task or workload of fedge (``resnet18-imagenet``), the user's
 ``module:function`` that returns a ``torch.nn.Module``, an ``.onnx`` file, or a ``.json`` file written by ``fedge layers
---json`` or, for a pruned variant, by ``fedge topology --out``.
+--out`` or, for a pruned variant, by ``fedge topology --folder``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.costs.layers.network_record import find_known_network, network_from_dict
 from fedge.errors import BadInput
+from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
@@ -33,15 +34,15 @@ MODULES_HINT = (
 )
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
 VARIANT_FORMAT = "fedge-variant-1"
-"""Format of the record of a pruned variant (``fedge topology --out``), which holds the layers that it has left."""
+"""Format of the record of a pruned variant (``fedge topology --folder``), which holds the layers that it has left."""
 MODEL_FILES = (".onnx", ".json")
-"""Endings of a MODEL that is a file, which says what its input is like."""
+"""Endings of a NETWORK that is a file, which says what its input is like."""
 MAX_SUGGESTIONS = 3
 """Largest number of similar names suggested for an unknown one."""
 
 
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
-    """Load the costs of the network that MODEL names; files accept no other input shape than their own.
+    """Load the costs of the network that NETWORK names; files accept no other input shape than their own.
 
     Raises:
         BadInput: The name, file or shape is invalid.
@@ -58,6 +59,8 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
         model in builtin_tasks.REFUSED or find_known_network(model) is not None
     ):
         return _find_known_only(model, input_shape)
+    if (Path(model) / VARIANT_FILE).is_file():
+        return _read_json(Path(model) / VARIANT_FILE)
     from fedge.costs.layers.torch_trace import trace_module
 
     user_made = ":" in model
@@ -67,10 +70,10 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
 
 
 def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Module, Shape]:
-    """Build the module that MODEL names, with newly initialised weights; return it and the shape of one sample.
+    """Build the module that NETWORK names, with newly initialised weights; return it and the shape of one sample.
 
     Raises:
-        BadInput: The name or shape is invalid, or MODEL is a file.
+        BadInput: The name or shape is invalid, or NETWORK is a file.
     """
     if model.endswith((".onnx", ".json")):
         raise BadInput(model, "a file, which holds no torch module", MODULES_HINT)
@@ -78,7 +81,7 @@ def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Modul
 
 
 def parse_input_shape(text: str | None) -> Shape | None:
-    """Parse the value of ``--input``, such as ``3x224x224``; None stays None.
+    """Parse the value of ``--input-shape``, such as ``3x224x224``; None stays None.
 
     Raises:
         BadInput: The text is not a shape.
@@ -87,17 +90,19 @@ def parse_input_shape(text: str | None) -> Shape | None:
         return None
     sides = text.lower().replace("×", "x").split("x")
     if not all(side.isascii() and side.isdigit() and int(side) for side in sides):
-        raise BadInput("--input", repr(text), "the shape of one sample, without the batch: 3x224x224")
+        raise BadInput("--input-shape", repr(text), "the shape of one sample, without the batch: 3x224x224")
     return tuple(int(side) for side in sides)
 
 
 def _reject_shape(model: str, input_shape: Shape | None) -> None:
     if input_shape is not None:
-        raise BadInput("--input", "x".join(map(str, input_shape)), f"nothing: {model} says what its input is like")
+        raise BadInput(
+            "--input-shape", "x".join(map(str, input_shape)), f"nothing: {model} says what its input is like"
+        )
 
 
 def _read_json(path: Path) -> NetworkCost:
-    data = read_json(path, "a file that `fedge layers --json` wrote")
+    data = read_json(path, "a file that `fedge layers --out` wrote")
     if isinstance(data, dict) and data.get("format") == VARIANT_FORMAT:
         return network_from_dict(data.get("cost"), f"{path}: cost")
     return network_from_dict(data, str(path))
@@ -107,9 +112,11 @@ def _find_known_only(model: str, input_shape: Shape | None) -> NetworkCost:
     """Return the costs of a workload that may be known without its module."""
     known = find_known_network(model)
     if known is None:
-        raise BadInput("MODEL", repr(model), builtin_tasks.REFUSED[model])
+        raise BadInput("NETWORK", repr(model), builtin_tasks.REFUSED[model])
     if input_shape not in (None, known.input_shape):
-        raise BadInput("--input", "x".join(map(str, input_shape or ())), f"{model} is known for its own images only")
+        raise BadInput(
+            "--input-shape", "x".join(map(str, input_shape or ())), f"{model} is known for its own images only"
+        )
     return known
 
 
@@ -129,7 +136,7 @@ def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
     if ":" in model:
         return _user_builder(model, input_shape)
     if model in builtin_tasks.REFUSED:
-        raise BadInput("MODEL", repr(model), builtin_tasks.REFUSED[model])
+        raise BadInput("NETWORK", repr(model), builtin_tasks.REFUSED[model])
     if model in builtin_tasks.NETWORKS:
         return _own_network_builder(model, input_shape)
     classifiers = _list_classifiers()
@@ -138,8 +145,9 @@ def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
         near = difflib.get_close_matches(model, names, MAX_SUGGESTIONS) or [
             name for name in names if model and model in name
         ]
-        hint = f"did you mean {' or '.join(near[:MAX_SUGGESTIONS])}? Or " if near else ""
-        raise BadInput("MODEL", repr(model), f"{hint}{MODULES_HINT}, {FILES_HINT}")
+        inside = [str(path.parent) for path in sorted(Path(model).glob(f"*/{VARIANT_FILE}"))]
+        hint = f"did you mean {' or '.join((inside or near)[:MAX_SUGGESTIONS])}? Or " if near or inside else ""
+        raise BadInput("NETWORK", repr(model), f"{hint}{MODULES_HINT}, {FILES_HINT}")
     return _torchvision_builder(model, input_shape or OTHER_IMAGES.get(model, DEFAULT_IMAGE))
 
 
@@ -157,7 +165,7 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
     from fedge.worker.torchvision_shim import models
 
     if len(shape) != 3:
-        raise BadInput("--input", "x".join(map(str, shape)), f"channels and two sides for {model}: 3x224x224")
+        raise BadInput("--input-shape", "x".join(map(str, shape)), f"channels and two sides for {model}: 3x224x224")
     settings: dict[str, Any] = {}
     if model.startswith("vit_"):
         settings["image_size"] = shape[-1]
@@ -171,7 +179,7 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
             made: nn.Module = models.get_model(model, **settings)
         except (ValueError, AssertionError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
-            raise BadInput("--input", "x".join(map(str, shape)), f"images that {model} takes ({why})") from error
+            raise BadInput("--input-shape", "x".join(map(str, shape)), f"images that {model} takes ({why})") from error
         return made
 
     return build, shape
@@ -185,10 +193,14 @@ def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callabl
     shape = input_shape or own.input
     if own.sample:
         if shape != own.sample:
-            raise BadInput("--input", "x".join(map(str, shape)), f"nothing: {model} is for samples of {own.sample}")
+            raise BadInput(
+                "--input-shape", "x".join(map(str, shape)), f"nothing: {model} is for samples of {own.sample}"
+            )
         return lambda: builtin_tasks.network_builder(model)(own), shape
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise BadInput("--input", "x".join(map(str, shape)), f"channels and two equal sides for {model}: 3x224x224")
+        raise BadInput(
+            "--input-shape", "x".join(map(str, shape)), f"channels and two equal sides for {model}: 3x224x224"
+        )
     images = Images(shape[0], shape[1], own.classes)
     return lambda: builtin_tasks.network_builder(model)(images), shape
 
@@ -196,7 +208,7 @@ def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callabl
 def _user_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
     """Return the builder of the user's ``module:function``; modules in the current folder can be imported as well."""
     if input_shape is None:
-        raise BadInput("--input", "nothing", f"the shape of one sample of {model}, as --input 3x224x224")
+        raise BadInput("--input-shape", "nothing", f"the shape of one sample of {model}, as --input-shape 3x224x224")
     module_name, _, function_name = model.partition(":")
 
     def build() -> nn.Module:

@@ -20,6 +20,7 @@ from fedge.costs.layers.counting_rules import (
 )
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.extras import build_install_command
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -64,7 +65,7 @@ def _load_model(path: Path) -> ModelProto:
     try:
         import onnx
     except ImportError as error:
-        raise BadInput(str(path), "no package onnx", 'pip install "fedge[onnx]"') from error
+        raise BadInput(str(path), "no package onnx", build_install_command("onnx")) from error
     try:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as error:

@@ -85,7 +85,7 @@ def _run_module(module: nn.Module, input_shape: Shape, name: str, fold: bool) ->
     assert first is not None
     text = " ".join(f"{type(first).__name__}: {first}".split())[:300]
     shape = "x".join(map(str, input_shape))
-    raise BadInput(name, f"an error for an input of {shape}: {text}", "an input that the network takes (--input)")
+    raise BadInput(name, f"an error for an input of {shape}: {text}", "an input that the network takes (--input-shape)")
 
 
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:

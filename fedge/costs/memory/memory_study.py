@@ -41,7 +41,7 @@ def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegress
     try:
         from sklearn.ensemble import ExtraTreesRegressor
     except ModuleNotFoundError as error:
-        raise BadInput("--method perf4sight", "no scikit-learn", "install it: pip install scikit-learn") from error
+        raise BadInput("--methods perf4sight", "no scikit-learn", "install it: pip install scikit-learn") from error
     return ExtraTreesRegressor(FOREST_TREES, random_state=seed, n_jobs=1).fit(features, target)
 
 
@@ -124,7 +124,7 @@ class MemoryStudy:
     def __post_init__(self) -> None:
         for method in self.methods:
             if method not in METHODS:
-                raise UnknownName("--method", method, tuple(METHODS))
+                raise UnknownName("--methods", method, tuple(METHODS))
         if self.left_out and len(self.tables) < 2:
             raise BadInput("--leave-network-out", f"{len(self.tables)} network", "at least two: one is left out")
         for table in self.tables:
@@ -166,7 +166,7 @@ def read_memory_study(data: Path, methods: str, *, left_out: bool, seed: int = 0
     """
     names = tuple(word.strip() for word in methods.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise BadInput("--method", repr(methods), f"{', '.join(METHODS)}, separated by commas, each once")
+        raise BadInput("--methods", repr(methods), f"{', '.join(METHODS)}, separated by commas, each once")
     return MemoryStudy(read_step_tables(data), names, left_out, seed)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fedge.errors import BadInput
 from fedge.pareto import find_nearest_row
 from fedge.protocols import Policy
-from fedge.registry import load_named
-from fedge.types import DeviceSpec, Modes, PowerMode
+from fedge.registry import call_plugin, describe_value, load_named
+from fedge.types import Decision, DeviceSpec, Front, Modes, PowerMode, Predictions, RoundGoal
 
 POLICIES = {
     "maxn": "fedge.decisions.policies.fixed_policies:choose_maxn",
@@ -32,7 +33,30 @@ def load_policy(name: str, where: str = "policy") -> Policy:
         BadInput: If the user's own function cannot be loaded.
     """
     policy: Policy = load_named(where, "preset" if name.startswith("preset:") else name, POLICIES)
-    return policy
+    return policy if name in POLICIES or name.startswith("preset:") else _check_decisions(policy, name, where)
+
+
+def _check_decisions(policy: Policy, name: str, where: str) -> Policy:
+    """Return the user's own policy, whose calls raise ``BadInput`` unless it decides for a mode of the board."""
+    if not callable(policy):
+        raise BadInput(where, repr(name), "a function or a class")
+
+    def decide(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
+        decision = call_plugin(where, name, Decision, lambda: policy(predictions, offer, goal, spec))
+        for mode in (decision.mode, *(() if decision.mix is None else (decision.mix.mode,))):
+            if not isinstance(mode, PowerMode) or not _is_offered(mode, predictions, offer):
+                got = f"{name!r}, which chose {describe_value(mode)}"
+                raise BadInput(
+                    where, got, "one of the candidates: predictions.modes[row], or the mode of a point of offer"
+                )
+        return decision
+
+    return decide
+
+
+def _is_offered(mode: PowerMode, predictions: Predictions, offer: Front) -> bool:
+    near = predictions.modes[find_nearest_row(predictions.modes, mode)]
+    return mode == near or any(mode == point.mode for point in (*offer.points, offer.maxn))
 
 
 def choose_waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> PowerMode:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedge.errors import BadInput
 from fedge.protocols import Selector
-from fedge.registry import load_named
+from fedge.registry import call_plugin, describe_value, load_named
+from fedge.types import ClientStatus, SelectionContext, SelectionResult
 
 SELECTORS = {
     "all": "fedge.decisions.selection.basic_selectors:select_all",
@@ -30,4 +36,23 @@ def load_selector(name: str, where: str = "selection.name") -> Selector:
         BadInput: If the user's own function cannot be loaded.
     """
     selector: Selector = load_named(where, name, SELECTORS)
-    return selector
+    return selector if name in SELECTORS else _check_results(selector, name, where)
+
+
+def _check_results(selector: Selector, name: str, where: str) -> Selector:
+    """Return the user's own selector, whose calls raise ``BadInput`` unless it selects clients that were offered."""
+    if not callable(selector):
+        raise BadInput(where, repr(name), "a function or a class")
+
+    def select(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
+        result = call_plugin(where, name, SelectionResult, lambda: selector(clients, call, rng))
+        offered = {client.board for client in clients}
+        boards: object = result.boards
+        if not isinstance(boards, tuple | list) or not all(isinstance(board, str) for board in boards):
+            raise BadInput(where, f"{name!r}, which chose {describe_value(boards)}", "a tuple of names, client.board")
+        if unknown := sorted(set(boards) - offered):
+            right = "names of the clients that it was called with, client.board"
+            raise BadInput(where, f"{name!r}, which chose {unknown[0]!r}", right)
+        return result
+
+    return select

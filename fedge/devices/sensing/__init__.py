@@ -13,6 +13,7 @@ SENSORS = {
     "sysfs": "fedge.devices.sensing.sysfs_sensor:SysfsSensor",
     "tegrastats": "fedge.devices.sensing.tegrastats_sensor:TegrastatsSensor",
     "jtop": "fedge.devices.sensing.jtop_sensor:JtopSensor",
+    "nvml": "fedge.devices.sensing.nvml_sensor:NvmlSensor",
 }
 """Name of a sensor in the configuration -> its class, constructed as ``Class(machine, clock, total_power)``."""
 

@@ -6,8 +6,23 @@ import logging
 from typing import Any, Self
 
 logger = logging.getLogger(__name__)
+NO_NVML = "no NVIDIA driver, or the package nvidia-ml-py (the extra gpu) is missing"
 MJ_PER_J = 1000.0
 """NVML counts millijoules since the driver was loaded; cards before Volta do not count."""
+
+
+def try_load_nvml() -> Any | None:
+    """Return the module ``pynvml``, initialised; None without the package or a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        logger.info("NVIDIA GPUs are not measured: %s", error)
+        return None
+    return pynvml
 
 
 class GpuEnergyCounter:
@@ -28,14 +43,12 @@ class GpuEnergyCounter:
     @classmethod
     def try_open(cls) -> Self | None:
         """Open the counters of all cards; None without the package, a driver, a card, or where one does not count."""
-        try:
-            import pynvml
-        except ImportError:
+        nvml = try_load_nvml()
+        if nvml is None:
             return None
         try:
-            pynvml.nvmlInit()
-            counter = cls(pynvml)
-        except pynvml.NVMLError as error:
+            counter = cls(nvml)
+        except nvml.NVMLError as error:
             logger.info("the energy of GPUs is not measured: %s", error)
             return None
         return counter if counter._cards else None

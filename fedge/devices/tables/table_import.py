@@ -65,7 +65,9 @@ def import_table(
         raise UnknownName("--format", layout, tuple(LAYOUTS))
     if (layout in LOG_IMPORTERS) != (steps is not None):
         needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
-        raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
+        raise BadInput(
+            "--step-times", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}"))
+        )
     device, workload = parse_table_path(out)
     spec = catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
     if layout == "table":

@@ -9,6 +9,7 @@ import numpy as np
 from fedge.decisions.planning import is_pinned
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment
+from fedge.phases import begin_phase
 from fedge.studies.fleet.client_columns import build_fleet_columns, start_state
 from fedge.studies.fleet.column_comparison import compare_columns
 from fedge.studies.fleet.column_plan import PLANNERS
@@ -82,6 +83,7 @@ def run_column_study(experiment: Experiment, steps: int | None) -> FleetRun:
     columns = build_fleet_columns(experiment, steps)
     state, rounds, explored = start_state(columns, experiment.seed), [], []
     for number in range(1, experiment.rounds + 1):
+        begin_phase(f"round {number} of {experiment.rounds}")
         state, played = simulate_round(columns, experiment, state, number)
         rounds.append(compare_columns(columns, played, experiment.policy, number))
         explored.append(float(state.explored.sum() / max(1, np.count_nonzero(state.explored))))

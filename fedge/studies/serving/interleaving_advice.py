@@ -98,7 +98,7 @@ def advise_interleaving(options: ConcurrentPlanOptions) -> InterleavingAdvice:
     Raises:
         BadInput: If an option or table is invalid.
     """
-    require_positive("--power-w", options.power_w)
+    require_positive("--max-power-w", options.power_w)
     if options.arrivals not in KINDS:
         raise BadInput("--arrivals", repr(options.arrivals), f"one of {', '.join(KINDS)}")
     if options.strategy != NO_STRATEGY:

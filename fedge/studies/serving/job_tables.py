@@ -54,12 +54,12 @@ def read_job_tables(options: JobTableOptions) -> tuple[list[ProfileTable], list[
         BadInput: If a table is invalid.
     """
     if not options.train and not options.infer:
-        raise BadInput("--train, --infer", "no table", "a training table, an inference table or both")
+        raise BadInput("--train-table, --infer-table", "no table", "a training table, an inference table or both")
     if options.workload is not None and len(options.train) + len(options.infer) > 1:
         raise BadInput(
             "--workload", f"{len(options.train) + len(options.infer)} tables", "one table: names come from paths"
         )
-    for option, paths in (("--train", options.train), ("--infer", options.infer)):
+    for option, paths in (("--train-table", options.train), ("--infer-table", options.infer)):
         if len({path.resolve() for path in paths}) < len(paths):
             raise BadInput(option, "the same table twice", "each table once")
     training = [_read_training_table(path, options) for path in options.train]
@@ -73,7 +73,7 @@ def check_same_board(train: ProfileTable | None, infer: Sequence[ProfileTable]) 
     boards = [spec for spec in map(find_board_spec, names) if spec is not None]
     if any(spec != boards[0] for spec in boards):
         got = ", ".join(dict.fromkeys(names))
-        raise BadInput("--train, --infer", f"tables of {got}", "tables of one kind of board (see --device)")
+        raise BadInput("--train-table, --infer-table", f"tables of {got}", "tables of one kind of board (see --board)")
 
 
 def list_implausible_rows(tables: Iterable[ProfileTable], mode: PowerMode) -> Iterator[str]:
@@ -87,13 +87,13 @@ def list_implausible_rows(tables: Iterable[ProfileTable], mode: PowerMode) -> It
 
 def _read_training_table(path: Path, options: JobTableOptions) -> ProfileTable:
     if path.exists() and parse_workload_kind(path) == "infer":
-        raise BadInput("--train", f"{path}, which lies in a folder of inference", "a table of training")
+        raise BadInput("--train-table", f"{path}, which lies in a folder of inference", "a table of training")
     return read_mode_table(path, options.device, options.workload, options.batch_size)
 
 
 def _read_inference_tables(path: Path, options: JobTableOptions) -> tuple[ProfileTable, ...]:
     if path.exists() and path.resolve().parent.name == "train":
-        raise BadInput("--infer", f"{path}, which lies in a folder of training", "a table of inference")
+        raise BadInput("--infer-table", f"{path}, which lies in a folder of training", "a table of inference")
     sizes = list_batch_sizes(path)
     return tuple(read_mode_table(path, options.device, options.workload, size) for size in sizes)
 
@@ -156,17 +156,19 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
         bool(options.train_workload or options.infer_workloads),
     )
     if has_tables and has_names:
-        right = "tables alone (--train, --infer), or --device with names of workloads alone"
+        right = "tables alone (--train-table, --infer-table), or --board with names of workloads alone"
         raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
     source = _read_given(options) if has_tables else _price_workloads(options)
     services = len(source.infer)
     if services > MAX_SERVICES:
-        raise BadInput("--infer", f"{services} services", f"at most {MAX_SERVICES}")
-    for option, values in (("--latency-s", options.latency_s), ("--rate-hz", options.rate_hz)):
+        raise BadInput("--infer-table", f"{services} services", f"at most {MAX_SERVICES}")
+    for option, values in (("--max-latency-s", options.latency_s), ("--rate-hz", options.rate_hz)):
         if len(values) != services:
             count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")
             jobs = {0: "nothing is served", 1: "1 inference job"}.get(services, f"{services} inference jobs")
-            raise BadInput(option, f"{count}, and {jobs}", "one value for each --infer or --infer-workload, in order")
+            raise BadInput(
+                option, f"{count}, and {jobs}", "one value for each --infer-table or --infer-workload, in order"
+            )
         for value in values:
             require_positive(option, value)
     return replace(source, infer=tuple(_select_batch_sizes(tables, options.batch_sizes) for tables in source.infer))
@@ -238,7 +240,7 @@ def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
     if options.device is None or not (options.train_workload or options.infer_workloads):
         named = options.train_workload or options.infer_workloads
         got = "workloads without a board" if named else "no table and no workload"
-        right = "tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        right = "tables (--train-table, --infer-table), or --board with --train-workload, --infer-workload or both"
         raise BadInput("the jobs", got, right)
     spec, specs = find(options.device), load_catalogue()
     modes = build_planning_modes(spec)
@@ -257,14 +259,14 @@ def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
 
 
 def _find_job(name: str, kind: WorkloadKind, batch_size: int | None = None) -> Workload:
-    """Find a known workload, or any network that needs no input shape, such as a file of ``fedge layers --json``."""
+    """Find a known workload, or any network that needs no input shape, such as a file of ``fedge layers --out``."""
     option = "--train-workload" if kind == "train" else "--infer-workload"
     try:
         return find_named_workload(name, batch_size=batch_size, kind=kind, option=option)[0]
     except BadInput as error:
-        if error.where != "--input":
+        if error.where != "--input-shape":
             raise
-        right = f"a file with its layers, from `fedge layers {name} --input SHAPE --json FILE.json`"
+        right = f"a file with its layers, from `fedge layers {name} --input-shape SHAPE --out FILE.json`"
         raise BadInput(option, repr(name), right) from error
 
 
@@ -280,11 +282,11 @@ def _price_inference(
 
 @contextmanager
 def _attribute_errors(option: str) -> Iterator[None]:
-    """Attribute an unknown batch size to ``--batch-sizes``, and other errors to this option."""
+    """Attribute an unknown batch size to ``--infer-batch-sizes``, and other errors to this option."""
     try:
         yield
     except BadInput as error:
-        where = "--batch-sizes" if error.where.startswith("batch size") else option
+        where = "--infer-batch-sizes" if error.where.startswith("batch size") else option
         raise BadInput(where, error.got, error.right) from error
 
 
@@ -312,7 +314,7 @@ def parse_batch_sizes_option(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
         raise BadInput(
-            "--batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
+            "--infer-batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
         )
     return tuple(sorted(map(int, words)))
 
@@ -323,5 +325,5 @@ def _select_batch_sizes(tables: Sequence[ProfileTable], text: str | None) -> tup
     sizes, known = parse_batch_sizes_option(text), {table.batch_size: table for table in tables}
     missing = [size for size in sizes if size not in known]
     if missing:
-        raise BadInput("--batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
+        raise BadInput("--infer-batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
     return tuple(known[size] for size in sizes)

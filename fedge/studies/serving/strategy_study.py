@@ -130,7 +130,7 @@ def find_optimum(problem: ServingProblem, pair: JobPair) -> ProblemOptimum | Non
 
 def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
     case = job.case
-    strategy = strategy_for(job.strategy, replace(case.context, reuse=job.reuse, seed=job.seed), "--strategy")
+    strategy = strategy_for(job.strategy, replace(case.context, reuse=job.reuse, seed=job.seed), "--strategies")
     measure = _cache_measurements(measure_from_table(case.pair))
     known: set[Trial] = set()
     for problem in draw_problems(case.problems, job.sample, job.seed):
@@ -260,7 +260,7 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
     cases = _build_cases(options, given)
     least = min(len(case.problems) for case in cases)
     if options.sample is not None and options.sample > least:
-        raise BadInput("--sample", str(options.sample), f"at most {least}: so many problems there are")
+        raise BadInput("--problem-count", str(options.sample), f"at most {least}: so many problems there are")
     return [
         StrategyJob(case, strategy=name, seed=seed, sample=options.sample, reuse=options.reuse)
         for case in cases
@@ -287,9 +287,9 @@ class _ProcessTimeClock:
 def _parse_strategies(text: str) -> tuple[str, ...]:
     names = [word.strip() for word in text.split(",")]
     if not all(names) or len(set(names)) < len(names):
-        raise BadInput("--strategy", repr(text), "names of strategies, separated by commas, each once")
+        raise BadInput("--strategies", repr(text), "names of strategies, separated by commas, each once")
     for name in names:
-        registry.load_named("--strategy", name, STRATEGIES)
+        registry.load_named("--strategies", name, STRATEGIES)
     return tuple(names)
 
 
@@ -312,9 +312,9 @@ def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...
 
 def _check_tables_given(family: ProblemFamily, training: Sequence[object], inference: Sequence[object]) -> None:
     if family != "infer" and not training:
-        raise BadInput("--train", "no table", f"a training table: the problems are of family {family}")
+        raise BadInput("--train-table", "no table", f"a training table: the problems are of family {family}")
     if family != "train" and not inference:
-        raise BadInput("--infer", "no table", f"an inference table: the problems are of family {family}")
+        raise BadInput("--infer-table", "no table", f"an inference table: the problems are of family {family}")
 
 
 def _build_case(

@@ -1,5 +1,6 @@
 // The page's beginning: lets the reader in, follows the stream, and hands every change to the part that shows it.
 import { chart } from "./charts.js";
+import { openPage } from "./entrance.js";
 import * as panel from "./panel.js";
 import * as tiles from "./tiles.js";
 import * as timeline from "./timeline.js";
@@ -117,7 +118,7 @@ function apply(changes, whole) {
 
 function follow() {
   stream?.close();
-  stream = new EventSource("/api/stream");
+  stream = new EventSource("api/stream");
   const hear = () => { heard = Date.now(); link("on", "connected"); };
   stream.addEventListener("open", hear);
   stream.addEventListener("snapshot", event => { hear(); apply(JSON.parse(event.data), true); });
@@ -129,30 +130,8 @@ function follow() {
   });
 }
 
-async function login(token) {
-  const answer = await fetch("/api/login", { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
-  return answer.ok;
-}
+const enter = () => openPage({ main: $("main"), link, follow });
 
-async function enter() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) {
-    await login(given).catch(() => false);
-    // The token is in the cookie now; it need not stay in the address.
-    window.history.replaceState(null, "", location.pathname);
-  }
-  const answer = await fetch("/api/login", { cache: "no-store" }).catch(() => null);
-  if (answer === null) { link("lost", "the server does not answer"); setTimeout(enter, 2000); return; }
-  if (answer.status === 401) { $("login").hidden = false; $("main").hidden = true; link("", "not logged in"); $("token").focus(); return; }
-  follow();
-}
-
-$("login").addEventListener("submit", async event => {
-  event.preventDefault();
-  const right = await login($("token").value.trim()).catch(() => false);
-  write("login-problem", right ? "" : "Wrong token.");
-  if (right) { $("token").value = ""; enter(); }
-});
 tiles.begin(board => panel.open(board, seconds()));
 timeline.begin(board => panel.open(board, seconds()));
 let due = 0;

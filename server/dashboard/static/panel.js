@@ -119,7 +119,7 @@ async function read(seconds) {
   const mine = ++turn, wanted = name;
   readAt = seconds;
   readRound = tiles.board(wanted)?.told_s ?? null;
-  const answer = await fetch(`/api/boards/${encodeURIComponent(wanted)}`);
+  const answer = await fetch(`api/boards/${encodeURIComponent(wanted)}`);
   if (mine !== turn || wanted !== name) return;
   if (!answer.ok) { $("p-about").textContent = "No data of this board."; return; }
   history = await answer.json();

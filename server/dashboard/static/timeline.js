@@ -125,7 +125,7 @@ function drawGoing() {
 async function load(number) {
   const turn = ++asked;
   if (!bars.length) none.textContent = "Loading the round.";
-  const answer = await fetch(`/api/rounds/${number}`);
+  const answer = await fetch(`api/rounds/${number}`);
   if (turn === asked && answer.ok) draw(await answer.json());
 }
 

@@ -73,7 +73,7 @@ def test_a_run_whose_worker_is_killed_ends_with_a_reason_and_is_resumed_to_the_s
     run_local(SMALL.model_copy(update={"rounds": 12, "jobs": 1}), tmp_path / "whole", lambda: None)
 
     with subprocess.Popen(
-        [*FEDGE, "run", "exp.yaml", "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [*FEDGE, "run", "exp.yaml", "--folder", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as process:
         wait_for(lambda: list((tmp_path / "run/checkpoints").glob("round-*")), limit_s=60.0)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8").split()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 
+from contracts.desk import note_idle
+from contracts.free_tasks import LANGUAGE_MODEL, write_texts
 from contracts.loopback_fleet import Fleet, loopback_fleet
 
 from experiments.backends.fleet_backend import connection_toml
@@ -34,10 +40,13 @@ reply_timeout_s: 60
 """
 
 
-def run(fleet: Fleet, tmp_path: Path, rounds: int, count: int) -> subprocess.CompletedProcess[str]:
+def run(
+    fleet: Fleet, tmp_path: Path, rounds: int, count: int, changes: Mapping[str, object] | None = None
+) -> subprocess.CompletedProcess[str]:
     experiment = tmp_path / "exp.yaml"
-    experiment.write_text(YAML.format(rounds=rounds, count=count, address=fleet.address), encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
+    written = yaml.safe_load(YAML.format(rounds=rounds, count=count, address=fleet.address)) | dict(changes or {})
+    experiment.write_text(yaml.safe_dump(written), encoding="utf-8")
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(tmp_path / "run")]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
 
 
@@ -62,6 +71,66 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
     told = "never connected; `fedge fleet status --limit board-3` says what is wrong"
     assert [(event.kind, event.message) for event in missing][:1] == [("failed", told)]
     assert left == found
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_mods_act_on_what_real_boards_send(tmp_path: Path) -> None:
+    noise = {"noise_multiplier": 1e-4, "num_sampled_clients": 2, "initial_clipping_norm": 0.5}
+    private = {"name": "DifferentialPrivacyClientSideAdaptiveClipping", "options": noise, "wraps": {"name": "FedAvg"}}
+    mods = {"strategy": private, "mods": ["adaptiveclipping_mod", "message_size_mod"]}
+    with loopback_fleet(["orin-nano-jp6", "xavier-nx"], tmp_path) as fleet:
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=mods)
+        logs = [(tmp_path / board / "node" / "log").read_text(encoding="utf-8") for board in fleet.desks]
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert {row.status for row in read_rows(tmp_path / "run", ClientRow)} == {"done"}
+    for log in logs:
+        norms = [float(norm) for norm in re.findall(r"clipped by value: ([\d.]+)\.\n", log)]
+        assert len(norms) == log.count("Outgoing message size") == 2
+        assert norms[0] == 0.5 != norms[1]  # the strategy adapts it to what the boards report
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "mods adaptiveclipping_mod, message_size_mod" in page
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_adapters_of_unequal_rank_are_trained_by_real_boards(tmp_path: Path) -> None:
+    if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
+        pytest.skip("needs the extra llm")
+    task = tmp_path / "lora.py"
+    task.write_text(LANGUAGE_MODEL, encoding="utf-8")
+    write_texts(tmp_path / "texts")
+    fleet_entries = [
+        {"device": "orin-nano", "name": "whole"},
+        {"device": "xavier-nx", "name": "half", "width": 0.5},
+    ]
+    changes = {
+        "fleet": fleet_entries,
+        "workload": {"task": str(task), "batch_size": 8, "local_epochs": 1, "learning_rate": 0.01},
+        "data": {"dir": str(tmp_path / "texts"), "partition": "natural"},
+        "reply_timeout_s": 300,  # importing transformers takes long on a busy machine
+    }
+    with loopback_fleet(["orin-nano-jp6", "xavier-nx"], tmp_path, names=["whole-1", "half-1"]) as fleet:
+        for board, desk in fleet.desks.items():
+            note_idle(desk)
+            write_texts(desk.settings.state_dir / "texts")
+            own = desk.settings.model_copy(update={"data_folder": str(desk.settings.state_dir / "texts")})
+            (tmp_path / board / "node.yaml").write_text(own.model_dump_json(), encoding="utf-8")
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=changes)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = read_rows(tmp_path / "run", ClientRow)
+    assert [
+        (row.board, row.status, row.width) for row in sorted(rows, key=lambda row: row.board) if row.round == 2
+    ] == [
+        ("half-1", "done", 0.5),
+        ("whole-1", "done", 1.0),
+    ]
+    first, last = read_rows(tmp_path / "run", RoundRow)
+    assert last.loss < first.loss
 
 
 def _limits(socket: str) -> dict[str, object]:

@@ -34,7 +34,7 @@ def plan(
     model: str = "resnet50",
     rate: str = "40",
 ) -> Path:
-    command = ("place", model, "--device", DEVICE, "--rate", rate, *words, "--json", str(out))
+    command = ("place", model, "--board", DEVICE, "--rate-hz", rate, *words, "--out", str(out))
     done = Launcher(monkeypatch, capsys)(*command)
     assert done.code == 0, done.err
     return out
@@ -42,7 +42,7 @@ def plan(
 
 @pytest.fixture
 def placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    return plan(monkeypatch, capsys, tmp_path / "plan.json", "--on", "tensor-cores", "--batches", "4")
+    return plan(monkeypatch, capsys, tmp_path / "plan.json", "--on", "tensor-cores", "--batch-sizes", "4")
 
 
 def load(folder: Path, device: str = DEVICE, backend: str = "local", **serving: object) -> Experiment:
@@ -84,7 +84,7 @@ def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(
     saved.write_text(yaml.safe_dump(load(tmp_path).model_dump(mode="json")), encoding="utf-8")
     placed.rename(tmp_path / "gone.json")
     assert load_experiment(saved).fleet == load_experiment(saved).fleet
-    plan(monkeypatch, capsys, tmp_path / "other.json", "--on", "cuda-cores", "--batches", "8", rate="25")
+    plan(monkeypatch, capsys, tmp_path / "other.json", "--on", "cuda-cores", "--batch-sizes", "8", rate="25")
     other = f"fleet.0.serving.placement={tmp_path / 'other.json'}"
 
     serving = load_experiment(saved, [other]).fleet[0].serving
@@ -122,9 +122,11 @@ def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_netw
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    assert Launcher(monkeypatch, capsys)("layers", "resnet18", "--json", "elsewhere/small.json").code == 0
-    for model, words in (("elsewhere/small.json", ()), ("resnet18", ("--input", "3x64x64"))):
-        plan(monkeypatch, capsys, tmp_path / "plan.json", "--on", "cuda-cores", "--batches", "4", *words, model=model)
+    assert Launcher(monkeypatch, capsys)("layers", "resnet18", "--out", "elsewhere/small.json").code == 0
+    for model, words in (("elsewhere/small.json", ()), ("resnet18", ("--input-shape", "3x64x64"))):
+        plan(
+            monkeypatch, capsys, tmp_path / "plan.json", "--on", "cuda-cores", "--batch-sizes", "4", *words, model=model
+        )
         experiment = load(tmp_path)
         experiment_checks.check_experiment(experiment)
         serving = experiment.fleet[0].serving
@@ -142,7 +144,7 @@ def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(
     ]
     table = tmp_path / "rows.csv"
     table.write_text("\n".join(["instances,batch_sizes,precisions,images_per_s,watts", *rows]), encoding="utf-8")
-    words = ("--on", "cuda-cores", "--batches", "8", "--measurements", str(table))
+    words = ("--on", "cuda-cores", "--batch-sizes", "8", "--measurements", str(table))
     chosen = json.loads(plan(monkeypatch, capsys, tmp_path / "plan.json", *words, rate="1").read_text())["chosen"]
     assert chosen["power_w"] < find(DEVICE).idle_w.value
 

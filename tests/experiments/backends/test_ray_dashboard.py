@@ -91,7 +91,7 @@ def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "exp.yaml"
     file.write_text("backend: local\nfleet: [{device: nano}]\n")
-    told = Launcher(monkeypatch, capsys)("run", file, "--ray-dashboard", "--out", tmp_path / "run")
+    told = Launcher(monkeypatch, capsys)("run", file, "--ray-dashboard", "--folder", tmp_path / "run")
     assert told.code == 2
     assert "--ray-dashboard: got backend local" in told.message
     assert not (tmp_path / "run").exists()
@@ -111,7 +111,7 @@ def test_being_shown_is_no_part_of_the_experiment_and_does_not_stay_in_its_file(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     fedge, file = Launcher(monkeypatch, capsys), tmp_path / "exp.yaml"
     file.write_text("backend: sim\nfleet: [{device: nano}]\nexporters: [tensorboard]\n")
-    told = fedge("run", file, "--ray-dashboard", "--out", tmp_path / "run")
+    told = fedge("run", file, "--ray-dashboard", "--folder", tmp_path / "run")
     assert "Ray dashboard: http://127.0.0.1:8265" in told.out
     assert fedge("resume", tmp_path / "run").code == fedge("resume", tmp_path / "run", "--ray-dashboard").code == 1
     assert played == [["tensorboard", "ray"], ["tensorboard"], ["tensorboard", "ray"]]

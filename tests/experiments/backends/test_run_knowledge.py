@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.boards import write_table
 from contracts.launching import SMALL
 
 from experiments.backends import launcher, run_knowledge
@@ -186,6 +187,16 @@ def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: 
     assert {one.id for one in copied} == {one.id for one in first}
     with pytest.raises(BadInput, match="no such file"):
         import_path(tmp_path / "nothing.csv", tmp_path / "k")
+
+
+def test_a_table_that_has_gone_on_replaces_its_earlier_state_and_no_other_boards_table(tmp_path: Path) -> None:
+    stages = [("nano-1", slice(0, 20)), ("nano-2", slice(0, 20)), ("nano-1", slice(0, 40))]
+    for board, rows in stages:
+        path = write_table(tmp_path / "board" / "train" / "net.csv", rows=rows)
+        import_path(path, tmp_path / "k", board=board)
+
+    found = {(one.boards, one.rows) for one in list_entries(tmp_path / "k").entries}
+    assert found == {(("nano-1",), 40), (("nano-2",), 20)}
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_the_command_prints_the_record(
     assert call(str(run_folder / "none"), "--policy", "maxn") == main.BAD_INPUT
     assert "no such folder" in capsys.readouterr().err
 
-    assert call(str(run_folder), "--policy", "maxn", "--draws", "1", "--workers", "1", "--json") == main.DONE
+    assert call(str(run_folder), "--policy", "maxn", "--draws", "1", "--jobs", "1", "--json") == main.DONE
     record = json.loads(capsys.readouterr().out)
     assert record["changes"] == ["policy=maxn"]
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}

@@ -162,7 +162,7 @@ def test_missing_flower_is_said_with_the_command_that_installs_it(
     run = programs("", "")
     (tmp_path / "scripts" / "flower-superlink").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RunFailed, match=r"pip install 'flwr\[simulation\]'"):
+    with pytest.raises(RunFailed, match=r"pip install 'fedge\[sim\]'"):
         simulation.simulate(run / "app", run, {}, 3)
 
 

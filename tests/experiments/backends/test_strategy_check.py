@@ -44,6 +44,17 @@ def test_a_privacy_wrapper_does_not_take_it() -> None:
         check_strategy(experiment(strategy=wrapper))
 
 
+def test_noise_for_more_clients_than_a_round_has_is_refused() -> None:
+    options = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 2}
+    wrapper = StrategySpec(
+        name="DifferentialPrivacyServerSideFixedClipping", options=options, wraps=StrategySpec(name="FedAvg")
+    )
+
+    check_strategy(experiment(strategy=wrapper))
+    with pytest.raises(BadInput, match=r"strategy.options.num_sampled_clients: got 2; at most 1, the clients"):
+        check_strategy(experiment(strategy=wrapper, selection=SelectionSpec(count=1)))
+
+
 def test_the_same_settings_are_fine_for_synchronous_rounds() -> None:
     check_strategy(
         experiment(strategy=StrategySpec(), late=LateReplySpec(action="drop"), selection=SelectionSpec(count=1))

@@ -33,7 +33,7 @@ class Refusals:
         path.write_text(config, encoding="utf-8")
         out = self.folder / "out"
         sets = [word for override in overrides for word in ("--set", override)]
-        outcome = self.fedge("run", path, *sets, "--out", out)
+        outcome = self.fedge("run", path, *sets, "--folder", out)
         assert outcome.code == 2
         assert outcome.out == ""
         assert not out.exists()
@@ -105,6 +105,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, overrid
         ("fleet.0.device=gone.yaml", "fleet[0].device: "),
         ("fleet.0.truth=foo", "fleet[0].truth: got 'foo'; `model`, or `table:PATH` of a measured table"),
         ("fleet.1.device=nano", "fleet: got two boards called 'nano-1'; boards of a name of their own"),
+        ("workload.batch_size=1000000", "workload.batch_size: got 1000000; at most "),
         ("policy=nope", "policy.name: got 'nope'; known: balanced, "),
         ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:Class (No module named 'nowhere')"),
         ("policy=os:sep", "policy.name: got 'os:sep'; a function or a class"),
@@ -298,9 +299,9 @@ def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge: Launcher, tm
         (config, "new or empty"),
         (config / "sub", "can be written (Not a directory)"),
     ):
-        outcome = fedge("run", config, "--out", out)
+        outcome = fedge("run", config, "--folder", out)
         assert outcome.code == 2
-        assert outcome.message.startswith(f"fedge: --out: got {out}; a folder that ")
+        assert outcome.message.startswith(f"fedge: --folder: got {out}; a folder that ")
         assert right in outcome.message
 
 
@@ -309,14 +310,14 @@ def test_an_out_folder_without_permission_is_refused(fedge: Launcher, tmp_path: 
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
 
-    outcome = fedge("run", _config(tmp_path), "--out", locked / "run")
+    outcome = fedge("run", _config(tmp_path), "--folder", locked / "run")
     assert outcome.code == 2
     assert "(Permission denied)" in outcome.message
 
 
 def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "write_text", disk_full)
-    with pytest.raises(BadInput, match=r"--out: got .*; a folder that can be written \(No space left on device\)"):
+    with pytest.raises(BadInput, match=r"--folder: got .*; a folder that can be written \(No space left on device\)"):
         launcher.start_run(load_experiment(_config(tmp_path)), tmp_path / "run", lambda: None)
 
 

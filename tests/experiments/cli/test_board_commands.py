@@ -82,7 +82,7 @@ def test_a_mode_that_is_not_there_is_one_line(board: Desk, mode: str, message: s
 
 
 def test_a_daemon_that_is_not_there_is_one_line_with_what_to_do(board: Desk, tmp_path: Path) -> None:
-    done = fedge(board, "power", "get", "--socket", str(tmp_path / "none.sock"))
+    done = fedge(board, "power", "get", "--power-socket", str(tmp_path / "none.sock"))
 
     assert done.returncode == 1
     assert "fedge-powerd" in done.stderr

@@ -138,7 +138,7 @@ def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) ->
     from experiments.cli.main import app
 
     monkeypatch.setattr(sweep_prediction, "read_result", lambda _: RESULT)
-    shown = CliRunner().invoke(app, ["characterise-predict", "swept", "--mode", "maxn", "--workers", "2"])
+    shown = CliRunner().invoke(app, ["characterise-predict", "swept", "--mode", "maxn", "--loader-workers", "2"])
     data = CliRunner().invoke(app, ["characterise-predict", "swept", "--best", "energy", "--json"])
 
     assert shown.exit_code == 0, shown.output

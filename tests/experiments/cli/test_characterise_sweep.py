@@ -14,6 +14,7 @@ from characterised.fake import FakeRig
 from typer.testing import CliRunner
 
 from experiments.cli import characterise_commands as command
+from experiments.cli.main import app
 from fedge.characterisation import sweep_run
 from fedge.characterisation.plan_reader import read_plan
 from fedge.characterisation.sweep_store import read_result
@@ -361,9 +362,7 @@ def test_the_list_refuses_the_folder_of_another_plan(plan, out, rig):
 
 
 def test_the_options_reach_the_command(plan, out):
-    app = typer.Typer()
-    command.register_commands(app)
-    done = CliRunner().invoke(app, ["characterise", str(plan), "--out", str(out), "--list", "--json"])
+    done = CliRunner().invoke(app, ["characterise", str(plan), "--folder", str(out), "--dry-run", "--json"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.output)) == 3
     assert not out.exists()

@@ -30,31 +30,31 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
 
 
 COMMANDS = """
-concurrent run --json
-concurrent eval --train gone.csv --json
+concurrent run --out
+concurrent eval --train-table gone.csv --out
 fleet proxy --out
 fleet firewall --account nobody --out
-fleet status --json
-layers digits-cnn --json
-memory eval --data . --json
+fleet status --out
+layers digits-cnn --out
+memory eval --data . --out
 memory fit --data . --board b --out
-place resnet50 --device agx-orin --html
-place resnet50 --device agx-orin --json
+place resnet50 --board agx-orin --html
+place resnet50 --board agx-orin --out
 place-run digits-cnn --out
-predict eval --target gone.csv --json
+predict eval --target gone.csv --out
 predict eval --target gone.csv --html
-predict pareto gone --csv
+predict pareto gone --out
 predict pareto gone --html
-roofline resnet50-imagenet --device agx-orin --html
-roofline resnet50-imagenet --device agx-orin --json
-roofline bench --device agx-orin --out
-select-board --workload resnet18-imagenet --json
-study fleet gone.yaml --json
+roofline resnet50-imagenet --board agx-orin --html
+roofline resnet50-imagenet --board agx-orin --out
+roofline bench --board agx-orin --out
+select-board --workload resnet18-imagenet --out
+study fleet gone.yaml --out
 study fleet gone.yaml --html
-study mode-choice --table gone.csv --json
+study mode-choice --table gone.csv --out
 study mode-choice --table gone.csv --html
-topology digits-cnn --device tx2 --html
-topology digits-cnn --device tx2 --json
+topology digits-cnn --board tx2 --html
+topology digits-cnn --board tx2 --out
 """.strip().splitlines()
 
 

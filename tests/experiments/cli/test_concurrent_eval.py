@@ -158,12 +158,12 @@ def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_t
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"strategies": "gmd,lucky"}, "--strategy: got 'lucky'; known: "),
+        ({"strategies": "gmd,lucky"}, "--strategies: got 'lucky'; known: "),
         ({"strategies": "gmd,gmd"}, "each once"),
-        ({"strategies": ""}, "--strategy: got ''"),
+        ({"strategies": ""}, "--strategies: got ''"),
         ({"problems": "nowhere.yaml"}, "--problems: got nowhere.yaml; `default`, or a YAML"),
-        ({"sample": 99}, "--sample: got 99; at most 1"),
-        ({"tables": JobTableOptions()}, "--train, --infer: got no table"),
+        ({"sample": 99}, "--problem-count: got 99; at most 1"),
+        ({"tables": JobTableOptions()}, "--train-table, --infer-table: got no table"),
         ({"tables": JobTableOptions((Path("nowhere.csv"),))}, "nowhere.csv"),
     ],
 )
@@ -208,15 +208,17 @@ def test_without_a_training_table_a_problem_with_a_rate_is_one_of_inference(
 
 
 def test_problems_of_a_job_without_a_table_are_refused(asked: StrategyStudyOptions, tables: tuple[Path, Path]) -> None:
-    with pytest.raises(BadInput, match="--infer: got no table; an inference table: the problems are of family infer"):
+    with pytest.raises(
+        BadInput, match="--infer-table: got no table; an inference table: the problems are of family infer"
+    ):
         build_strategy_jobs(replace(asked, tables=JobTableOptions((tables[0],))))
 
 
 def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tables: tuple[Path, Path]) -> None:
     train, infer = tables
     for given, words in (
-        (JobTableOptions((infer,), (train,)), "--train: got"),
-        (JobTableOptions((), (train,)), "--infer: got"),
+        (JobTableOptions((infer,), (train,)), "--train-table: got"),
+        (JobTableOptions((), (train,)), "--infer-table: got"),
         (JobTableOptions((train,), (infer,), None, "name"), "--workload: got 2 tables"),
         (JobTableOptions((train, train)), "the same table twice"),
     ):
@@ -227,6 +229,6 @@ def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tabl
 
 def test_the_command_itself_judges(tables: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    command = ["concurrent", "eval", "--train", str(tables[0]), "--strategy", "oracle", "--json", str(out)]
+    command = ["concurrent", "eval", "--train-table", str(tables[0]), "--strategies", "oracle", "--out", str(out)]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert len(json.loads(out.read_text(encoding="utf-8"))) == 1

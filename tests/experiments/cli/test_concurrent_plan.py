@@ -186,21 +186,21 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"power_w": -1.0}, "--power-w: got -1"),
-        ({"power_w": float("nan")}, "--power-w"),
+        ({"power_w": -1.0}, "--max-power-w: got -1"),
+        ({"power_w": float("nan")}, "--max-power-w"),
         ({"arrivals": "rarely"}, "--arrivals: got 'rarely'; one of constant"),
         ({"strategy": "lucky"}, "--strategy: got 'lucky'; known: "),
-        ({"jobs": {"latency_s": ()}}, "--latency-s: got no value, and 1 inference job; one value for each"),
+        ({"jobs": {"latency_s": ()}}, "--max-latency-s: got no value, and 1 inference job; one value for each"),
         ({"jobs": {"rate_hz": (1.0, 2.0)}}, "--rate-hz: got 2 values, and 1 inference job"),
         ({"jobs": {"rate_hz": (0.0,)}}, "--rate-hz: got 0; a number above 0"),
-        ({"jobs": {"batch_sizes": "4,x"}}, "--batch-sizes: got '4,x'"),
-        ({"jobs": {"batch_sizes": "5"}}, "--batch-sizes: got 5; of "),
+        ({"jobs": {"batch_sizes": "4,x"}}, "--infer-batch-sizes: got '4,x'"),
+        ({"jobs": {"batch_sizes": "5"}}, "--infer-batch-sizes: got 5; of "),
         ({"jobs": {"train_workload": "net"}}, "names beside tables"),
         ({"jobs": {"train": None, "infer": ()}}, "got no table and no workload"),
         ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
         (
             {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nets:lstm",)}},
-            "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input SHAPE",
+            "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input",
         ),
         (
             {
@@ -212,7 +212,7 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
                     "batch_sizes": "1000",
                 }
             },
-            "--batch-sizes: got 1000; calibrated: 1, 4",
+            "--infer-batch-sizes: got 1000; calibrated: 1, 4",
         ),
         (
             {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "nothing"}},

@@ -15,7 +15,18 @@ from contracts.processes import wait_for
 from fedge.serving.private_workers import WorkerSettings, start_workers
 from fedge.serving.side_by_side import SERVICE
 
-SMALL = ["--train", "digits-cnn", "--infer", "digits-cnn", "--rate-hz", "40", "--latency-s", "2", "--threads", "1"]
+SMALL = [
+    "--train-task",
+    "digits-cnn",
+    "--infer-task",
+    "digits-cnn",
+    "--rate-hz",
+    "40",
+    "--max-latency-s",
+    "2",
+    "--threads",
+    "1",
+]
 
 
 def run(fedge: Launcher, *more: str | Path):
@@ -28,23 +39,21 @@ def run(fedge: Launcher, *more: str | Path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--train", "nope"], "--train: got 'nope'; known: digits-cnn"),
-        (["--infer", "yolov8n-coco"], "--infer: got 'yolov8n-coco'; another one: torchvision lacks it"),
+        (["--train-task", "nope"], "--train-task: got 'nope'; known: digits-cnn"),
+        (["--infer-task", "yolov8n-coco"], "--infer-task: got 'yolov8n-coco'; another one: torchvision lacks it"),
         (["--how", "fast"], "--how: got 'fast'; known: managed, native, alone, both"),
         (["--arrivals", "never"], "--arrivals: got 'never'; known: constant"),
         (["--device", "tpu"], "--device: got 'tpu'; known: auto, cpu, cuda"),
         (["--rate-hz", "0"], "--rate-hz: got 0; a number above 0"),
         (["--rate-hz", "1e9"], "--rate-hz: got 1e+09; 10000 at most"),
         (["--seconds", "nan"], "--seconds: got nan; a number above 0"),
-        (["--minutes", "inf"], "--minutes: got inf; a number above 0"),
-        (["--latency-s", "nan"], "--latency-s: got nan; a number above 0"),
-        (["--latency-s", "1e300"], "--latency-s: got 1e+300; 1000 s at most"),
-        (["--seconds", "2", "--minutes", "1"], "--seconds: got --minutes as well; one of the two"),
-        (["--seed", "-1"], "--seed: got -1; 0 or more"),
-        (["--infer-batch", "100000"], "--infer-batch: got 100000; 1024 at most"),
-        (["--how", "native", "--worker", "w.sock"], "--how: got native with --worker; managed or alone"),
-        (["--threads", "1", "--worker", "w.sock"], "--threads: got 1 with --worker"),
-        (["--worker", "no-such.sock"], "--worker: got no-such.sock; no-such.sock: no such socket"),
+        (["--seconds", "inf"], "--seconds: got inf; a number above 0"),
+        (["--max-latency-s", "nan"], "--max-latency-s: got nan; a number above 0"),
+        (["--max-latency-s", "1e300"], "--max-latency-s: got 1e+300; 1000 s at most"),
+        (["--infer-batch-size", "100000"], "--infer-batch-size: got 100000; 1024 at most"),
+        (["--how", "native", "--worker-socket", "w.sock"], "--how: got native with --worker-socket; managed or alone"),
+        (["--threads", "1", "--worker-socket", "w.sock"], "--threads: got 1 with --worker-socket"),
+        (["--worker-socket", "no-such.sock"], "--worker-socket: got no-such.sock; no-such.sock: no such socket"),
     ],
 )
 def test_a_mistake_is_one_line(fedge, options, said):
@@ -61,7 +70,7 @@ def test_a_mistake_is_one_line(fedge, options, said):
 def test_managed_and_native_are_executed_and_written_down(fedge, tmp_path):
     out = tmp_path / "out.json"
 
-    done = run(fedge, *SMALL, "--rate-hz", "200", "--how", "both", "--seconds", "1", "--json", out)
+    done = run(fedge, *SMALL, "--rate-hz", "200", "--how", "both", "--seconds", "1", "--out", out)
 
     assert done.code == 0, done.err
     assert "measured: a training step" in done.out
@@ -82,7 +91,7 @@ def test_training_alone_serves_nothing_and_takes_the_place_of_an_earlier_result(
     out = tmp_path / "out.json"
     out.write_text('{\n  "concurrent_run": {}\n}\n')
 
-    done = run(fedge, *SMALL, "--how", "alone", "--seconds", "0.5", "--json", out)
+    done = run(fedge, *SMALL, "--how", "alone", "--seconds", "0.5", "--out", out)
 
     assert done.code == 0, done.err
     assert "alone" in done.out
@@ -92,7 +101,7 @@ def test_training_alone_serves_nothing_and_takes_the_place_of_an_earlier_result(
 
 @pytest.mark.slow
 def test_a_budget_that_no_batch_size_holds_is_refused_with_one_that_would_be(fedge):
-    done = run(fedge, *SMALL, "--latency-s", "0.0001")
+    done = run(fedge, *SMALL, "--max-latency-s", "0.0001")
 
     assert done.code == 2
     assert "which no batch size holds here" in done.message
@@ -116,9 +125,9 @@ def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge, tmp_path):
 
 def begun(tmp_path: Path) -> subprocess.Popen[str]:
     """A long run, once it has told of its first seconds."""
-    command = [*FEDGE, "concurrent", "run", *SMALL, "--infer-batch", "4"]
+    command = [*FEDGE, "concurrent", "run", *SMALL, "--infer-batch-size", "4"]
     process = subprocess.Popen(
-        [*command, "--minutes", "10", "--json", str(tmp_path / "out.json")],
+        [*command, "--seconds", "600", "--out", str(tmp_path / "out.json")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

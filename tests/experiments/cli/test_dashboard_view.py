@@ -98,7 +98,7 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     ("asked", "where"),
     [
         ({"source": "runs/x", "serve": Path("b.yaml")}, "runs/x, with --serve"),
-        ({"serve": Path("b.yaml"), "host": "0.0.0.0"}, "--host"),
+        ({"serve": Path("b.yaml"), "host": "0.0.0.0"}, "--listen"),
         ({"serve": Path("b.yaml"), "port": 8400}, "--port"),
         ({"source": "runs/x", "relay_token_file": Path("t")}, "--relay-token-file"),
     ],

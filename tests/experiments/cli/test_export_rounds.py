@@ -48,9 +48,9 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge: Launcher, tmp_path: Path) -> None:
-    fedge("run", "exp.yaml", "--out", "run", "--set", "exporters=[tensorboard]", "--set", "rounds=2")
+    fedge("run", "exp.yaml", "--folder", "run", "--set", "exporters=[tensorboard]", "--set", "rounds=2")
 
-    exported = fedge("export", "run", "--to", "tensorboard", "--out", "elsewhere")
+    exported = fedge("export", "run", "--to", "tensorboard", "--folder", "elsewhere")
 
     assert exported.code == 0, exported.err
     assert exported.out == "2 rounds exported to tensorboard\n"
@@ -61,10 +61,10 @@ def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge: Launcher,
 
 
 def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge: Launcher, tmp_path: Path) -> None:
-    fedge("run", "exp.yaml", "--out", "without")
+    fedge("run", "exp.yaml", "--folder", "without")
     own = ("--set", "plugins=[failing_exporter.py]", "--set", "exporters=['failing_exporter:Failing']")
 
-    outcome = fedge("run", "exp.yaml", "--out", "with", *own)
+    outcome = fedge("run", "exp.yaml", "--folder", "with", *own)
 
     assert outcome.code == 0, outcome.err
     for kind in (RoundRow, ClientRow):
@@ -86,7 +86,7 @@ def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge: La
 def test_a_wrong_exporter_is_one_line_before_anything_is_written(
     fedge: Launcher, tmp_path: Path, given: str, message: str
 ) -> None:
-    outcome = fedge("run", "exp.yaml", "--out", "run", "--set", f"exporters={given}")
+    outcome = fedge("run", "exp.yaml", "--folder", "run", "--set", f"exporters={given}")
 
     assert outcome.code == 2
     assert message in outcome.message
@@ -96,12 +96,12 @@ def test_a_wrong_exporter_is_one_line_before_anything_is_written(
 def test_an_option_of_an_entry_can_be_overridden(fedge: Launcher, tmp_path: Path) -> None:
     given = ("--set", "exporters=[tensorboard]", "--set", "exporters.0.options.out=events")
 
-    assert fedge("run", "exp.yaml", "--out", "run", *given).code == 0
+    assert fedge("run", "exp.yaml", "--folder", "run", *given).code == 0
     assert scalars(tmp_path / "run" / "events")
 
 
 def test_what_cannot_be_exported_is_one_line(fedge: Launcher, tmp_path: Path) -> None:
-    fedge("run", "exp.yaml", "--out", "run", "--set", "plugins=[failing_exporter.py]")
+    fedge("run", "exp.yaml", "--folder", "run", "--set", "plugins=[failing_exporter.py]")
     outcomes = {
         "known: mlflow": fedge("export", "run", "--to", "wandb"),
         "no such folder": fedge("export", "gone", "--to", "tensorboard"),
@@ -123,7 +123,7 @@ def test_mlflow_gets_the_rounds_and_at_the_end_the_report(fedge: Launcher, tmp_p
     pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     from server.exporters.mlflow import build_mlflow_client
 
-    assert fedge("run", "exp.yaml", "--out", "run", "--set", "exporters=[mlflow]").code == 0
+    assert fedge("run", "exp.yaml", "--folder", "run", "--set", "exporters=[mlflow]").code == 0
 
     client = build_mlflow_client(f"sqlite:///{tmp_path / 'run' / 'mlflow' / 'mlflow.db'}")
     [run] = client.search_runs([client.get_experiment_by_name("small").experiment_id])

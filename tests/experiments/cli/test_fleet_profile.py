@@ -14,6 +14,7 @@ from contracts.boards import write_table
 
 from experiments.cli import fleet_profile
 from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
+from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.playbook_runner import PlaybookCall
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
 from fedge.devices.tables.mode_table import read_mode_table
@@ -83,11 +84,26 @@ def test_a_board_without_a_table_makes_the_command_fail(
     write_table(tmp_path / "lost" / "net.csv")
     call = PlaybookCall(tmp_path, "profile.yml", tmp_path)
     fleet = SimpleNamespace(boards=boards, build_call=lambda _: call)
+    monkeypatch.setattr(fleet_profile, "share_tables", lambda *_: None)
     outcome = SimpleNamespace(code=0, state=SimpleNamespace(failures_by_host={}))
     monkeypatch.setattr(fleet_profile.selected_fleet, "read_fleet", lambda _: fleet)
     monkeypatch.setattr(fleet_profile, "follow_playbook", lambda *_: outcome)
 
     assert profile_fleet(FleetOptions(tmp_path, tmp_path), {"workload": "net"}, tmp_path)[0] == code
+
+
+def test_a_server_that_takes_no_tables_is_named_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_fetched(tmp_path, finished=True)
+    row = read_row(tmp_path, "nano-1", "net", None)
+    server = InventoryHost("hub", {"ansible_connection": "local", "superlink_runs": "/proc/no-runs"})
+    monkeypatch.setenv("PATH", "")
+
+    fleet_profile.share_tables(SimpleNamespace(inventory=SimpleNamespace(server=server)), [row])
+
+    assert "not in the knowledge of the fleet's runs" in capsys.readouterr().err
+    assert row.table.is_file()
 
 
 @pytest.fixture

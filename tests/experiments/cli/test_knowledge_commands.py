@@ -40,29 +40,29 @@ def table(fedge: Launcher) -> Path:
 
 
 def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, table: Path) -> None:
-    assert "24 modes, estimated" in fedge("knowledge", "import", str(table), "--folder", "k").out
+    assert "24 modes, estimated" in fedge("knowledge", "import", str(table), "--knowledge", "k").out
 
-    (entry,) = json.loads(fedge("knowledge", "list", "--folder", "k", "--json").out)
+    (entry,) = json.loads(fedge("knowledge", "list", "--knowledge", "k", "--json").out)
     assert (entry["form"], entry["device"], entry["workload"], entry["batch_size"]) == ("table", "nano", WORK, 16)
     assert (entry["label"], entry["boards"]) == ("estimated", ["nano-1@seed-3"])
-    assert json.loads(fedge("knowledge", "show", "table", "--folder", "k").out) == entry
-    assert fedge("knowledge", "list", "--folder", "k", "--device", "tx2").out.startswith("nothing is known yet")
+    assert json.loads(fedge("knowledge", "show", "table", "--knowledge", "k", "--json").out) == entry
+    assert fedge("knowledge", "list", "--knowledge", "k", "--board", "tx2").out.startswith("nothing is known yet")
 
 
 def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge: Launcher, table: Path) -> None:
-    fedge("knowledge", "import", str(table), "--folder", "k")
-    assert fedge("knowledge", "export", "table", "--folder", "k", "--out", "other").code == 0
-    assert fedge("knowledge", "forget", "table", "--folder", "k").code == 0
+    fedge("knowledge", "import", str(table), "--knowledge", "k")
+    assert fedge("knowledge", "export", "table", "--knowledge", "k", "--folder", "other").code == 0
+    assert fedge("knowledge", "forget", "table", "--knowledge", "k").code == 0
 
-    assert json.loads(fedge("knowledge", "list", "--folder", "k", "--json").out) == []
-    assert len(json.loads(fedge("knowledge", "list", "--folder", "other", "--json").out)) == 1
-    assert "imported" in fedge("knowledge", "import", "other", "--folder", "k").out
+    assert json.loads(fedge("knowledge", "list", "--knowledge", "k", "--json").out) == []
+    assert len(json.loads(fedge("knowledge", "list", "--knowledge", "other", "--json").out)) == 1
+    assert "imported" in fedge("knowledge", "import", "other", "--knowledge", "k").out
 
 
 def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge: Launcher, table: Path) -> None:
-    fedge("knowledge", "import", str(table), "--folder", "k")
+    fedge("knowledge", "import", str(table), "--knowledge", "k")
     Path("k/entries/bad.json").write_text("{", encoding="utf-8")
-    outcome = fedge("knowledge", "list", "--folder", "k")
+    outcome = fedge("knowledge", "list", "--knowledge", "k")
 
     assert outcome.code == 0
     assert "bad.json: a damaged description" in outcome.err
@@ -79,7 +79,7 @@ def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge: Launcher, table
     ],
 )
 def test_what_does_not_fit_is_one_line(fedge: Launcher, arguments: tuple[str, ...], message: str) -> None:
-    outcome = fedge("knowledge", *arguments, "--folder", "k")
+    outcome = fedge("knowledge", *arguments, "--knowledge", "k")
 
     assert outcome.code == 2
     assert message in outcome.message
@@ -99,10 +99,10 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
 def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
-    what = ("--device", "nano", "--workload", WORK)
+    what = ("--board", "nano", "--workload", WORK)
     assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
     for file in (str(table), "nano.safetensors"):
-        assert fedge("knowledge", "import", file, "--folder", "k").code == 0
+        assert fedge("knowledge", "import", file, "--knowledge", "k").code == 0
 
     experiment = load_experiment(Path("exp.yaml"), ["knowledge=k"])
     recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
@@ -148,7 +148,7 @@ def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table: Path
 
 
 def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
-    made = fedge("predict", "fit", str(table), "--device", "nano", "--workload", WORK, "--out", "nano.safetensors")
+    made = fedge("predict", "fit", str(table), "--board", "nano", "--workload", WORK, "--out", "nano.safetensors")
     assert made.code == 0, made.err
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[nano.safetensors]"])
     experiment_checks.check_experiment(experiment)
@@ -161,7 +161,7 @@ def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path,
 
 
 def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launcher) -> None:
-    fedge("predict", "fit", "--device", "nano", "--workload", "vit-b16-cifar10", "--out", "vit.safetensors")
+    fedge("predict", "fit", "--board", "nano", "--workload", "vit-b16-cifar10", "--out", "vit.safetensors")
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[vit.safetensors]"])
 
     with pytest.raises(BadInput, match=r"fleet\[0\].references\[0\].*10 modes of another workload.*at least 20"):
@@ -169,7 +169,7 @@ def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launche
 
 
 def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
-    fedge("predict", "fit", "--device", "tx2", "--workload", WORK, "--out", "tx2.safetensors")
+    fedge("predict", "fit", "--board", "tx2", "--workload", WORK, "--out", "tx2.safetensors")
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[tx2.safetensors]"])
 
     with pytest.raises(BadInput, match="is it this board's table"):
@@ -179,7 +179,7 @@ def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
 def test_a_calibration_goes_into_the_knowledge_and_is_listed(
     fedge: Launcher, table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    arguments = ("calibrate", str(table), "--device", "nano", "--workload", "our-net", "--to-knowledge")
+    arguments = ("calibrate", str(table), "--board", "nano", "--workload", "our-net", "--to-knowledge")
     assert "--to-knowledge: got no FEDGE_KNOWLEDGE" in fedge(*arguments).message
 
     monkeypatch.setenv("FEDGE_KNOWLEDGE", str(tmp_path / "k"))
@@ -191,15 +191,15 @@ def test_a_calibration_goes_into_the_knowledge_and_is_listed(
 
 def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, table: Path) -> None:
     for workload in ("our-net", "their-net"):
-        arguments = ("calibrate", str(table), "--device", "nano", "--workload", workload, "--out", workload)
+        arguments = ("calibrate", str(table), "--board", "nano", "--workload", workload, "--folder", workload)
         assert fedge(*arguments).code == 0
         Path(workload, f"nano--{workload}.yaml").rename(Path(workload, "net.yaml"))
-    imported = fedge("knowledge", "import", "our-net/net.yaml", "their-net/net.yaml", "--folder", "k")
+    imported = fedge("knowledge", "import", "our-net/net.yaml", "their-net/net.yaml", "--knowledge", "k")
 
     assert imported.code == 0, imported.err
     assert sorted(path.name for path in Path("k/costs").iterdir()) == ["nano--our-net.yaml", "nano--their-net.yaml"]
     assert all(
-        fedge("knowledge", "show", f"calibration-nano--{one}", "--folder", "k").code == 0
+        fedge("knowledge", "show", f"calibration-nano--{one}", "--knowledge", "k").code == 0
         for one in ("our-net", "their-net")
     )
 
@@ -207,7 +207,7 @@ def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, ta
 def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
-    fedge("knowledge", "import", str(table), "--folder", "k")
+    fedge("knowledge", "import", str(table), "--knowledge", "k")
     overrides = ["workload.cost=vit-b16-cifar10", "workload.batch_size=16", "knowledge=k"]
     recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run", name="a", now=NOW)
     same = recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=k"]), tmp_path / "same", name="a", now=NOW)

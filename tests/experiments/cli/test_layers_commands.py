@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from contracts.shown import shown_text
 from typer.testing import CliRunner
 
-from experiments.cli import layers_commands
 from experiments.cli.layers_commands import layers
+from experiments.cli.main import app
 from experiments.report.analysis.layers_terminal import format_si, print_layer_summary
 from fedge.costs.layers.layer_summary import cost_by_kind, list_costliest_layers, summarize_layers
 from fedge.costs.layers.network_cost import NetworkCost
@@ -67,13 +66,13 @@ def test_a_network_without_layers_is_shown_too() -> None:
 
 def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "net.json"
-    layers("digits-cnn", batch=4, input_shape=None, kind="infer", json_file=path, top=0)
+    layers("digits-cnn", batch_size=4, input_shape=None, kind="infer", out=path, top=0)
     first = capsys.readouterr().out
-    layers(str(path), batch=4, input_shape=None, kind="infer", json_file=None, top=0)
+    layers(str(path), batch_size=4, input_shape=None, kind="infer", out=None, top=0)
     assert capsys.readouterr().out == first
     assert json.loads(path.read_text(encoding="utf-8"))["totals"]["parameters"] == 6186
     layers(
-        "digits-cnn", batch=4, input_shape=None, kind="infer", json_file=path, top=0
+        "digits-cnn", batch_size=4, input_shape=None, kind="infer", out=path, top=0
     )  # its own earlier output may be replaced
 
 
@@ -85,17 +84,15 @@ def test_what_is_not_counted_is_said_on_the_error_stream(
     )
     (tmp_path / "odd_network.py").write_text(program, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    layers("odd_network:Odd", batch=1, input_shape="4x4", kind="infer", json_file=tmp_path / "odd.json", top=3)
+    layers("odd_network:Odd", batch_size=1, input_shape="4x4", kind="infer", out=tmp_path / "odd.json", top=3)
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("NOT COUNTED: linalg_qr.")
     assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["unknown"] == ["linalg_qr"]
 
 
 def test_the_command_takes_its_options() -> None:
-    app = typer.Typer()
-    layers_commands.register_commands(app)
     done = CliRunner().invoke(
-        app, ["digits-cnn", "--batch", "8", "--input", "1x16x16", "--kind", "train", "--top", "1"]
+        app, ["layers", "digits-cnn", "--batch-size", "8", "--input-shape", "1x16x16", "--kind", "train", "--top", "1"]
     )
     assert done.exit_code == 0, done.output
     assert "a training step of 8 x 1x16x16" in done.output

@@ -29,7 +29,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "errors.json"
     done = CliRunner().invoke(
-        app, ["eval", "--data", str(data), "--method", "fedge", "--leave-network-out", "--json", str(out)]
+        app, ["eval", "--data", str(data), "--methods", "fedge", "--leave-network-out", "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())
@@ -45,7 +45,7 @@ def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
 
 
 def test_within_alone_is_the_default(data: Path, tmp_path: Path) -> None:
-    evaluate(data=data, method="fedge", leave_network_out=False, json_file=tmp_path / "errors.json")
+    evaluate(data=data, method="fedge", leave_network_out=False, out=tmp_path / "errors.json")
     assert {row["split"] for row in json.loads((tmp_path / "errors.json").read_text())} == {"within"}
 
 
@@ -74,7 +74,7 @@ def test_the_table_shows_every_error_with_mean_and_worst() -> None:
 )
 def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        evaluate(data=data, method=method, leave_network_out=False, json_file=None)
+        evaluate(data=data, method=method, leave_network_out=False, out=None)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -89,13 +89,13 @@ def test_a_seed_that_no_method_takes_is_refused(data: Path, seed: str) -> None:
 def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
     write_network(tmp_path, "only", 32, 3)
     with pytest.raises(BadInput, match="--leave-network-out: got 1 network; at least two"):
-        evaluate(data=tmp_path, method="fedge", leave_network_out=True, json_file=None)
+        evaluate(data=tmp_path, method="fedge", leave_network_out=True, out=None)
 
 
 def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (data / "deep.csv").open("a") as file:
         file.write("deep,33,4,10,1700\n")
-    evaluate(data=data, method="fedge", leave_network_out=False, json_file=None)
+    evaluate(data=data, method="fedge", leave_network_out=False, out=None)
     assert "levels without a geometry: deep 1" in capsys.readouterr().err
 
 

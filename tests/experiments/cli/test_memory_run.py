@@ -33,7 +33,7 @@ POINTS = 0.05
 
 def played(root: Path, out: Path, *settings: str) -> Path:
     words = [part for one in settings for part in ("--set", one)]
-    assert called("run", root / "experiments/configs/memory.yaml", "--out", out, *words) == 0
+    assert called("run", root / "experiments/configs/memory.yaml", "--folder", out, *words) == 0
     return out
 
 
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
     few = ("rounds=5", "workload.local_epochs=0.5", *settings)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     words = [part for one in few for part in ("--set", one)]
-    process = started("run", project_root / "experiments/configs/memory.yaml", "--out", killed, *words)
+    process = started("run", project_root / "experiments/configs/memory.yaml", "--folder", killed, *words)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("round 2/"):

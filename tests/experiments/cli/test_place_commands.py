@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from contracts.crashing import disk_full
 from typer.testing import CliRunner
 
-from experiments.cli import place_commands
+from experiments.cli.main import app
 from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
 from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
@@ -34,16 +33,10 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def app() -> typer.Typer:
-    made = typer.Typer()
-    place_commands.register_commands(made)
-    return made
-
-
 def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> None:
     html, data = tmp_path / "p.html", tmp_path / "p.json"
-    arguments = ["place", WORKLOAD, "--device", "agx-orin", "--rate", "300", "--html", str(html), "--json", str(data)]
-    done = CliRunner().invoke(app(), arguments)
+    arguments = ["place", WORKLOAD, "--board", "agx-orin", "--rate-hz", "300", "--html", str(html), "--out", str(data)]
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "least latency, at 300 images/s" in done.output
     written = json.loads(data.read_text())
@@ -117,12 +110,12 @@ def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"rate_hz": 5000.0}, "--rate at most"),
+        ({"rate_hz": 5000.0}, "--rate-hz at most"),
         ({"rate_hz": 300.0, "max_power_w": 15.0}, "--max-power-w at least"),
         ({"max_latency_s": 0.001}, "--max-latency-s at least"),
         ({"on": "tensor-cores,npu"}, "npu"),
-        ({"batches": "0,4"}, "--batches"),
-        ({"batches": "a"}, "--batches"),
+        ({"batches": "0,4"}, "--batch-sizes"),
+        ({"batches": "a"}, "--batch-sizes"),
         ({"objective": "speed"}, "throughput, latency, energy"),
         ({"max_power_w": -3.0}, "--max-power-w"),
         ({"device": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
@@ -134,14 +127,14 @@ def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["html", "json"])
+@pytest.mark.parametrize("option", ["html", "out"])
 def test_a_file_that_cannot_be_written_is_one_line(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
-    files = {"html": None, "json": None, option: tmp_path / "p"}
+    files = {"html": None, "out": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["out"])
 
 
 def test_its_own_json_is_written_over(tmp_path: Path) -> None:

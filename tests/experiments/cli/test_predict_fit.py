@@ -155,12 +155,12 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
     [
         ({"method": "nosuch"}, "--method: got 'nosuch'; known: .*fedge"),
         ({"method": "my:Own"}, "--method: got 'my:Own'; one of .* a model file cannot name code of your own"),
-        ({"explorer": "random"}, "--explorer: got 'random'; it together with --modes"),
+        ({"explorer": "random"}, "--explorer: got 'random'; it together with --mode-count"),
         ({"explorer": "nosuch", "modes": 5}, "--explorer: got 'nosuch'; known"),
-        ({"modes": 127}, r"--modes: got 127; at most 126"),
-        ({"cost_s": -1.0}, "--cost-s: got -1; seconds, above 0"),
-        ({"cost_j": float("nan")}, "--cost-j: got nan; joules, above 0"),
-        ({"cost_s": 1.0}, "--cost-s: got 1 s; at least"),
+        ({"modes": 127}, r"--mode-count: got 127; at most 126"),
+        ({"cost_s": -1.0}, "--budget-s: got -1; seconds, above 0"),
+        ({"cost_j": float("nan")}, "--budget-j: got nan; joules, above 0"),
+        ({"cost_s": 1.0}, "--budget-s: got 1 s; at least"),
         ({"seed": -1}, "--seed: got -1"),
         ({"batch_size": 32}, "batch size: got 32; known: 16"),
         ({"references": (Path("nosuch.csv"),)}, "nosuch.csv: got no such file"),
@@ -175,7 +175,7 @@ def test_wrong_options_are_named_and_nothing_is_written(table, out, more, words)
 
 @pytest.mark.parametrize("more", [{}, {"device": "orin-nano"}, {"workload": "resnet18-imagenet"}])
 def test_neither_a_table_nor_a_board_is_too_little(out, more):
-    with pytest.raises(BadInput, match="a TABLE, or --device NAME and --workload NAME"):
+    with pytest.raises(BadInput, match="a TABLE, or --board NAME and --workload NAME"):
         fit_to_file(asked(None, **more), out, as_json=False)
 
 

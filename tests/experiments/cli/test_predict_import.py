@@ -32,7 +32,9 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 
 def _log(fedge: Launcher, out: str, *more: str):
-    return fedge("predict", "import", "t.log", "--format", "tegrastats", "--steps", "steps.csv", "--out", out, *more)
+    return fedge(
+        "predict", "import", "t.log", "--format", "tegrastats", "--step-times", "steps.csv", "--out", out, *more
+    )
 
 
 def test_a_log_takes_the_total_of_the_board_in_the_tables_path(fedge: Launcher, tmp_path: Path) -> None:
@@ -104,11 +106,20 @@ def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launche
     ("arguments", "message"),
     [
         (("t.log", "--format", "nope"), "--format: got 'nope'; known: tegrastats, jtop, powertrain, bofl, table"),
-        (("t.log", "--format", "tegrastats"), "--steps: got nothing; a CSV file that says when each mode ran"),
-        (("CIFAR10.json", "--format", "bofl", "--steps", "steps.csv"), "--steps: got steps.csv; no file for bofl"),
-        (("gone.log", "--format", "jtop", "--steps", "steps.csv"), "gone.log: got no such file; the path of a CSV log"),
-        (("t.log", "--format", "jtop", "--steps", "gone.csv"), "gone.csv: got no such file; the path of a steps file"),
-        (("t.log", "--format", "jtop", "--steps", "steps.csv"), "t.log: got no column time"),
+        (("t.log", "--format", "tegrastats"), "--step-times: got nothing; a CSV file that says when each mode ran"),
+        (
+            ("CIFAR10.json", "--format", "bofl", "--step-times", "steps.csv"),
+            "--step-times: got steps.csv; no file for bofl",
+        ),
+        (
+            ("gone.log", "--format", "jtop", "--step-times", "steps.csv"),
+            "gone.log: got no such file; the path of a CSV log",
+        ),
+        (
+            ("t.log", "--format", "jtop", "--step-times", "gone.csv"),
+            "gone.csv: got no such file; the path of a steps file",
+        ),
+        (("t.log", "--format", "jtop", "--step-times", "steps.csv"), "t.log: got no column time"),
         (("gone", "--format", "powertrain"), "gone: got no such file; the path of a folder with pm_"),
         (("CIFAR10.json", "--format", "powertrain"), "CIFAR10.json: got no column powermode"),
         ((".", "--format", "bofl"), ".: got a file that cannot be read (Is a directory)"),

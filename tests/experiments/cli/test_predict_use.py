@@ -123,7 +123,7 @@ def test_the_fastest_mode_that_keeps_a_power_limit_is_chosen(path: Path, limit_w
     z = math.sqrt(2) * _erfinv(2 * confidence - 1)
     careful = predictions.power_w * np.exp(z * predictions.power_w_sd_log)
 
-    choice = choose_for_aim(predictions, ChoiceAim("--power-w", limit_w, confidence))
+    choice = choose_for_aim(predictions, ChoiceAim("--max-power-w", limit_w, confidence))
 
     keeping = [row for row in range(len(careful)) if careful[row] <= limit_w * (1 + 1e-6)]
     assert choice.feasible == bool(keeping)
@@ -221,16 +221,16 @@ def test_json_tells_an_infeasible_choice_too(path, capsys):
 @pytest.mark.parametrize(
     ("aim", "words"),
     [
-        ({}, "got no objective; exactly one of --power-w, --deadline-s, --time-weight, --knee"),
-        ({"power_w": 20.0, "knee": True}, "got --power-w and --knee; exactly one"),
-        ({"power_w": 0.0}, "--power-w: got 0; watts, above 0"),
-        ({"power_w": -5.0}, "--power-w: got -5"),
-        ({"power_w": math.nan}, "--power-w: got nan"),
-        ({"deadline_s": math.inf}, "--deadline-s: got inf; seconds, above 0"),
-        ({"power_w": 20_000.0}, "--power-w: got 20000 W; .* were these milliwatts"),
-        ({"power_w": 0.02}, "--power-w: got 0.02 W; .* all modes draw at least"),
-        ({"deadline_s": 200.0}, "--deadline-s: got 200 s; .* were these milliseconds"),
-        ({"deadline_s": 1e-6}, "--deadline-s: got 1e-06 s"),
+        ({}, "got no objective; exactly one of --max-power-w, --max-step-s, --time-weight, --knee"),
+        ({"power_w": 20.0, "knee": True}, "got --max-power-w and --knee; exactly one"),
+        ({"power_w": 0.0}, "--max-power-w: got 0; watts, above 0"),
+        ({"power_w": -5.0}, "--max-power-w: got -5"),
+        ({"power_w": math.nan}, "--max-power-w: got nan"),
+        ({"deadline_s": math.inf}, "--max-step-s: got inf; seconds, above 0"),
+        ({"power_w": 20_000.0}, "--max-power-w: got 20000 W; .* were these milliwatts"),
+        ({"power_w": 0.02}, "--max-power-w: got 0.02 W; .* all modes draw at least"),
+        ({"deadline_s": 200.0}, "--max-step-s: got 200 s; .* were these milliseconds"),
+        ({"deadline_s": 1e-6}, "--max-step-s: got 1e-06 s"),
         ({"time_weight": 1.5}, "--time-weight: got 1.5; a number from 0"),
         ({"time_weight": math.nan}, "--time-weight: got nan"),
         ({"power_w": 20.0, "confidence": 84.0}, "--confidence: got 84; a share between 0 and 1, such as 0.84"),
@@ -254,7 +254,7 @@ def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: 
 
     refused = False
     try:
-        choose_for_aim(predictions, ChoiceAim("--power-w", limit_w, 0.84))
+        choose_for_aim(predictions, ChoiceAim("--max-power-w", limit_w, 0.84))
     except BadInput:
         refused = True
 
@@ -268,7 +268,7 @@ def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: 
 def test_the_front_is_written_as_a_table(path, tmp_path, capsys, against):
     out = tmp_path / "front.csv"
 
-    pareto(path, against=against, csv=out)
+    pareto(path, against=against, out=out)
 
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     said = capsys.readouterr().out
@@ -301,10 +301,10 @@ def test_the_terminal_shows_ends_knee_and_maxn_of_a_long_front(path, capsys):
 
 
 def test_table_page_and_model_are_files_of_their_own(path, tmp_path):
-    with pytest.raises(BadInput, match=r"--html: got .*; another file than --csv"):
-        pareto(path, csv=tmp_path / "f", html=tmp_path / "f")
-    with pytest.raises(BadInput, match=r"--csv: .*another file than the model"):
-        pareto(path, csv=path)
+    with pytest.raises(BadInput, match=r"--html: got .*; another file than --out"):
+        pareto(path, out=tmp_path / "f", html=tmp_path / "f")
+    with pytest.raises(BadInput, match=r"--out: .*another file than the model"):
+        pareto(path, out=path)
 
 
 def test_a_front_is_against_power_or_energy(path):
@@ -326,7 +326,7 @@ def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_command_line_ends_with_code_1_where_no_mode_keeps_the_limit_and_2_for_a_mistake(path):
     codes = {}
-    for option in (("--power-w", "20"), ("--power-w", "3"), ("--power-w", "-3")):
+    for option in (("--max-power-w", "20"), ("--max-power-w", "3"), ("--max-power-w", "-3")):
         program = [*FEDGE, "predict", "choose", str(path), *option]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         codes[option[1]] = done.returncode

@@ -129,7 +129,7 @@ def test_done_once_is_done(fedge, out):
         ({"explorer": "nosuch"}, "--explorer: got 'nosuch'; known"),
         ({"workload": "nosuch"}, "--workload: got 'nosuch'; a classifier of torchvision"),
         ({"batch_size": 0}, "--batch-size: got 0; a whole number"),
-        ({"board": "here", "infer": True}, "--board here: got "),
+        ({"board": "here", "kind": "infer"}, "--board here: got "),
         ({"board": "emulated:nosuch"}, "--board: got 'nosuch'; known"),
         ({"board": "here"}, "--board here: got .*; emulated:NAME"),
     ],

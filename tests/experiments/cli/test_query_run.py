@@ -38,18 +38,18 @@ def test_a_table_for_the_eye(fedge, run: Path) -> None:
 def test_a_long_table_says_how_much_of_it_is_shown(fedge, run: Path) -> None:
     _, out, _ = fedge("query", run, "select 1000 + i as i from range(300) t(i)")
     assert len(out.splitlines()) == 202
-    assert out.splitlines()[-1] == "200 of 300 rows; --format csv or json has all"
+    assert out.splitlines()[-1] == "200 of 300 rows; --csv or --json has all"
 
 
 def test_csv_and_json_have_every_figure_in_full(fedge, run: Path) -> None:
     sql = "select at_s / 3 as third, board, rails_w, oracle, 'nan'::double as odd from samples, (select null as oracle)"
-    _, text, _ = fedge("query", run, sql, "--format", "csv")
+    _, text, _ = fedge("query", run, sql, "--csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert float(rows[0]["third"]) == 0.5 / 3
     assert json.loads(rows[1]["rails_w"]) == {"VDD_IN": 5.0, "VDD_CPU": 1.5}
     assert rows[0]["oracle"] == ""
 
-    _, text, _ = fedge("query", run, sql, "--format", "json")
+    _, text, _ = fedge("query", run, sql, "--json")
     first = json.loads(text)[0]
     assert first == {
         "third": 0.5 / 3,
@@ -63,13 +63,13 @@ def test_csv_and_json_have_every_figure_in_full(fedge, run: Path) -> None:
 def test_nothing_found_is_an_empty_answer_in_every_form(fedge, run: Path) -> None:
     sql = "select round from rounds where round > 9"
     assert fedge("query", run, sql)[1].split() == ["round"]
-    assert fedge("query", run, sql, "--format", "csv")[1] == "round\n"
-    assert fedge("query", run, sql, "--format", "json")[1] == "[]\n"
+    assert fedge("query", run, sql, "--csv")[1] == "round\n"
+    assert fedge("query", run, sql, "--json")[1] == "[]\n"
 
 
 def test_a_file_is_written_and_an_earlier_one_kept(fedge, run: Path, tmp_path: Path) -> None:
     target = tmp_path / "rounds.csv"
-    code, out, err = fedge("query", run, "select round from rounds", "--format", "csv", "--out", target)
+    code, out, err = fedge("query", run, "select round from rounds", "--csv", "--out", target)
     assert (code, out) == (0, "")
     assert "2 rows" in err
     assert target.read_text() == "round\n1\n2\n"
@@ -87,7 +87,7 @@ def test_a_file_is_written_and_an_earlier_one_kept(fedge, run: Path, tmp_path: P
         (("{run}", "delete from rounds"), "got DELETE; one SELECT over the tables rounds, clients, evaluations, "),
         (("{run}-none", "select 1"), "got no such folder; the folder of a run"),
         (("{run}/store/rounds", "select 1"), "a folder without a run's rows"),
-        (("{run}", "select 1", "--format", "xml"), "known: table, csv, json"),
+        (("{run}", "select 1", "--csv", "--json"), "one of the two"),
         (("{run}", "select 1", "--out", "{run}/none/x.csv"), "a file in a folder that exists"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_mistake_is_one_line(fedge, run: Path, arguments: tuple[str, ...], sai
 
 
 def test_figures_are_numbers_in_json_also_whole_sums_and_decimals(fedge, run: Path) -> None:
-    _, out, _ = fedge("query", run, "select sum(round) as s, 1.5 as d from rounds", "--format", "json")
+    _, out, _ = fedge("query", run, "select sum(round) as s, 1.5 as d from rounds", "--json")
     assert json.loads(out) == [{"s": 3, "d": 1.5}]
 
 
@@ -114,7 +114,7 @@ def test_figures_are_numbers_in_json_also_whole_sums_and_decimals(fedge, run: Pa
     ],
 )
 def test_an_answer_that_cannot_be_told_is_one_line_too(fedge, run: Path, sql: str, said: str, tmp_path: Path) -> None:
-    code, _, err = fedge("query", run, sql, "--format", "json", "--out", tmp_path / "x.json")
+    code, _, err = fedge("query", run, sql, "--json", "--out", tmp_path / "x.json")
 
     assert code == 2
     assert said in err
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_one_line_that_names_it(fedge, run: Path) -> None:
 
 
 def test_a_pipe_that_is_closed_early_is_no_error(run: Path) -> None:
-    asked = f"{sys.executable} -m experiments.cli.main query {run} 'select * from range(300000)' --format csv | head -1"
+    asked = f"{sys.executable} -m experiments.cli.main -q query {run} 'select * from range(300000)' --csv | head -1"
     done = subprocess.run(asked, shell=True, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("range\n", "")
 

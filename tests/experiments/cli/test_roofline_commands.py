@@ -32,7 +32,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
-    code, said = run(RESNET, "--device", "agx-orin", "--json", str(tmp_path / "r.json"))
+    code, said = run(RESNET, "--board", "agx-orin", "--out", str(tmp_path / "r.json"))
     assert code == 0, said
     assert "Lowered, as it does not set the pace: GPU clock from 1300.5 to" in said
     assert "Constants are calibrated" in said
@@ -48,7 +48,7 @@ def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
 
 
 def test_options_may_come_before_the_network_and_bench_is_a_command_of_its_own() -> None:
-    code, said = run("--device", "agx-orin", RESNET, "--batch", "16")
+    code, said = run("--board", "agx-orin", RESNET, "--batch-size", "16")
     assert code == 0, said
     assert "batches of 16" in said
     code, said = run("--help")
@@ -140,13 +140,13 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (RooflineOptions(RESNET, "agx-orin", batch_size=0), "--batch"),
-        (RooflineOptions(RESNET, "no-board"), "--device"),
+        (RooflineOptions(RESNET, "agx-orin", batch_size=0), "--batch-size"),
+        (RooflineOptions(RESNET, "no-board"), "--board"),
         (RooflineOptions(RESNET, "agx-orin", mode="1/2/3"), "--mode"),
         (RooflineOptions(RESNET, "agx-orin", mode="fastest"), "got 'fastest'; MAXN, MODE_15W"),
         (RooflineOptions(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
         (RooflineOptions(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
-        (RooflineOptions(RESNET, "agx-orin", tables=Path("no-such-folder")), "--tables"),
+        (RooflineOptions(RESNET, "agx-orin", tables=Path("no-such-folder")), "--profiles"),
         (RooflineOptions("no-network", "agx-orin"), "no-network"),
     ],
 )
@@ -197,8 +197,8 @@ def test_a_users_own_network_takes_the_shape_of_a_sample(tmp_path: Path, monkeyp
     (tmp_path / "roofline_nets.py").write_text("from torch import nn\n\ndef rnn():\n    return nn.Linear(28, 64)\n")
     monkeypatch.chdir(tmp_path)
 
-    code, said = run("roofline_nets:rnn", "--device", "orin-nano")
-    assert (code, "as --input 3x224x224" in said) == (1, True)
-    code, said = run("roofline_nets:rnn", "--device", "orin-nano", "--input", "28x28")
+    code, said = run("roofline_nets:rnn", "--board", "orin-nano")
+    assert (code, "as --input-shape 3x224x224" in said) == (1, True)
+    code, said = run("roofline_nets:rnn", "--board", "orin-nano", "--input-shape", "28x28")
     assert code == 0, said
     assert "roofline_nets:rnn on orin-nano" in said

@@ -59,7 +59,7 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
 
     assert stuck == "change the boards' availability, battery or memory in its run.yaml, then `fedge resume runs/a`"
     assert _suggest_fix("no round was played: 0 J; raise policy.budget_j in run.yaml", Path("runs/a")) == (
-        "then `fedge resume runs/a` plays it"
+        "then `fedge resume runs/a` runs it"
     )
     assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"
 

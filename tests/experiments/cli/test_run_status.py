@@ -23,7 +23,7 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 
 def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: Path) -> None:
-    assert fedge("run", "exp.yaml", "--out", "run")[0] == main.DONE
+    assert fedge("run", "exp.yaml", "--folder", "run")[0] == main.DONE
     run = tmp_path / "run"
 
     finished = read_run_status(run)
@@ -45,7 +45,7 @@ def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: P
 
 
 def test_the_command_prints_text_or_the_record(fedge: Launcher) -> None:
-    assert fedge("run", "exp.yaml", "--out", "run")[0] == main.DONE
+    assert fedge("run", "exp.yaml", "--folder", "run")[0] == main.DONE
 
     code, out, _ = fedge("status", "run")
     assert code == main.DONE

@@ -30,8 +30,8 @@ def test_known_workloads_are_ranked_on_every_board() -> None:
 
 def test_any_network_is_ranked_by_its_layers(tmp_path: Path) -> None:
     out = tmp_path / "ranking.json"
-    _run("--workload", "mobilenet_v2", "--batch", "8", "--by", "energy", "--board", "nano", "--board", "tx2",
-         "--json", str(out))  # fmt: skip
+    what = ("--workload", "mobilenet_v2", "--batch-size", "8", "--objective", "energy")
+    _run(*what, "--board", "nano", "--board", "tx2", "--out", str(out))
     data = json.loads(out.read_text(encoding="utf-8"))
     assert [offer["board"] for offer in data["offers"]] == sorted(
         ("nano", "tx2"), key=lambda b: next(o["energy_j"] for o in data["offers"] if o["board"] == b)
@@ -50,12 +50,12 @@ def test_limits_that_no_board_holds_are_said_in_every_row() -> None:
     ("args", "where"),
     [
         (("--workload", "resnet51"), "--workload"),
-        (("--workload", "resnet18-imagenet", "--by", "luck"), "--by"),
+        (("--workload", "resnet18-imagenet", "--objective", "luck"), "--objective"),
         (("--workload", "resnet18-imagenet", "--board", "toaster"), "--board"),
         (("--workload", "resnet18-imagenet", "--max-power-w", "-3"), "--max-power-w"),
         (("--workload", "resnet18-imagenet", "--max-power-w", "nan"), "--max-power-w"),
         (("--workload", "resnet18-imagenet", "--max-power-w", "inf"), "--max-power-w"),
-        (("--workload", "resnet50", "--input", "axb"), "--input"),
+        (("--workload", "resnet50", "--input-shape", "axb"), "--input-shape"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(args: tuple[str, ...], where: str) -> None:
@@ -67,8 +67,8 @@ def test_what_cannot_be_meant_is_one_line(args: tuple[str, ...], where: str) -> 
 def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) -> None:
     out = tmp_path / "ranking.json"
     epochs = []
-    for more in ((), ("--input", "3x64x64")):
-        _run("--workload", "resnet18-imagenet", "--board", "agx-orin", "--json", str(out), *more)
+    for more in ((), ("--input-shape", "3x64x64")):
+        _run("--workload", "resnet18-imagenet", "--board", "agx-orin", "--out", str(out), *more)
         data = json.loads(out.read_text(encoding="utf-8"))
         epochs.append((data["workload"], data["offers"][0]["label"], data["offers"][0]["epoch_s"]))
     assert epochs[0][:2] == ("resnet18-imagenet", "calibrated")

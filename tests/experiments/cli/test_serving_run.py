@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> LoadedR
     out = tmp_path_factory.mktemp("serving") / "run"
     config = project_root / "experiments/configs/serving.yaml"
     with pytest.MonkeyPatch.context() as patch:
-        assert run_here(patch, "run", config, "--set", "rounds=4", "--out", out) == 0
+        assert run_here(patch, "run", config, "--set", "rounds=4", "--folder", out) == 0
     return load_run(out)
 
 

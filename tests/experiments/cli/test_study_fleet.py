@@ -51,7 +51,7 @@ def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"policies": "balanced,,maxn"}, "--policy: got 'balanced,,maxn'"),
+        ({"policies": "balanced,,maxn"}, "--policies: got 'balanced,,maxn'"),
         ({"policies": "maxn,maxn"}, "each once"),
         ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
         ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
@@ -80,7 +80,7 @@ def test_large_fleets_are_played_in_columns_unless_asked_otherwise(config: Path)
     ("overrides", "engine", "words"),
     [
         ((), "rows", "--engine: got 'rows'; one of coordinator, columns"),
-        (("policy=fastest", "policy.fleet_power_w=100"), "columns", "--policy: got 'fastest'; one of balanced"),
+        (("policy=fastest", "policy.fleet_power_w=100"), "columns", "--policies: got 'fastest'; one of balanced"),
         (("selection={name: random, count: 9}",), "columns", "selection.count: got 9; at most 3"),
         (("fleet.0.bogus=1",), "columns", "fleet[0].bogus: got an unknown key"),
         (("fleet.0.cost=digits",), "columns", "fleet[0].cost: got 'digits'; known: "),
@@ -105,7 +105,7 @@ def test_terminal_rows_and_page_say_which_engine_played(fedge: Launcher, config:
     rows, page = tmp_path / "rows.json", tmp_path / "page.html"
     fleet = ("--engine", "columns", "--set", "fleet.1.count=300", "--rounds", 2)
 
-    outcome = fedge("study", "fleet", config, *fleet, "--json", rows, "--html", page)
+    outcome = fedge("study", "fleet", config, *fleet, "--out", rows, "--html", page)
 
     assert outcome.code == 0, outcome.err
     assert "Engine: columns. Boards of a kind share one posterior" in " ".join(outcome.out.split())
@@ -118,14 +118,14 @@ def test_terminal_rows_and_page_say_which_engine_played(fedge: Launcher, config:
 
 
 def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: Path, tmp_path: Path) -> None:
-    unknown = fedge("study", "fleet", config, "--policy", "lucky")
+    unknown = fedge("study", "fleet", config, "--policies", "lucky")
     gone = fedge("study", "fleet", tmp_path / "gone.yaml")
-    nowhere = fedge("study", "fleet", config, "--json", tmp_path / "no folder" / "rows.json")
+    nowhere = fedge("study", "fleet", config, "--out", tmp_path / "no folder" / "rows.json")
 
     assert {unknown.code, gone.code, nowhere.code} == {2}
-    assert "--policy: got 'lucky'; known: " in unknown.message
+    assert "--policies: got 'lucky'; known: " in unknown.message
     assert "No such file" in gone.message
-    assert "--json: got" in nowhere.message
+    assert "--out: got" in nowhere.message
 
 
 def test_the_help_names_all_policies(fedge: Launcher) -> None:
@@ -138,9 +138,9 @@ def test_the_help_names_all_policies(fedge: Launcher) -> None:
 @pytest.mark.slow
 def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, config: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.json"
-    limit = ("--policy", "fastest", "--set", "policy.fleet_power_w=5")
+    limit = ("--policies", "fastest", "--set", "policy.fleet_power_w=5")
 
-    outcome = fedge("study", "fleet", config, *limit, "--rounds", 2, "--steps", 20, "--json", rows)
+    outcome = fedge("study", "fleet", config, *limit, "--rounds", 2, "--steps", 20, "--out", rows)
 
     (row,) = json.loads(rows.read_text(encoding="utf-8"))
     assert (row["limits_out_of_reach"], row["objective_gap_pct"], row["saving_share_pct"]) == (2, None, None)
@@ -150,9 +150,9 @@ def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, 
 @pytest.mark.long
 def test_a_small_fleet_comes_near_the_oracle_and_its_rows_repeat(fedge: Launcher, config: Path, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.json", "two.json")]
-    command = ("study", "fleet", config, "--policy", "balanced,maxn", "--rounds", 11, "--steps", 40)
+    command = ("study", "fleet", config, "--policies", "balanced,maxn", "--rounds", 11, "--steps", 40)
     for file in files:
-        outcome = fedge(*map(str, command), "--json", file, "--html", tmp_path / "page.html")
+        outcome = fedge(*map(str, command), "--out", file, "--html", tmp_path / "page.html")
         assert outcome.code == 0, outcome.err
 
     balanced, maxn = json.loads(files[0].read_text(encoding="utf-8"))

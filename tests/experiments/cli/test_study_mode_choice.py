@@ -57,9 +57,9 @@ def test_a_board_of_another_name_or_with_other_clocks_is_noted() -> None:
     (other,) = list_board_notes(replace(own, device="orin-nano"), "orin-nano")
 
     assert list_board_notes(own, None) == ()
-    assert "downloads (taken from the table's folder, --device names another) is no board of the catalogue" in unknown
+    assert "downloads (taken from the table's folder, --board names another) is no board of the catalogue" in unknown
     assert "GPU clocks" in other
-    assert "not those of orin-nano (named by --device)" in other
+    assert "not those of orin-nano (named by --board)" in other
 
 
 def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) -> None:
@@ -81,7 +81,7 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) 
         ({"ratios": (0.5,)}, "--deadline-ratio: got 0.5; a finite number of at least 1"),
         ({"ratios": (float("nan"),)}, "--deadline-ratio: got nan"),
         ({"ratios": (2.0, 2.0)}, "each ratio once"),
-        ({"policies": "fedge,"}, "--policy: got 'fedge,'"),
+        ({"policies": "fedge,"}, "--policies: got 'fedge,'"),
         ({"policies": "lucky"}, "'lucky'"),
         ({"table": Path("gone.csv")}, "gone.csv: got no such file"),
         ({"batch_size": 64}, "batch size: got 64; known: 16"),
@@ -115,9 +115,9 @@ def test_the_rows_have_the_published_keys_and_the_oracle_has_no_regret(
     fedge: Launcher, one_core: None, table: Path, tmp_path: Path
 ) -> None:
     out, page = tmp_path / "rows.json", tmp_path / "page.html"
-    options = ("--policy", "oracle,maxn", "--deadline-ratio", "3", "--rounds", "12", "--seeds", "2", "--steps", "30")
+    options = ("--policies", "oracle,maxn", "--deadline-ratio", "3", "--rounds", "12", "--seeds", "2", "--steps", "30")
 
-    outcome = fedge("study", "mode-choice", "--table", table, *options, "--json", out, "--html", page)
+    outcome = fedge("study", "mode-choice", "--table", table, *options, "--out", out, "--html", page)
 
     assert outcome.code == 0, outcome.err
     rows = json.loads(out.read_text(encoding="utf-8"))

@@ -38,9 +38,9 @@ def config(tmp_path: Path) -> Path:
 
 
 def start(config: Path, out: Path, workers: int, **env: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(out)]
+    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--folder", str(out)]
     return subprocess.Popen(
-        [*command, "--workers", str(workers)],
+        [*command, "--jobs", str(workers)],
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -82,7 +82,7 @@ def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     config.write_text(config.read_text().replace("seeds: 2", "seeds: [4]"))
 
-    done = CliRunner().invoke(app, ["sweep", str(config), "--workers", "1", "--json"])
+    done = CliRunner().invoke(app, ["sweep", str(config), "--jobs", "1", "--json"])
 
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
@@ -94,7 +94,7 @@ def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatc
 def test_a_mistake_in_a_variant_is_told_before_anything_is_written(config: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("maxn", "maxx"))
 
-    done = CliRunner().invoke(app, ["sweep", str(config), "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(app, ["sweep", str(config), "--folder", str(tmp_path / "out")])
 
     assert isinstance(done.exception, BadInput)
     assert "sweep.yaml: maxx: policy.name: got 'maxx'" in str(done.exception)
@@ -109,7 +109,7 @@ def test_failed_points_are_told_at_the_end(config: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(sweep_driver, "run_point", fail)
 
-    done = CliRunner().invoke(app, ["sweep", str(config), "--out", str(tmp_path / "out"), "--workers", "1"])
+    done = CliRunner().invoke(app, ["sweep", str(config), "--folder", str(tmp_path / "out"), "--jobs", "1"])
 
     assert isinstance(done.exception, RunFailed)
     assert str(done.exception).startswith("4 of 4 points failed: balanced, seed 1: no client reported; balanced, ")

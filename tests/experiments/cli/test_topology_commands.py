@@ -85,40 +85,37 @@ def test_variants_that_are_the_same_network_are_listed_once() -> None:
 
 
 def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, json_file, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
-    print_variants(
-        replace(ASKED, max_step_s=1.5, variants=2), out=out, json_file=json_file, html=html, check_training=False
-    )
+    folder, out, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
+    print_variants(replace(ASKED, max_step_s=1.5, variants=2), folder=folder, out=out, html=html, check_training=False)
     told = capsys.readouterr().out
     assert "does not fit" in told
     assert "MAXN" in told
     assert "estimated (a fake)" in told
-    data = json.loads(json_file.read_text(encoding="utf-8"))
-    assert [Path(folder).parent for folder in data["folders"]] == [out, out]
-    for row, folder in zip(data["variants"], data["folders"], strict=True):
-        variant = variant_files.read_variant(Path(folder))
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert [Path(one).parent for one in data["folders"]] == [folder, folder]
+    for row, place in zip(data["variants"], data["folders"], strict=True):
+        variant = variant_files.read_variant(Path(place))
         assert variant.cost.parameters == row["parameters"]
         assert (
-            sum(one.numel() for one in variant_files.load_variant_module(Path(folder)).parameters())
-            == row["parameters"]
+            sum(one.numel() for one in variant_files.load_variant_module(Path(place)).parameters()) == row["parameters"]
         )
     page = html.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert all(f'id="chart-{key}"' in page for key in ("memory", "time", "batches", "sample", "layers"))
     print_variants(
-        replace(ASKED, variants=1), out=None, json_file=json_file, html=html, check_training=False
+        replace(ASKED, variants=1), folder=None, out=out, html=html, check_training=False
     )  # over its own earlier output
 
 
 def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_variants(replace(ASKED, variants=1), out=tmp_path / "out", json_file=None, html=None, check_training=False)
+    print_variants(replace(ASKED, variants=1), folder=tmp_path / "out", out=None, html=None, check_training=False)
     (folder,) = (tmp_path / "out").iterdir()
     capsys.readouterr()
-    show(folder, every=True, form="table")
+    show(folder, every=True, as_json=False)
     told = capsys.readouterr().out
     variant = variant_files.read_variant(folder)
     assert all(layer in told for layer in variant.plan)
-    show(folder / "variant.json", every=False, form="json")
+    show(folder / "variant.json", every=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["model"] == MODEL
 
 
@@ -129,53 +126,53 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
         ({"max_step_s": 1e-4}, "--max-step-s: got 0.0001 s; with"),
         ({"max_memory_mb": 0.0}, "above 0"),
         ({"max_step_s": -1.0}, "above 0"),
-        ({"model": "no-such-net"}, "MODEL"),
-        ({"device": "no-such-board"}, "--device"),
+        ({"model": "no-such-net"}, "NETWORK"),
+        ({"device": "no-such-board"}, "--board"),
         ({"method": "magic"}, "l1, l2, random"),
-        ({"batch_size": 0}, "--batch"),
+        ({"batch_size": 0}, "--batch-size"),
         ({"round_to": 0}, "--round-to"),
         ({"variants": 0}, "--variants"),
         ({"variants": 1000}, "50 at most"),
         ({"confidence": 1.0}, "--confidence"),
         ({"seed": -1, "method": "random"}, "--seed"),
-        ({"input_shape": "3y8"}, "--input"),
-        ({"input_shape": "5x64x64"}, "--input"),
+        ({"input_shape": "3y8"}, "--input-shape"),
+        ({"input_shape": "5x64x64"}, "--input-shape"),
     ],
 )
 def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput) as caught:
-        print_variants(replace(ASKED, **change), out=None, json_file=None, html=None, check_training=False)
+        print_variants(replace(ASKED, **change), folder=None, out=None, html=None, check_training=False)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_where_nothing_fits_a_batch_size_that_would_is_named() -> None:
-    with pytest.raises(BadInput, match=r"or --batch 8$"):
+    with pytest.raises(BadInput, match=r"or --batch-size 8$"):
         _answer(replace(ASKED, batch_size=128, max_memory_mb=75.0))
 
 
 def test_variants_go_into_no_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     with pytest.raises(BadInput, match="holds something"):
-        print_variants(ASKED, out=tmp_path, json_file=None, html=None, check_training=False)
+        print_variants(ASKED, folder=tmp_path, out=None, html=None, check_training=False)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variant_files, "save_variant", disk_full)
-    with pytest.raises(BadInput, match=r"--out: .*No space left"):
-        print_variants(ASKED, out=tmp_path / "out", json_file=None, html=None, check_training=False)
+    with pytest.raises(BadInput, match=r"--folder: .*No space left"):
+        print_variants(ASKED, folder=tmp_path / "out", out=None, html=None, check_training=False)
 
 
 def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topology_commands, "_check_in_process", lambda folder: TrainingCheck((1.0, 2.0), 4, None))
     with pytest.raises(RunFailed, match="did not fall"):
-        print_variants(ASKED, out=None, json_file=None, html=None, check_training=True)
+        print_variants(ASKED, folder=None, out=None, html=None, check_training=True)
 
 
 @pytest.mark.long
 def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    print_variants(ASKED, out=None, json_file=tmp_path / "t.json", html=None, check_training=True)
+    print_variants(ASKED, folder=None, out=tmp_path / "t.json", html=None, check_training=True)
     assert "measured on this machine" in capsys.readouterr().out
     check = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["training_check"]
     assert check["falls"]
@@ -184,8 +181,8 @@ def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str
 
 def test_find_is_what_a_bare_model_means() -> None:
     runner = CliRunner()
-    bare = runner.invoke(app, [MODEL, "--device", "no-such-board"])
-    named = runner.invoke(app, ["find", MODEL, "--device", "no-such-board"])
+    bare = runner.invoke(app, [MODEL, "--board", "no-such-board"])
+    named = runner.invoke(app, ["find", MODEL, "--board", "no-such-board"])
     assert str(bare.exception) == str(named.exception)
     assert "no-such-board" in str(bare.exception)
     assert "show" in runner.invoke(app, ["--help"]).output

@@ -31,9 +31,9 @@ def fedge(*arguments: object) -> Result:
 
 def test_keys_are_made_once_told_and_renewed(tmp_path: Path) -> None:
     out = tmp_path / "keys"
-    made = fedge("keys", "--out", out, "--host", "fleet.lan", "--host", "192.168.1.10")
-    again = fedge("keys", "--out", out, "--host", "fleet.lan")
-    renewed = fedge("keys", "--out", out, "--renew", "--days", 90)
+    made = fedge("keys", "--folder", out, "--host", "fleet.lan", "--host", "192.168.1.10")
+    again = fedge("keys", "--folder", out, "--host", "fleet.lan")
+    renewed = fedge("keys", "--folder", out, "--renew", "--days", 90)
 
     assert made.exit_code == renewed.exit_code == 0
     assert made.stdout.endswith("for fleet.lan, 192.168.1.10\n")
@@ -41,11 +41,11 @@ def test_keys_are_made_once_told_and_renewed(tmp_path: Path) -> None:
 
 
 def test_a_check_tells_what_ends_soon_by_its_exit_code(tmp_path: Path) -> None:
-    fedge("keys", "--out", tmp_path / "long", "--host", "a")
-    fedge("keys", "--out", tmp_path / "short", "--host", "a", "--days", 5)
+    fedge("keys", "--folder", tmp_path / "long", "--host", "a")
+    fedge("keys", "--folder", tmp_path / "short", "--host", "a", "--days", 5)
     fine, soon = (
-        fedge("keys", "--out", tmp_path / "long", "--check"),
-        fedge("keys", "--out", tmp_path / "short", "--check"),
+        fedge("keys", "--folder", tmp_path / "long", "--check"),
+        fedge("keys", "--folder", tmp_path / "short", "--check"),
     )
 
     assert (fine.exit_code, soon.exit_code) == (0, 1)
@@ -54,7 +54,7 @@ def test_a_check_tells_what_ends_soon_by_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_check_with_something_to_change_is_refused(tmp_path: Path) -> None:
-    assert isinstance(fedge("keys", "--out", tmp_path, "--check", "--host", "a").exception, BadInput)
+    assert isinstance(fedge("keys", "--folder", tmp_path, "--check", "--host", "a").exception, BadInput)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks: Path) -> None:
-    check, first, second = (fedge("provision", *more, "--playbooks", playbooks) for more in (["--check"], [], []))
+    check, first, second = (fedge("provision", *more, "--playbooks", playbooks) for more in (["--dry-run"], [], []))
 
     assert "2 boards done, 2 tasks would change something" in check.stdout
     assert "    Bring it" in check.stdout
@@ -224,12 +224,12 @@ def test_each_command_plays_its_playbook(
 def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
     asked: list[tuple[FleetOptions, Path | None]] = []
 
-    def answer(options: FleetOptions, out: Path | None) -> bool:
+    def answer(options: FleetOptions, out: Path | None, *, as_json: bool) -> bool:
         asked.append((options, out))
         return well
 
     monkeypatch.setattr("experiments.cli.fleet_status.report_status", answer)
-    result = fedge("status", "--playbooks", playbooks, "--json", "s.json", "--limit", "nano-1")
+    result = fedge("status", "--playbooks", playbooks, "--out", "s.json", "--limit", "nano-1")
 
     assert result.exit_code == code
     assert [(options.limit, out) for options, out in asked] == [("nano-1", Path("s.json"))]
@@ -239,7 +239,7 @@ def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_logs_say_what_came(playbooks: Path) -> None:
     out = playbooks.parent / "collected"
-    result = fedge("logs", "--playbooks", playbooks, "--out", out, "--since", "2 hours ago")
+    result = fedge("logs", "--playbooks", playbooks, "--folder", out, "--since", "2 hours ago")
 
     assert f"nano-1: 1 file, 17 bytes, in {out / 'nano-1'}" in result.stdout
     assert (out / "tx2-1" / "a.log").read_text(encoding="utf-8") == "since 2 hours ago"
@@ -329,7 +329,7 @@ class TestRun:
         self, playbooks: Path, there: Path
     ) -> None:
         config = self.write(playbooks.parent)
-        result = fedge("run", config, "--set", "rounds=3", "--out", "mine", "--playbooks", playbooks)
+        result = fedge("run", config, "--set", "rounds=3", "--folder", "mine", "--playbooks", playbooks)
         played = yaml.safe_load((playbooks.parent / "mine" / "experiment").read_text(encoding="utf-8"))
 
         assert result.exit_code == 0, result.output
@@ -342,7 +342,7 @@ class TestRun:
     @pytest.mark.slow
     def test_the_exit_code_is_the_run_s(self, playbooks: Path, there: Path) -> None:
         self.serve(there, code=1)
-        result = fedge("run", self.write(playbooks.parent), "--out", "mine", "--playbooks", playbooks)
+        result = fedge("run", self.write(playbooks.parent), "--folder", "mine", "--playbooks", playbooks)
 
         assert result.exit_code == 1
         assert (playbooks.parent / "mine").is_dir()

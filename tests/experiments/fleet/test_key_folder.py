@@ -162,8 +162,8 @@ def test_the_key_of_another_ca_is_refused(folder: Path, tmp_path: Path) -> None:
     [
         (0, []),
         (334, []),
-        (336, ["server.crt ends on 2027-11-21: fedge fleet keys --out"]),
-        (365, ["server.crt ended on 2027-11-21: fedge fleet keys --out"]),
+        (336, ["server.crt ends on 2027-11-21: fedge fleet keys --folder"]),
+        (365, ["server.crt ended on 2027-11-21: fedge fleet keys --folder"]),
         (3630, ["server.crt ended on 2027-11-21", "ca.crt ends on 2036-11-18: make a new CA"]),
     ],
 )

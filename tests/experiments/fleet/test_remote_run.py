@@ -20,9 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from contracts.processes import wait_for
 
+from experiments.cli.main import app
 from experiments.fleet import remote_run, server_connection
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.remote_run import EXPERIMENT, pack_experiment
@@ -281,7 +283,7 @@ def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(BadInput, match="--out"):
+    with pytest.raises(BadInput, match="--folder"):
         remote_run.prepare_folder(tmp_path / "file" / "run")
     remote_run.prepare_folder(tmp_path / "runs" / "run")
 
@@ -303,3 +305,11 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
         "b",
         "c",
     ]
+
+
+def test_the_command_that_imports_profiles_on_the_server_is_one_that_fedge_knows() -> None:
+    command = typer.main.get_command(app)
+    for word in remote_run.IMPORT_COMMAND[:-1]:
+        command = command.commands[word]  # type: ignore[attr-defined]
+    words = [remote_run.IMPORT_COMMAND[-1], "/knowledge", "nano-1/nano/train/resnet18.csv"]
+    assert "/knowledge" in command.make_context("import", words).params.values()

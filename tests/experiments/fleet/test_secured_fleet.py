@@ -88,7 +88,7 @@ def test_two_boards_with_registered_keys_play_a_run_that_is_started_on_loopback(
     experiment = tmp_path / "exp.yaml"
     text = YAML.format(address=secured.control.address, ca=secured.control.root_certificates)
     experiment.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(tmp_path / "run")]
     before = len(secured.runs())
 
     with boards(secured):

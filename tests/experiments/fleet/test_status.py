@@ -185,9 +185,9 @@ def at(*path: str, value: Any) -> dict[str, Any]:
     return answers(**facts)
 
 
-def in_trouble(log: Sequence[str], online: bool = False, **changed: Any) -> dict[str, Any]:
+def in_trouble(log: Sequence[str], online: bool = False, restarts: int = 4, **changed: Any) -> dict[str, Any]:
     """nano-1 whose SuperNode is started again and again, with this log."""
-    hosts = at("services", "fedge-supernode", value={"state": "activating", "restarts": 4, "log": list(log)})
+    hosts = at("services", "fedge-supernode", value={"state": "activating", "restarts": restarts, "log": list(log)})
     hosts["nano-1"]["facts"].update(changed)
     if not online:
         hosts["srv"]["facts"]["nodes"][0]["status"] = "offline"
@@ -292,7 +292,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "plain text": (in_trouble(LOGS["plain"]), ("wrong: it speaks plain text to fleet.lan:9443",)),
     "without a key": (in_trouble(LOGS["no-key"]), ("wrong: its SuperNode runs without its key",)),
     "registered and refused": (
-        in_trouble(UNREGISTERED),
+        in_trouble(UNREGISTERED, restarts=12),
         ("wrong: its key is registered and yet refused: another SuperNode is online with it",),
     ),
     "refused for its clock": (in_trouble(LOGS["clock"]), ("wrong: the SuperLink refuses its signature",)),
@@ -335,6 +335,20 @@ def test_a_missing_package_of_a_language_model_has_its_command_as_the_cure(monke
 
     assert "needs Python 3.10" in what
     assert cure.startswith(f"`{sys.executable} -m pip install peft`")
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_board_back_before_the_superlink_has_given_it_up_is_no_problem(online: bool) -> None:
+    status = verdict(in_trouble(UNREGISTERED, online))
+
+    assert status.is_healthy
+    assert said(status).startswith("note: the SuperLink still counts it as online, for up to a minute")
+
+
+def test_the_restarts_of_such_a_board_are_not_mentioned_once_it_runs() -> None:
+    status = verdict(at("services", "fedge-supernode", value={"state": "active", "restarts": 5, "log": []}))
+
+    assert status.boards[0].findings == ()
 
 
 def test_a_board_whose_key_nobody_registered_is_told_to_register_it() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contracts.free_tasks import TABLE
+from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
 from fedge.costs.layered_work import find_priced_network
@@ -31,6 +33,40 @@ def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Pat
     found = find_priced_network(experiment.fleet[0], experiment.workload)
     assert found is not None
     assert len(found.convolutions) == 20
+
+
+def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path) -> None:
+    write_variant(tmp_path / "small" / "digits-cnn-0.550")
+
+    experiment = load_experiment(_written(tmp_path, network="small/digits-cnn-0.550"))
+
+    assert experiment.workload.cost == "digits-cnn-0.550"
+    assert load_experiment(_written(tmp_path, network="small/digits-cnn-0.550/variant.json")) == experiment
+    with pytest.raises(BadInput, match=r"did you mean .*/small/digits-cnn-0.550\?"):
+        load_experiment(_written(tmp_path, network=str(tmp_path / "small")))
+
+
+def test_a_task_file_with_a_metric_of_its_own_does_not_report_accuracy(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the task file is loaded")
+    (tmp_path / "table.py").write_text(TABLE, encoding="utf-8")
+
+    def load(**workload: object) -> str:
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump({"fleet": ["nano"], "workload": {"task": "table.py", **workload}}))
+        return load_experiment(path).workload.metric
+
+    assert load() == "metric"
+    assert load(metric="explained variance") == "explained variance"
+    assert load_experiment(_written(tmp_path)).workload.metric == "accuracy"
+
+
+def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "exp.yaml"
+    serving = {"placement": "none.json", "latency_s": 1.0}
+    path.write_text(yaml.safe_dump({"fleet": [{"device": "nano", "serving": serving}]}), encoding="utf-8")
+
+    with pytest.raises(BadInput, match=r"exp.yaml: fleet\[0\].serving.placement: got .*none.json"):
+        load_experiment(path)
 
 
 def test_a_board_s_truth_and_first_prior_come_from_the_layers_and_say_so(tmp_path: Path) -> None:

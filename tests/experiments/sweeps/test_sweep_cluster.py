@@ -165,7 +165,7 @@ def add_machine(machines: Machines) -> Iterator[Callable[..., subprocess.Popen[b
 
 
 def run_sweep(machines: Machines, config: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(out)]
+    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--folder", str(out)]
     env = machines.driver_env()
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT)
 

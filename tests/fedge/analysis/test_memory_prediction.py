@@ -102,14 +102,16 @@ def test_a_known_workload_needs_no_tracing():
 
 @pytest.mark.parametrize("batch", ["0", "-1", "nan", "1.5", "99999999999"])
 def test_a_batch_that_cannot_be_is_refused(batch):
-    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch", batch])
+    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch-size", batch])
     assert done.exit_code == 2
-    assert "--batch" in done.output
+    assert "--batch-size" in done.output
 
 
 @pytest.mark.slow
 def test_the_command_takes_a_network_of_torchvision():
-    done = CliRunner().invoke(app, ["predict", "squeezenet1_1", "--batch", "16", "--input", "3x160x160", "--json"])
+    done = CliRunner().invoke(
+        app, ["predict", "squeezenet1_1", "--batch-size", "16", "--input-shape", "3x160x160", "--json"]
+    )
     assert done.exit_code == 0, done.output
     data = json.loads(done.output)
     assert data["model"] == "squeezenet1_1"

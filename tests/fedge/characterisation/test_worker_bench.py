@@ -54,7 +54,7 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
         out.parent.mkdir(parents=True)
         command = [sys.executable, "-m", "experiments.cli.main", "profile", "--settings", str(settings), "--modes", "3"]
         command += ["--workload", "digits-cnn", "--batch-size", "16", "--out", str(out), "--json"]
-        command += ["--limit-s", f"{LIMIT_S:g}"]
+        command += ["--max-mode-s", f"{LIMIT_S:g}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
         after = power.get()
         power.close()
@@ -66,7 +66,8 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     assert (table.power_w > 0).all()
     assert (table.label, describe_file(out).label) == ("estimated", "estimated")
     record = json.loads((tmp_path / "xavier-nx" / "train" / "digits-cnn.csv.json").read_text(encoding="utf-8"))
-    assert (record["label"], record["emulated"]) == ("estimated", True)  # a recorded folder is no board
+    assert (record["label"], record["emulated"], record["recorded"]) == ("estimated", True, True)  # no board
+    assert "date" in record
     assert record["method"]["limit_s"] == LIMIT_S < record["method"]["least_s"]
     assert json.loads(done.stdout)["not_settled"] == 3
     assert all(mode["note"].startswith("not settled: ") for mode in record["modes"])

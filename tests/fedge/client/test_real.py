@@ -26,6 +26,7 @@ from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real
+from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BadInput, SensorLost
@@ -33,7 +34,7 @@ from fedge.experiment import EvaluationSpec, Experiment, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
-from fedge.types import RoundGoal, TrainOptions
+from fedge.types import Measurement, RoundGoal, TrainOptions
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
 from fedge.workloads import load_experiment_task, load_task
@@ -346,9 +347,20 @@ def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_
         assert each.error is not None
         assert re.fullmatch(r'board-1 works for run "mine \(run-1, ab\)" \(for \d+ s more\); wait, .*', each.error)
         assert 0 < (each.held_s or 0.0) <= 600.0
+        assert each.held_by == mine.run
         assert (each.front, each.report) == (None, None)
     assert asked(board, theirs).error is None
     asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+@pytest.mark.parametrize(("recorded", "kept"), [(True, 1), (False, 0), (None, 1)])
+def test_a_recorded_folder_uses_no_figures_of_hardware(board: Desk, recorded: bool | None, kept: int) -> None:
+    with board_session.open_session(EXPERIMENT, board.settings) as session:
+        measured = Measurement(session.here.board.spec.maxn, 10, 0.1, 5.0)
+        request = RequestMessage("front", recalled=(measured,), shared=(measured,), recalls_recorded=recorded)
+        used = drop_unlike_knowledge(session, request)
+
+    assert (len(used.recalled), len(used.shared), used.state.doubts_recalled) == (kept, kept, not kept)
 
 
 def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,11 +18,12 @@ pytest.importorskip("torch", reason="the apps of these tests train with torch")
 
 import torch
 from contracts.desk import Desk, desk
+from contracts.fake_nvml import FakeCard, FakeNvml, install
 from contracts.reports import MAXN, answer
 from contracts.small_training import make_app, make_context, make_message, train_network
-from flwr.app import Message
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, BoardError, UnknownName
 from fedge.flower import power_mod, power_mode
 from fedge.flower.power_mod import ANSWER, JOULES, RECORD, SECONDS
 from fedge.flower.step_gate import StepGate
@@ -107,17 +109,69 @@ def test_evaluation_passes_untouched() -> None:
     assert RECORD not in context.state
 
 
-def test_without_a_board_it_only_measures(tmp_path: Path) -> None:
+def make_own_context(tmp_path: Path) -> Context:
+    """Return the context of a node without a power daemon."""
     settings = tmp_path / "node.yaml"
-    settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\n", encoding="utf-8")
-    context = make_context(settings=str(settings))
+    text = f"board: here\npower_socket: {tmp_path}/none.sock\nstate_dir: {tmp_path}/state\nsample_hz: 20\n"
+    settings.write_text(text, encoding="utf-8")
+    return make_context(settings=str(settings))
 
-    reply = power_mode()(make_message(), context, make_app(STEPS))
 
-    seconds, joules = read_metrics(reply)
-    assert 0 < seconds < 60
-    assert math.isnan(joules) or joules > 0  # not every machine counts its energy
+def test_without_a_board_it_only_measures_and_says_once_what(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, FakeNvml([FakeCard()], root=False))
+    context = make_own_context(tmp_path)
+
+    replies = [power_mode()(make_message(), context, make_app(STEPS)) for _ in range(2)]
+
+    assert all(0 < read_metrics(reply)[0] < 60 and read_metrics(reply)[1] > 0 for reply in replies)
     assert RECORD not in context.state
+    said = [record.message for record in caplog.records if "needs root" in record.message]
+    assert len(said) == 1
+    assert "GPUs (NVML)" in said[0]
+
+
+def test_a_processor_alone_is_measured_as_far_as_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    reply = power_mode()(make_message(), make_own_context(tmp_path), make_app(STEPS))
+
+    joules = read_metrics(reply)[1]
+    assert math.isnan(joules) or joules > 0  # not every machine counts its energy
+    with pytest.raises(BoardError, match="extra gpu"):
+        power_mode(device="gpu")(make_message(), make_own_context(tmp_path), make_app(STEPS))
+
+
+@pytest.mark.slow
+def test_on_a_gpu_workstation_power_limits_are_probed_chosen_and_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = FakeCard()
+    install(monkeypatch, FakeNvml([card]))
+    mod, context = power_mode("least-energy", max_slowdown=2.0), make_own_context(tmp_path)
+
+    def train(message: Message, _context: Context) -> Message:
+        weights = train_network(300, lambda _: card.work(0.006))
+        metrics = MetricRecord({"num-examples": 8})
+        return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message)
+
+    replies = [mod(make_message(), context, train) for _ in range(3)]
+
+    first, *_, last = [read_answer(reply).report for reply in replies]
+    assert first is not None
+    assert last is not None
+    assert first.device == "gpu-workstation"
+    assert first.decision.mode.gpu_mhz == 2100
+    assert last.decision.mode.gpu_mhz < 1400
+    assert read_metrics(replies[-1])[1] < read_metrics(replies[0])[1]
+    assert card.limit_mw == 300_000
+    with pytest.raises(RuntimeError, match="boom"):
+        mod(make_message(), context, raise_boom)
+    assert card.limit_mw == 300_000
+
+
+def raise_boom(_message: Message, _context: Context) -> Message:
+    raise RuntimeError("boom")
 
 
 def test_wrong_options_are_one_line_each() -> None:

@@ -51,6 +51,13 @@ def test_a_table_whose_record_says_so_is_emulated_whatever_its_label(tmp_path: P
     assert entry.boards == ("nano-1@seed-4",)
 
 
+def test_a_table_of_a_recorded_folder_is_its_boards_own_and_no_models(tmp_path: Path) -> None:
+    record = {"emulated": True, "recorded": True, "board": "nano", "seed": 4, "inventory_name": "shelf-1"}
+    entry = describe_table(tmp_path / "net.csv", "estimated", record)
+
+    assert (entry.conditions, entry.boards, entry.label) == ({"truth": "recorded"}, ("shelf-1",), "estimated")
+
+
 @pytest.mark.parametrize("date", ["2024-03-01T10:00:00Z", "2024-3-1T10:0:0Z", None, "2024-99-01T10:00:00Z", 7])
 def test_a_table_is_as_old_as_its_record_says_or_else_as_its_file(tmp_path: Path, date: object) -> None:
     path = tmp_path / "net.csv"

@@ -148,7 +148,7 @@ def test_without_anything_known_beforehand_the_largest_cost_so_far_is_expected()
         assert 60.0 - sum(costs) < max(costs), "another one was expected to fit"
 
 
-@pytest.mark.parametrize(("option", "more"), [("--cost-s", {"cost_s": 2.9}), ("--cost-j", {"cost_j": 1.0})])
+@pytest.mark.parametrize(("option", "more"), [("--budget-s", {"cost_s": 2.9}), ("--budget-j", {"cost_j": 1.0})])
 def test_a_budget_for_no_mode_at_all_says_what_one_takes(option, more):
     with pytest.raises(BadInput, match=f"{option}: .* at least .* what profiling one mode is expected to take"):
         train_model(ground(), FitRequest("physical", explorer="random", **more))

@@ -107,7 +107,7 @@ def test_an_emulated_board_believes_nothing_of_its_own_workload():
 
 @pytest.mark.parametrize(
     ("device", "workload", "where"),
-    [("nosuch", "resnet18-imagenet", "--device"), ("orin-nano", "nosuch", "--workload")],
+    [("nosuch", "resnet18-imagenet", "--board"), ("orin-nano", "nosuch", "--workload")],
 )
 def test_an_unknown_board_or_workload_is_named_by_its_option(device, workload, where):
     with pytest.raises(BadInput) as error:

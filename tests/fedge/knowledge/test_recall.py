@@ -16,10 +16,12 @@ from fedge.knowledge.recall import (
     MAX_MODES,
     MAX_REPEATS,
     NO_KNOWLEDGE,
+    RECORDED,
     BoardEvidence,
     ClientIdentity,
     RunKnowledge,
     limit_measurements,
+    mark_recorded,
     read_run_knowledge,
     recall_measurements,
     write_run_knowledge,
@@ -106,6 +108,24 @@ def test_old_measurements_and_those_under_other_versions_count_as_another_boards
 
     assert bool(found.own) == own
     assert bool(found.peers) != own
+
+
+def test_figures_of_a_recorded_folder_are_recalled_by_such_boards_alone() -> None:
+    figures = {"nano-1": [seen(1)]}
+    recorded = entry("a", boards=("nano-1",), label="estimated", conditions={"truth": RECORDED})
+
+    def read(one: KnowledgeEntry) -> list[BoardEvidence]:
+        return [BoardEvidence(one, board, tuple(rows)) for board, rows in figures.items()]
+
+    clients = mark_recorded(NANOS, [recorded])
+    known = recall_measurements(clients, [recorded], read, NOW)
+    assert [client.is_recorded for client in clients] == [True, False]
+    assert (dict(known.own), known.peers, known.recorded) == ({"nano-1": (seen(1),)}, (), ("nano-1",))
+    newer = entry("b", "2026-05-02T00:00:00Z", boards=("nano-1",))
+    assert mark_recorded(NANOS, [recorded, newer]) == tuple(NANOS)
+    assert recall_measurements(NANOS, [recorded], read, NOW) == dataclasses.replace(
+        NO_KNOWLEDGE, origins={"nano-1": (), "nano-2": ()}
+    )
 
 
 def test_the_newest_measurements_of_a_mode_are_kept_and_come_last() -> None:

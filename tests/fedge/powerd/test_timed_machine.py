@@ -48,14 +48,46 @@ def test_a_file_that_never_answers_is_an_error_and_the_others_go_on(bench, verb)
     assert bench.read("/whole") == "17"
 
 
-def test_a_file_that_did_not_answer_is_left_alone_for_a_while(bench, monkeypatch) -> None:
-    with pytest.raises(OSError, match="hangs"):
+def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench, monkeypatch) -> None:
+    with pytest.raises(OSError, match="did not answer within"):
         bench.read("/hung")
     with pytest.raises(OSError, match="asked again"):
         bench.read("/hung")
-    monkeypatch.setattr(timed_machine.time, "monotonic", lambda real=time.monotonic: real() + timed_machine.HUNG_REST_S)
-    with pytest.raises(OSError, match="hangs"):
+    later_s = timed_machine.HUNG_REST_S
+    os.waitid(os.P_PID, bench._hung["/hung"].child, os.WEXITED | os.WNOWAIT)  # else it may not have ended yet
+    monkeypatch.setattr(timed_machine.time, "monotonic", lambda real=time.monotonic: real() + later_s)
+    with pytest.raises(OSError, match="did not answer within"):
         bench.read("/hung")
+
+
+def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench, monkeypatch) -> None:
+    monkeypatch.setattr(timed_machine.os, "kill", lambda *_: None)  # as if the kernel could not end it
+    with pytest.raises(OSError, match="did not answer within"):
+        bench.write("/hung", "3")
+    for _ in range(20):
+        with pytest.raises(OSError, match="has not answered since"):
+            bench.write("/hung", "3")
+    assert bench.read("/whole") == "17"
+    Path(bench.root, "hung").read_text(encoding="ascii")  # the driver answers at last, and the child ends
+    Path(bench.root, "hung").unlink()
+    Path(bench.root, "hung").write_text("4")
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            bench.write("/hung", "5")
+        except OSError:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        else:
+            return
+
+
+def test_a_child_that_was_killed_is_replaced(bench) -> None:
+    assert bench.read("/whole") == "17"
+    os.kill(bench._child.pid, 9)
+    with pytest.raises(OSError, match="ended"):
+        bench.read("/whole")
+    assert bench.read("/whole") == "17"
 
 
 @pytest.mark.slow

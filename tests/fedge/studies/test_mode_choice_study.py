@@ -160,7 +160,7 @@ def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out()
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="--policy: got 'fastest'; known: "):
-        check_policy("fastest", "--policy")
+    with pytest.raises(UnknownName, match="--policies: got 'fastest'; known: "):
+        check_policy("fastest", "--policies")
     with pytest.raises(UnknownName, match="oracle"):
         run_mode_choice(made_up(1, 40), 2.0, 1, 5, "fastest", 1)

@@ -1,6 +1,6 @@
 """A worker whose trainer is a fake without torch, in this process or, run as a program, in processes of its own.
 
-As a program: ``supervise SOCKET [DEAF_S]`` is the supervisor, anything else is the trainer process that it starts.
+As a program: ``supervise SOCKET [SECONDS]`` is the supervisor, anything else is the trainer process that it starts.
 """
 
 import contextlib
@@ -222,8 +222,8 @@ def parts():
 def main(arguments):
     if arguments[0] == "supervise":
         if len(arguments) > 2:
-            supervisor.DEAF_S = float(arguments[2])
-            supervisor.LOOK_S = answer_check.CHECK_EVERY_S = supervisor.DEAF_S / 10
+            supervisor.SILENCE_LIMIT_S = float(arguments[2])
+            supervisor.LOOK_S = answer_check.CHECK_EVERY_S = supervisor.SILENCE_LIMIT_S / 10
         command = (sys.executable, str(Path(__file__).resolve()))
         return supervisor.main(supervisor.SupervisorSettings(arguments[1], command=command))
     return trainer_process.main(arguments, parts)

@@ -32,7 +32,6 @@ from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.worker.subnetwork_arrays import array_shapes
 from fedge.workloads import load_experiment_task
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 EXPERIMENT = """
 name: NAME
 rounds: 2

@@ -84,10 +84,10 @@ def test_a_run_that_was_sent_from_the_control_node_is_shown_out_of_its_jobs_fold
     assert FleetSource(Boards(), tmp_path / "store", tmp_path / "runs", lambda: NOW_S).view().run.name == "sent"
 
 
-@pytest.mark.parametrize(("run", "round_"), [("demo (x, 12ab34cd)", 7), ("demo (y, 12ab34cd)", 0), ("", 7)])
+@pytest.mark.parametrize(("run", "round_"), [("demo (/runs/x, 12ab34cd)", 7), ("demo (/runs/y, 12ab34cd)", 0), ("", 7)])
 def test_a_round_of_another_run_is_none_of_this_ones(run: str, round_: int) -> None:
     said = BoardProgress("nano-1", NOW_S, "training", run=run, round=7, steps=10, steps_done=5)
-    assert restrict_to_run(said, Path("runs/x")).round == round_
+    assert restrict_to_run(said, Path("/runs/x")).round == round_
     assert restrict_to_run(said, None) == said
 
 

@@ -136,7 +136,7 @@ def test_the_first_free_port_is_taken_unless_one_was_asked_for() -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
 def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
-    with pytest.raises(BadInput, match="--host"):
+    with pytest.raises(BadInput, match="--listen"):
         bind_socket(host, None, 8450)
 
 

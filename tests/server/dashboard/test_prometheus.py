@@ -76,7 +76,7 @@ def test_promql_gives_the_fleets_energy_as_the_store_has_it(tmp_path: Path) -> N
         prometheus(tmp_path / "prometheus", {"fedge": f"127.0.0.1:{port}"}) as found,
     ):
         wait_for(lambda: got(f"{page}/metrics"), "the page is there before the run")
-        with fedge(tmp_path / "run.log", "run", str(tmp_path / "exp.yaml"), "--out", str(run)) as process:
+        with fedge(tmp_path / "run.log", "run", str(tmp_path / "exp.yaml"), "--folder", str(run)) as process:
             early_j = wait_for(lambda: going(found), "Prometheus sees the run while it is going", 3 * LIMIT_S)
             assert process.wait(300) == 0, (tmp_path / "run.log").read_text(encoding="utf-8")
         wait_for(lambda: found.value(f"fedge_rounds_total == {ROUNDS}"), "Prometheus sees the last round")

@@ -37,7 +37,16 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 def test_the_page_and_its_files_come_from_here(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
-    for name in ("board.js", "board.css", "charts.js", "panel.js", "tiles.js", "timeline.js", "words.js"):
+    for name in (
+        "board.js",
+        "board.css",
+        "charts.js",
+        "entrance.js",
+        "panel.js",
+        "tiles.js",
+        "timeline.js",
+        "words.js",
+    ):
         assert client.get(f"/static/{name}").status_code == 200
     assert "http://" not in page.text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in page.text

@@ -13,7 +13,7 @@ from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
 from fedge.telemetry.store import MemoryTables
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
@@ -196,6 +196,16 @@ def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_tha
 
     with pytest.raises(RunFailed, match=r"is ready: nano-1 works for run .*; nano-2 works for run"):
         run.play()
+
+
+def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_are_free() -> None:
+    run = Run("drop", 5.0)
+    run.grid.holders, run.grid.frees_s = {"nano-1": 117.0, "nano-2": 117.0}, 117.0
+    run.play()
+
+    waits = [event.message for event in run.rows(EventRow) if event.kind == WAITING]
+    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
+    assert any('work for run "other"' in message for message in waits)
 
 
 def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:

@@ -74,15 +74,15 @@ def test_a_node_that_was_started_anew_is_another_seat() -> None:
 def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back() -> None:
     roll = roll_of(a=11, b=12)
     roll.up = {11: "morning"}
-    gone = [roll.explain_absence("b", number, 0.0) for number in (2, 3)]
+    gone = [roll.explain_absence("b", number) for number in (2, 3)]
     roll.up = {11: "morning", 12: "noon"}
-    back = roll.explain_absence("b", 4, 0.0)
+    back = roll.explain_absence("b", 4)
     roll.up = {11: "morning"}
 
     assert gone == ["connection lost since round 2"] * 2
     assert back is None
-    assert roll.explain_absence("b", 5, 0.0) == "connection lost since round 5"
-    assert NodeRegistry(("z",)).explain_absence("z", 1, 0.0) == "never connected"
+    assert roll.explain_absence("b", 5) == "connection lost since round 5"
+    assert NodeRegistry(("z",)).explain_absence("z", 1) == "never connected"
 
 
 def test_a_silent_node_is_asked_ever_more_seldom() -> None:
@@ -103,7 +103,7 @@ def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_ag
     roll = NodeRegistry(("a",), {11: ""})
     roll.record_hellos([11], {11: ReplyMessage("a", error="works for another", held_s=held_s)}, 100.0)
 
-    assert roll.explain_absence("a", 1, 100.0 + free_s - 1.0) == "works for another"
+    assert roll.find_foreign_claim("a", 100.0 + free_s - 1.0).error == "works for another"
     assert roll.list_available(100.0 + free_s - 1.0) == ()
-    assert roll.explain_absence("a", 1, 100.0 + free_s) is None
+    assert roll.find_foreign_claim("a", 100.0 + free_s) is None
     assert roll.list_available(100.0 + free_s) == ("a",)

@@ -308,6 +308,17 @@ def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work() 
     assert asked == ["hello"]
 
 
+def test_a_board_of_a_run_that_is_over_is_taken_over_at_once() -> None:
+    grid = grid_of(a=5.0, b=5.0)
+    grid.holders = {"b": 900.0}
+    claiming = ClaimTerms(RUN, is_over="other".__eq__)
+    port = GridPort(grid, "ab", grid.clock, claiming=claiming, least=1)
+
+    assert errors(port.ask(questions(1), 600.0)) == {"a": None, "b": None}
+    byes = [(each.board, each.ask.run) for each in grid.passed.values() if each.ask.kind == "bye"]
+    assert byes == [("b", "other")]
+
+
 def test_at_the_end_every_board_that_worked_for_the_run_hears_of_it() -> None:
     grid = grid_of("abc", a=5.0, b=500.0)
     grid.holders = {"c": 900.0}

@@ -43,7 +43,7 @@ def prepare_model_source(model: str, shape: Shape, batch_sizes: Iterable[int], f
     if model.endswith(".onnx"):
         return ModelSource(model, shape, dict.fromkeys(batch_sizes, model))
     if model.endswith(".json"):
-        raise BadInput("MODEL", model, "a network that can run: costs alone cannot")
+        raise BadInput("NETWORK", model, "a network that can run: costs alone cannot")
     source = ModelSource(model, shape, MappingProxyType({}))
     if folder is None:
         return source
@@ -172,7 +172,7 @@ def _list_free_dimensions(path: str) -> list[str]:
 def _resolve_batch_shape(given: list[Any], batch_size: int, sample: Shape) -> Shape:
     """Return the batch's shape; raise ``BadInput`` for a file of another batch size."""
     if given and isinstance(given[0], int) and given[0] != batch_size:
-        raise BadInput("--batches", f"{batch_size}", f"{given[0]}, the only batch size of this ONNX file")
+        raise BadInput("--batch-sizes", f"{batch_size}", f"{given[0]}, the only batch size of this ONNX file")
     return (batch_size, *sample)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, build_job
 from fedge.child_processes import exit_with_parent, limit_to_one_thread
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.import_path import start_children
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -67,7 +68,7 @@ def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuild
         for task, (_, there) in zip(tasks, pipes, strict=True)
     ]
     try:
-        with limit_to_one_thread():
+        with limit_to_one_thread(), start_children():
             for process, (_, there) in zip(processes, pipes, strict=True):
                 process.start()
                 there.close()

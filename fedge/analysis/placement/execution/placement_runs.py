@@ -178,7 +178,7 @@ def plan_placement_runs(options: PlacementRunOptions) -> PlacementRunPlan:
         check_runnable(one, runtimes)
     if not 1 <= len(placements) <= MAX_PLACEMENTS:
         raise BadInput(
-            "--batches", f"{len(placements)} placements", f"1 to {MAX_PLACEMENTS}: fewer sizes, or fewer --together"
+            "--batch-sizes", f"{len(placements)} placements", f"1 to {MAX_PLACEMENTS}: fewer sizes, or fewer --together"
         )
     return PlacementRunPlan(options, tuple(placements), runtimes)
 

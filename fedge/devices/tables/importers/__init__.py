@@ -13,8 +13,8 @@ from fedge.errors import BadInput
 from fedge.types import ProfileTable
 
 LAYOUTS = {
-    "tegrastats": "tegrastats log (JetPack 4 to 6), with --steps",
-    "jtop": "CSV log of jetson-stats, with --steps",
+    "tegrastats": "tegrastats log (JetPack 4 to 6), with --step-times",
+    "jtop": "CSV log of jetson-stats, with --step-times",
     "powertrain": "run folders or result tables of github kedar-1401/Dream-Lab",
     "bofl": "JSON of github hongpeng-guo/BoFL",
     "table": "CSV in the normal form; without a label it counts as measured",

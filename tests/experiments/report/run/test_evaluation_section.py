@@ -9,8 +9,10 @@ import pytest
 pytest.importorskip("torch", reason="the clients train with torch")
 
 from experiments.backends.launcher import start_run
+from experiments.report.run.comparison_page import cost_table
 from experiments.report.run.evaluation_section import build_evaluation_sections, list_evaluation_cards
 from experiments.report.run.loaded_runs import LoadedRun, load_run
+from experiments.report.run.timeline_charts import build_timeline_charts
 from fedge.experiment import Experiment
 
 
@@ -41,6 +43,12 @@ def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(t
     assert "on the clients' own test samples" in str(accuracy)
     assert run.labels["nano"]["evaluation"]["label"] in str(cost)
     assert "accuracy-clients" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    timeline, _ = build_timeline_charts(run)
+    (bars,) = [one for one in timeline.data if one["name"] == "evaluation"]
+    assert len(bars["x"]) == 4
+    assert timeline.spans[-1][2] > run.rounds[-1].end_s
+    (row,) = cost_table([run]).rows
+    assert run.energy_with_idle_j in [cell.value for cell in row]
     assert run.energy_with_idle_j == run.summary["energy_j"] + run.summary["evaluation_energy_j"]
 
 

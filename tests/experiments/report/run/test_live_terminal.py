@@ -10,9 +10,10 @@ from rich.console import Console
 from experiments.report.run import live_terminal
 from experiments.report.run.live_terminal import LiveView, render_fleet, summary_table
 from experiments.spec.experiment_loader import load_experiment
+from fedge import phases
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 
 
 def shown(renderable, width: int = 130) -> str:
@@ -83,6 +84,21 @@ def test_in_a_pipe_each_round_is_one_line(make_run):
     assert [line.split("  ")[0] for line in lines] == ["round 2/1", "round 3/1"]
     assert "time 20.0 s of 22.0 s" in lines[0]
     assert "(sum 200 J)" in lines[0]
+
+
+def test_a_run_that_waits_for_its_boards_says_so_once(make_run, tmp_path):
+    folder, said = tmp_path / "new", []
+    folder.mkdir()
+    listener = lambda name, announce: said.append(name) if announce else None  # noqa: E731
+    phases.add_listener(listener)
+    try:
+        with LiveView(folder, load_experiment(make_run() / "run.yaml"), Console(file=StringIO())) as live_view:
+            RunTables(folder).append([EventRow(0.0, 0, None, WAITING, "no board is free: they work for another")])
+            live_view.refresh()
+            live_view.refresh()
+    finally:
+        phases.remove_listener(listener)
+    assert said == ["no board is free: they work for another"]
 
 
 def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+import yaml
 
 from experiments.cli.report_run import write_run_report
 from experiments.report.run.run_page import write_report
@@ -74,6 +75,38 @@ def test_the_headline_holds_the_runs_figures(make_run):
     assert "The same, low idle 67 % the oracle saves 25.0 % vs MAXN, low idle" in page.text
     assert "Mean round vs MAXN 1.25 × 20.0 s; MAXN: 16.0 s" in page.text
     assert "Makespan 60.0 s on the fleet clock; wall time 12.5 s" in page.text
+
+
+def change_experiment(folder: Path, **changes: Any) -> Path:
+    """Change fields of the run's experiment."""
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    return folder
+
+
+def test_the_head_names_partition_schedule_and_mods(make_run):
+    schedule = {"name": "StepLR", "options": {"step_size": 5}}
+    changed = {"data": {"partition": "dirichlet", "alpha": 0.3}, "workload": {"schedule": schedule}}
+    mods = ["LocalDpMod", {"name": "message_size_mod"}]
+
+    text = page_of(change_experiment(make_run(), **changed, mods=mods)).text
+
+    assert "partition dirichlet (alpha 0.3)" in text
+    assert "learning rate by StepLR (step_size 5)" in text
+    assert "mods LocalDpMod, message_size_mod" in text
+
+
+def test_a_tasks_own_metric_has_its_name_and_no_percent(make_run):
+    folder = change_experiment(make_run(), workload={"metric": "explained variance"})
+    page = page_of(folder)
+
+    assert "Final explained variance 0.833" in page.text
+    assert "accuracy" not in page.text.lower()
+    chart = page.charts["accuracy-rounds"]
+    assert chart["layout"]["yaxis"]["title"]["text"] == "test explained variance"
+    assert trace(chart, "this run")["y"] == pytest.approx([0.5, 0.75, 1 - 0.5 / 3])
+    both = page_of(folder, make_run("other")).text
+    assert "metric 0.833 against 0.833" in both
 
 
 def test_it_says_what_is_emulated_and_what_was_trained(make_run):

@@ -151,7 +151,7 @@ def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is():
     assert plan_placement(ORIN, resnet50(), goal).chosen is None
     (near,) = relax_limits(ORIN, resnet50(), goal)
     most = plan_placement(ORIN, resnet50(), PlacementGoal()).chosen
-    assert (near.option, near.reachable) == ("--rate", pytest.approx(most.images_per_s))
+    assert (near.option, near.reachable) == ("--rate-hz", pytest.approx(most.images_per_s))
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is():
     ],
 )
 def test_what_is_said_to_be_nearest_can_be_reached_and_less_cannot(goal):
-    fields = {"--rate": "rate_hz", "--max-power-w": "max_power_w", "--max-latency-s": "max_latency_s"}
+    fields = {"--rate-hz": "rate_hz", "--max-power-w": "max_power_w", "--max-latency-s": "max_latency_s"}
     assert plan_placement(ORIN, resnet50(), goal, SIZES, 1).chosen is None
     found = relax_limits(ORIN, resnet50(), goal, SIZES, 1)
     assert found
     for near in found:
-        stricter = 1.01 if near.option == "--rate" else 0.99
+        stricter = 1.01 if near.option == "--rate-hz" else 0.99
         limits = {name: getattr(goal, name) for name in fields.values()}
         reached = limits | {fields[near.option]: near.reachable * (2 - stricter)}
         missed = limits | {fields[near.option]: near.reachable * stricter}
@@ -178,7 +178,7 @@ def test_what_is_said_to_be_nearest_can_be_reached_and_less_cannot(goal):
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.inf, math.nan])
 def test_a_limit_that_is_no_number_above_0_is_refused(limit):
-    with pytest.raises(BadInput, match="--rate"):
+    with pytest.raises(BadInput, match="--rate-hz"):
         PlacementGoal("latency", rate_hz=limit)
 
 

@@ -108,7 +108,7 @@ def test_a_wrong_field_of_a_layer_is_named_with_its_row(field, value):
 
 @pytest.mark.parametrize("value", [None, [], "text", {"layers": []}])
 def test_something_else_altogether_is_refused(value):
-    with pytest.raises(BadInput, match="fedge layers MODEL --json FILE"):
+    with pytest.raises(BadInput, match="fedge layers NETWORK --out FILE"):
         network_from_dict(value, "net.json")
 
 

@@ -1,4 +1,4 @@
-"""What a user names as MODEL is found, and what cannot be meant is one line that says what can."""
+"""What a user names as NETWORK is found, and what cannot be meant is one line that says what can."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_users_own_module_is_found_in_the_folder_of_the_start(users):
 @pytest.mark.parametrize(
     ("function", "shape", "message"),
     [
-        ("dense", None, "--input: got nothing; the shape of one sample of"),
+        ("dense", None, "--input-shape: got nothing; the shape of one sample of"),
         ("dense", (5,), "an error for an input of 5: RuntimeError"),
         ("broken", (8,), "got an error: RuntimeError: no luck"),
         ("Leaves", (8,), "an error for an input of 8: SystemExit: 0"),
@@ -95,11 +95,11 @@ def test_the_users_mistakes_are_one_line(users, function, shape, message):
         ("resnet5", None, "did you mean .*resnet50"),
         ("digit-cnn", None, "did you mean .*digits-cnn"),
         ("swin", None, "did you mean .*swin_"),
-        ("@@@", None, r"^MODEL: got '@@@'; a classifier of torchvision"),
+        ("@@@", None, r"^NETWORK: got '@@@'; a classifier of torchvision"),
         ("digits-cnn", (1, 8, 16), "two equal sides for digits-cnn"),
-        ("vit_b_16", (3, 100, 100), r"^--input: got 3x100x100; images that vit_b_16 takes"),
-        ("vit_b_16", (3, 8), "^--input: got 3x8; channels and two sides for vit_b_16"),
-        ("resnet18", (3, 8), "^--input: got 3x8; channels and two sides for resnet18"),
+        ("vit_b_16", (3, 100, 100), r"^--input-shape: got 3x100x100; images that vit_b_16 takes"),
+        ("vit_b_16", (3, 8), "^--input-shape: got 3x8; channels and two sides for vit_b_16"),
+        ("resnet18", (3, 8), "^--input-shape: got 3x8; channels and two sides for resnet18"),
         ("yolov8n-coco", (3, 224, 224), "its own images only"),
     ],
 )

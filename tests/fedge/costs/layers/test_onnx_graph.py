@@ -120,7 +120,7 @@ def test_a_cut_or_absent_file_is_one_line(tmp_path):
 
 def test_without_the_package_the_user_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(BadInput, match=r'pip install "fedge\[onnx\]"'):
+    with pytest.raises(BadInput, match=r"pip install 'fedge\[onnx\]'"):
         read_onnx(tmp_path / "net.onnx")
 
 

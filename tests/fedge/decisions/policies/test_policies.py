@@ -458,7 +458,8 @@ def test_an_unknown_policy_s_error_lists_the_known_ones() -> None:
 
 
 def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function() -> None:
-    assert load_policy("fedge.decisions.policies.fixed_policies:choose_maxn") is load_policy("maxn")
+    predictions = table([1.0, 0.5], [8.0, 20.0])
+    assert decide("fedge.decisions.policies.fixed_policies:choose_maxn", predictions) == decide("maxn", predictions)
 
 
 @pytest.mark.parametrize(

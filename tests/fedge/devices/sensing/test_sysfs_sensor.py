@@ -246,7 +246,7 @@ def test_a_sensor_is_found_by_its_name(tmp_path: Path) -> None:
     machine = Machine(str(plant(tmp_path, ORIN_NX)))
 
     assert isinstance(open_sensor("sysfs", machine, SimulatedClock()), SysfsSensor)
-    with pytest.raises(UnknownName, match="known: auto, jtop, sysfs, tegrastats"):
+    with pytest.raises(UnknownName, match="known: auto, jtop, nvml, sysfs, tegrastats"):
         open_sensor("ina", machine, SimulatedClock())
 
 

@@ -34,7 +34,7 @@ def failing(given: InstanceTask) -> BatchJob:
 
 
 def refusing(given: InstanceTask) -> BatchJob:
-    raise BadInput("--batches", "3", "4")
+    raise BadInput("--batch-sizes", "3", "4")
 
 
 def dying(given: InstanceTask) -> BatchJob:
@@ -62,7 +62,7 @@ def test_two_instances_run_at_the_same_time():
     ("build", "error", "told"),
     [
         (failing, RunFailed, "ValueError: no such kernel"),
-        (refusing, BadInput, "--batches"),
+        (refusing, BadInput, "--batch-sizes"),
         (dying, RunFailed, "ended with code 9"),
     ],
 )

@@ -1,0 +1,121 @@
+"""Sign of life of commands on standard error: the phase as it begins, and how long it takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from fedge import phases
+
+FIRST_S, LATER_S, LONG_S = 2.5, 10.0, 30.0
+"""Longest silence in the first ``LATER_FROM_S`` of an announced phase, up to ``LONG_FROM_S``, and after that: a reader
+who waits sees every three seconds that work goes on, and the log of an hour stays short. A terminal's line is replaced.
+"""
+LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
+START_UP_S = 1.5
+"""What Python and its imports take before the first sign of life can be given."""
+TICK_S = 0.25
+SPINNER_AFTER_S = 1.0
+CLEAR_LINE = "\r\x1b[2K"
+
+
+class Heartbeat:
+    """Writes a line whenever nothing has been written for too long; on a terminal, one line that is replaced.
+
+    Args:
+        name: The phase until another begins, such as the command's name.
+        stream: Standard error.
+    """
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._phase, self._stream = name, stream
+        self._started_s = time.monotonic()
+        self._written_s = self._started_s - START_UP_S
+        self._shown = False
+        self._lock = threading.RLock()
+
+    def begin(self, name: str, *, announce: bool) -> None:
+        """Name the phase that begins; one that is announced stands in a log as it begins, and its time counts."""
+        with self._lock:
+            self._phase = name
+            if announce:
+                self._started_s = time.monotonic()
+                if not self._stream.isatty():
+                    self._write_line(f"fedge: {name}\n")
+
+    def note_output(self) -> None:
+        """Note that the command itself writes: the line of a terminal is removed before."""
+        with self._lock:
+            self._written_s = time.monotonic()
+            if self._shown:
+                self._shown = False
+                self._stream.write(CLEAR_LINE)
+                self._stream.flush()
+
+    def tick(self) -> None:
+        """Write the phase if nothing has been written for too long."""
+        with self._lock:
+            now_s = time.monotonic()
+            elapsed_s, silent_s = now_s - self._started_s, now_s - self._written_s
+            text = f"fedge: {self._phase}, {elapsed_s:.0f} s"
+            if self._stream.isatty():
+                if self._shown or silent_s >= SPINNER_AFTER_S:
+                    self._shown = True
+                    self._stream.write(f"{CLEAR_LINE}{text[: shutil.get_terminal_size().columns - 1]}")
+                    self._stream.flush()
+            elif silent_s >= _longest_silence_s(elapsed_s):
+                self._write_line(f"{text}\n")
+
+    def _write_line(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+        self._written_s = time.monotonic()
+
+
+def _longest_silence_s(elapsed_s: float) -> float:
+    return FIRST_S if elapsed_s < LATER_FROM_S else LATER_S if elapsed_s < LONG_FROM_S else LONG_S
+
+
+class _NotedStream:
+    """A standard stream that tells the heartbeat about every write."""
+
+    def __init__(self, stream: TextIO, heartbeat: Heartbeat) -> None:
+        self._stream, self._heartbeat, self._owner = stream, heartbeat, os.getpid()
+
+    def write(self, text: str) -> int:
+        if os.getpid() == self._owner:  # a forked child has no heartbeat, and its lock may be held for good
+            self._heartbeat.note_output()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def show_signs_of_life(name: str) -> Iterator[None]:
+    """Keep standard error from falling silent inside the block; ``name`` is the first phase."""
+    out, err = sys.stdout, sys.stderr
+    heartbeat, ended = Heartbeat(name, err), threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(TICK_S):
+            heartbeat.tick()
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    sys.stdout, sys.stderr = _NotedStream(out, heartbeat), _NotedStream(err, heartbeat)
+    phases.add_listener(heartbeat.begin)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        phases.remove_listener(heartbeat.begin)
+        heartbeat.note_output()
+        sys.stdout, sys.stderr = out, err

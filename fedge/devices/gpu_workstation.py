@@ -1,0 +1,242 @@
+"""A machine with NVIDIA GPUs as a board whose one knob is their power limit, set through NVML (the extra ``gpu``).
+
+A mode stands for a share s of the limits that were found, which are never exceeded: its GPU clock is nominal, s times
+the card's highest clock, because the card itself picks the clock under a limit. Presets name the modes by their watts.
+All cards of the machine get the same share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
+from fedge.devices.sensing.gpu_energy import NO_NVML, try_load_nvml
+from fedge.devices.sensing.nvml_sensor import NvmlSensor
+from fedge.errors import BoardError
+from fedge.powerd.machine import Machine
+from fedge.powerd.powerd_client import PowerdError
+from fedge.types import DeviceSpec, LabelledValue, PowerMode
+
+logger = logging.getLogger(__name__)
+GPU_WORKSTATION = "gpu-workstation"
+"""Name of the device in settings, rows and reports."""
+LEVELS = 8
+"""Limits on the ladder: each costs a probe of about a second, and neighbours differ by a tenth or less on cards whose
+lowest limit is a third of the highest."""
+MW_PER_W = 1000
+READ_BACK_TOLERANCE = 0.005
+"""Relative difference below which a limit that is read back is the one that was set: drivers may round it."""
+SAVED_LIMITS = "gpu-limits.json"
+GPU_KNOB = "gpu_hz"
+UNKNOWN = LabelledValue(math.nan, "unknown", "no data sheet")
+CPU_CLOCK_FILE = "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLevel:
+    """One value of the knob.
+
+    Attributes:
+        clock_hz: Its nominal GPU clock.
+        limits_mw: Power limit of each card.
+    """
+
+    clock_hz: int
+    limits_mw: tuple[int, ...]
+
+
+class GpuPowerLimits:
+    """The cards' power limits, with the verbs of the power daemon that a board uses.
+
+    Before the first write the limits that were found are saved in a file, which is locked as long as the cards are
+    held: a process that was killed leaves it behind, and the next one restores what it names.
+
+    Args:
+        nvml: The module ``pynvml``, initialised.
+        state_dir: Folder of the file.
+
+    Raises:
+        BoardError: The limits cannot be set, with the reason.
+    """
+
+    def __init__(self, nvml: Any, state_dir: Path) -> None:
+        self._nvml, self._path = nvml, state_dir / SAVED_LIMITS
+        self._lock: int | None = None
+        try:
+            self._cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            if not self._cards:
+                raise BoardError("there is no NVIDIA GPU")
+            self.names = [_to_text(nvml.nvmlDeviceGetName(card)) for card in self._cards]
+            self._ids = [_to_text(nvml.nvmlDeviceGetUUID(card)) for card in self._cards]
+            now = [int(nvml.nvmlDeviceGetPowerManagementLimit(card)) for card in self._cards]
+            lowest = [int(nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[0]) for card in self._cards]
+            for card, limit_mw in zip(self._cards, now, strict=True):
+                nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)  # as it is: shows whether this user may
+            self.mem_mhz = float(nvml.nvmlDeviceGetMaxClockInfo(self._cards[0], nvml.NVML_CLOCK_MEM))
+            top_mhz = int(nvml.nvmlDeviceGetMaxClockInfo(self._cards[0], nvml.NVML_CLOCK_SM))
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) == nvml.NVML_ERROR_NO_PERMISSION:
+                raise BoardError("this user may not set the GPUs' power limit, which needs root") from error
+            raise BoardError(f"the GPUs' power limit cannot be set: {error}") from error
+        saved = self._read_saved()
+        self._found = [saved.get(name, limit_mw) for name, limit_mw in zip(self._ids, now, strict=True)]
+        self.levels = _build_ladder(self._found, lowest, top_mhz)
+
+    def hold(self, name: str, seconds: float, token: str | None = None) -> Mapping[str, Any]:
+        """Hold the cards for this process, or give them back as they were found (0 seconds)."""
+        if seconds <= 0:
+            self._release()
+        elif self._lock is None:
+            self._acquire(name)
+        return {"token": GPU_WORKSTATION}
+
+    def set_mode(self, mode: Mapping[str, int], token: str | None = None) -> Mapping[str, Any]:
+        """Set the limits of the mode's nominal clock."""
+        level = min(self.levels, key=lambda one: abs(one.clock_hz - mode[GPU_KNOB]))
+        self._write(level.limits_mw)
+        return self.get()
+
+    def restore(self, token: str | None = None) -> Mapping[str, Any]:
+        """Set the limits that were found."""
+        self._write(tuple(self._found))
+        return self.get()
+
+    def get(self) -> Mapping[str, Any]:
+        """Return the mode that is read back; limits of no level give a clock of no level."""
+        try:
+            now = [int(self._nvml.nvmlDeviceGetPowerManagementLimit(card)) for card in self._cards]
+        except self._nvml.NVMLError as error:
+            raise PowerdError("failed", f"the GPUs' power limit cannot be read: {error}") from error
+        for level in self.levels:
+            if all(abs(a - b) <= READ_BACK_TOLERANCE * b for a, b in zip(now, level.limits_mw, strict=True)):
+                return {"mode": {GPU_KNOB: level.clock_hz}}
+        return {"mode": {GPU_KNOB: round(self.levels[-1].clock_hz * sum(now) / sum(self._found))}}
+
+    def close(self) -> None:
+        """Do nothing: the file's lock ends with ``hold``."""
+
+    def _acquire(self, name: str) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise PowerdError("failed", f"{self._path} cannot be written ({error.strerror})") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise PowerdError(
+                "held", f"another program holds the GPUs ({self._path}): wait until it is done"
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(dict(zip(self._ids, self._found, strict=True))).encode("ascii"), 0)
+        os.fsync(lock)
+        self._lock = lock
+        logger.info("%s holds %s", name, " and ".join(self.names))
+
+    def _release(self) -> None:
+        if self._lock is None:
+            return
+        self._write(tuple(self._found))
+        os.ftruncate(self._lock, 0)
+        os.close(self._lock)
+        self._lock = None
+
+    def _write(self, limits_mw: tuple[int, ...]) -> None:
+        try:
+            for card, limit_mw in zip(self._cards, limits_mw, strict=True):
+                self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
+        except self._nvml.NVMLError as error:
+            raise PowerdError("failed", f"the GPUs' power limit was not set: {error}") from error
+
+    def _read_saved(self) -> Mapping[str, int]:
+        """Return the limits that a killed process had found, in milliwatts by card; empty without any."""
+        with suppress(OSError, ValueError):
+            return {str(card): int(limit_mw) for card, limit_mw in json.loads(self._path.read_text("ascii")).items()}
+        return {}
+
+
+def open_power_limits(state_dir: Path) -> GpuPowerLimits:
+    """Open the power limits of this machine's GPUs.
+
+    Raises:
+        BoardError: There is no GPU whose limit this user may set, with the reason.
+    """
+    nvml = try_load_nvml()
+    if nvml is None:
+        raise BoardError(NO_NVML)
+    return GpuPowerLimits(nvml, state_dir)
+
+
+def _build_ladder(found: list[int], lowest: list[int], top_mhz: int) -> tuple[LimitLevel, ...]:
+    """Return the levels in rising order, the limits that were found last.
+
+    Raises:
+        BoardError: A card's limit is already the lowest possible.
+    """
+    least = max(low / limit for low, limit in zip(lowest, found, strict=True))
+    shares = [least + (1.0 - least) * k / (LEVELS - 1) for k in range(LEVELS)]
+    by_clock = {
+        round(top_mhz * share): tuple(
+            limit if share == 1.0 else max(low, round(limit * share / MW_PER_W) * MW_PER_W)
+            for limit, low in zip(found, lowest, strict=True)
+        )
+        for share in shares
+    }
+    if least >= 1.0 or len(set(by_clock.values())) < 2:
+        raise BoardError("the GPUs' power limit is already the lowest that the card allows")
+    return tuple(LimitLevel(mhz * int(HZ_PER_MHZ), limits) for mhz, limits in sorted(by_clock.items()))
+
+
+def build_workstation_spec(limits: GpuPowerLimits, sensor: NvmlSensor, machine: Machine) -> DeviceSpec:
+    """Return the spec: one value for every knob but the GPU's, and no figures of a data sheet."""
+    clocks = tuple(level.clock_hz / HZ_PER_MHZ for level in limits.levels)
+    cores, cpu_mhz = os.cpu_count() or 1, _read_cpu_mhz(machine)
+    watts = [sum(level.limits_mw) / MW_PER_W for level in limits.levels]
+    presets = {
+        f"{power_w:g}W": PowerMode(cores, cpu_mhz, mhz, limits.mem_mhz)
+        for power_w, mhz in zip(watts, clocks, strict=True)
+    }
+    ram_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    return DeviceSpec(
+        name=GPU_WORKSTATION,
+        title=", ".join(limits.names),
+        cores=(cores,),
+        cpu_mhz=(cpu_mhz,),
+        gpu_mhz=clocks,
+        mem_mhz=(limits.mem_mhz,),
+        presets=presets | {"MAXN": presets[f"{watts[-1]:g}W"]},
+        default_preset="MAXN",
+        ram_gb=LabelledValue(ram_gb, "measured", "the kernel"),
+        idle_w=UNKNOWN,
+        max_w=LabelledValue(watts[-1], "measured", "the power limit that was found"),
+        gpu_gflops=UNKNOWN,
+        mem_gbps=UNKNOWN,
+        cpu_score=UNKNOWN,
+        rails=sensor.rails,
+        total_power=sensor.total_power,
+        accelerators=(),
+        jetpacks=(),
+        sources={"gpu_mhz": "nominal: the share of the power limit that was found, times the card's highest clock"},
+    )
+
+
+def _read_cpu_mhz(machine: Machine) -> float:
+    """Return the processor's highest clock; 1 where the kernel does not say, for it is no knob here."""
+    with suppress(OSError, ValueError):
+        return int(machine.read(CPU_CLOCK_FILE)) / KHZ_PER_MHZ
+    return 1.0
+
+
+def _to_text(name: bytes | str) -> str:
+    """Return a text of NVML, which older packages give as bytes."""
+    return name.decode() if isinstance(name, bytes) else name

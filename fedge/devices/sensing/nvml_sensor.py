@@ -1,0 +1,114 @@
+"""Power of this machine's NVIDIA GPUs, and of its processor where the kernel's RAPL counters can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedge.devices.sensing.gpu_energy import MJ_PER_J, NO_NVML, try_load_nvml
+from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.errors import SensorLost
+from fedge.powerd.machine import Machine
+from fedge.protocols import Clock
+from fedge.types import SensorSample
+
+MW_PER_W = 1000.0
+PERCENT = 100.0
+CPU_RAIL = "CPU"
+
+
+class NvmlSensor:
+    """A ``PowerSensor`` with a rail for each card, and one for the processor's packages.
+
+    A card that counts its energy (Volta and later) gives the mean power since the last reading: NVML's own power is an
+    average over the last second on many cards, which would blur a change of mode.
+
+    Args:
+        machine: The machine.
+        clock: The clock of the samples.
+        total_power: Ignored: the total is the sum of all rails.
+
+    Raises:
+        SensorLost: There is no card, or its power cannot be read.
+    """
+
+    name = "nvml"
+    interval_s = 0.1
+
+    def __init__(self, machine: Machine, clock: Clock, total_power: str | None = None) -> None:
+        nvml = try_load_nvml()
+        if nvml is None:
+            raise SensorLost(NO_NVML)
+        self._nvml, self._clock = nvml, clock
+        try:
+            count = nvml.nvmlDeviceGetCount()
+            self._cards = {f"GPU{i}": nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
+        except nvml.NVMLError as error:
+            raise SensorLost(f"the GPUs cannot be read: {error}") from error
+        if not self._cards:
+            raise SensorLost("there is no NVIDIA GPU")
+        self._packages = PackageEnergyCounter.try_open(machine.root)
+        self.rails = (*self._cards, *([CPU_RAIL] if self._packages is not None else []))
+        self._last_s, self._last_j = self._clock.now_s(), self._read_energies_j()
+
+    @property
+    def total_power(self) -> str:
+        """Formula of the total power."""
+        return " + ".join(self.rails)
+
+    def read(self) -> SensorSample:
+        """Read all cards and the processor once.
+
+        Raises:
+            SensorLost: A card or the processor cannot be read any more.
+        """
+        now_s, now_j = self._clock.now_s(), self._read_energies_j()
+        span_s, before_j = now_s - self._last_s, self._last_j
+        rails_w: dict[str, float] = {}
+        for rail in self.rails:
+            if span_s > 0 and rail in now_j and rail in before_j:
+                rails_w[rail] = max(0.0, (now_j[rail] - before_j[rail]) / span_s)
+            elif rail in self._cards:
+                rails_w[rail] = self._ask("PowerUsage", rail) / MW_PER_W
+        if span_s > 0:
+            self._last_s, self._last_j = now_s, now_j
+        return self._build_sample(now_s, rails_w)
+
+    def close(self) -> None:
+        """Do nothing: NVML stays open as long as the process."""
+
+    def _build_sample(self, at_s: float, rails_w: dict[str, float]) -> SensorSample:
+        nvml, first = self._nvml, next(iter(self._cards))
+        load = self._try_ask("UtilizationRates", first)
+        temperatures = {rail: self._try_ask("Temperature", rail, nvml.NVML_TEMPERATURE_GPU) for rail in self._cards}
+        return SensorSample(
+            at_s,
+            sum(rails_w.values()),
+            rails_w,
+            temperatures_c={rail: float(t_c) for rail, t_c in temperatures.items() if t_c is not None},
+            gpu_load=None if load is None else load.gpu / PERCENT,
+            gpu_mhz=self._try_ask("ClockInfo", first, nvml.NVML_CLOCK_SM),
+            mem_mhz=self._try_ask("ClockInfo", first, nvml.NVML_CLOCK_MEM),
+        )
+
+    def _read_energies_j(self) -> dict[str, float]:
+        """Return the counted energy by rail; without the cards that do not count."""
+        counted = {rail: self._try_ask("TotalEnergyConsumption", rail) for rail in self._cards}
+        energies = {rail: millijoules / MJ_PER_J for rail, millijoules in counted.items() if millijoules is not None}
+        if self._packages is not None:
+            joules = self._packages.try_read_energy_j()
+            if joules is None:
+                raise SensorLost("the processor's energy (RAPL) cannot be read any more")
+            energies[CPU_RAIL] = joules
+        return energies
+
+    def _ask(self, what: str, rail: str, *options: int) -> Any:
+        try:
+            return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._cards[rail], *options)
+        except self._nvml.NVMLError as error:
+            raise SensorLost(f"{rail} cannot be read: {error}") from error
+
+    def _try_ask(self, what: str, rail: str, *options: int) -> Any:
+        try:
+            return self._ask(what, rail, *options)
+        except SensorLost:
+            return None

@@ -1,0 +1,93 @@
+"""The list of runs: what it says of each, their default names, and the command that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.backends import launcher
+from experiments.backends.run_list import list_runs
+from experiments.cli.runs_list import build_runs_table
+from experiments.cli.runs_list import runs as show_runs
+from experiments.report.run.run_names import describe_changes
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry
+from fedge.telemetry.file_lock import FileLock
+
+EXPERIMENT = Experiment(fleet=(FleetEntry(device="nano"),), name="quickstart")
+
+
+@pytest.fixture
+def folder(make_run: Callable[..., Path]) -> Path:
+    for policy in ("balanced", "maxn"):
+        with (make_run(policy, policy=policy) / "run.yaml").open("a", encoding="utf-8") as file:
+            file.write(f"tags: [paper, {policy}]\n")
+    return make_run("other", policy="maxn").parent
+
+
+def test_a_list_says_what_differs_between_the_runs_of_one_experiment(folder: Path) -> None:
+    found = {run.name: run for run in list_runs(folder)}
+    assert found["balanced"].differences["policy.name"] == "balanced"
+    assert found["maxn"].differences["policy.name"] == "maxn"
+    assert set(found["maxn"].differences) == {"policy.name"}
+    assert found["maxn"].rounds == found["maxn"].planned
+
+
+def test_a_list_is_cut_down_to_the_runs_with_all_tags(folder: Path) -> None:
+    assert [run.name for run in list_runs(folder, ["maxn", "paper"])] == ["maxn"]
+    assert list_runs(folder, ["nobody"]) == ()
+
+
+def test_a_list_shows_a_run_that_goes_on(folder: Path) -> None:
+    lock = FileLock(folder / "maxn" / launcher.LOCK_FILE, "a run")
+    try:
+        assert {run.name: run.state for run in list_runs(folder)}["maxn"] == "running"
+    finally:
+        lock.release()
+    assert {run.name: run.state for run in list_runs(folder)}["maxn"] != "running"
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(folder: Path) -> None:
+    (folder / "maxn" / "run.yaml").write_text("fleet: 3\n", encoding="utf-8")
+    found = {run.name: run.problem for run in list_runs(folder)}
+    assert found["balanced"] == ""
+    assert "fleet" in found["maxn"]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nowhere"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_the_command_prints_a_row_per_run_or_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(build_runs_table(list_runs(folder), "runs").rows) == 3
+    show_runs(folder, ["paper"], as_json=True)
+    assert {run["name"] for run in json.loads(capsys.readouterr().out)} == {"balanced", "maxn"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ([("seed", 3), ("policy", "least-energy"), ("backend", "local")], ["least-energy", "seed3"]),
+        ([("policy.name", "maxn"), ("policy.max_slowdown", 1.2)], ["maxn", "max_slowdown1.2"]),
+        ([("policy", {"name": "balanced", "time_weight": 0.5})], ["balanced"]),
+        ([("fleet", [{"device": "nano"}]), ("data.dir", "/a b/c")], ["fleet", "a-b-c"]),
+        ([("policy", "mine:choose")], ["mine-choose"]),
+        ([("jobs", 2), ("tags", ["x"])], []),
+    ],
+)
+def test_a_default_name_says_what_was_overridden(changes: list[tuple[str, object]], parts: list[str]) -> None:
+    assert describe_changes(changes) == parts
+
+
+def test_a_name_is_the_run_s_folder_and_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert launcher.choose_folder(EXPERIMENT, None, name="first") == tmp_path / "runs" / "first"
+    with pytest.raises(BadInput, match="--name"):
+        launcher.choose_folder(EXPERIMENT, tmp_path / "x", name="first")
+    with pytest.raises(BadInput, match="--tag"):
+        launcher.add_tags(EXPERIMENT, ["two words"])
+    assert launcher.choose_folder(EXPERIMENT, None, changes=[("seed", 7)]).name.startswith("quickstart-seed7-")

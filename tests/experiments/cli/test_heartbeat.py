@@ -1,0 +1,83 @@
+"""A command gives a sign of life when it has been silent for too long, and its own output is never mixed with it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from experiments.cli import heartbeat
+from experiments.cli.heartbeat import Heartbeat, show_signs_of_life
+from fedge import phases
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    made = Clock()
+    monkeypatch.setattr(heartbeat, "time", made)
+    return made
+
+
+def test_a_log_has_each_announced_phase_and_a_line_after_each_silence(clock: Clock) -> None:
+    log = io.StringIO()
+    beat = Heartbeat("run", log)
+    beat.begin("starting Ray", announce=True)
+    beat.begin("round 1 of 2", announce=False)
+    for _ in range(24):
+        clock.now_s += 0.25
+        beat.tick()
+
+    assert log.getvalue().splitlines() == [
+        "fedge: starting Ray",
+        "fedge: round 1 of 2, 2 s",
+        "fedge: round 1 of 2, 5 s",
+    ]
+
+
+@pytest.mark.parametrize(("length_s", "most"), [(60, 25), (300, 50), (3600, 170)])
+def test_the_log_of_a_long_phase_stays_short(clock: Clock, length_s: int, most: int) -> None:
+    log = io.StringIO()
+    beat = Heartbeat("run", log)
+    for _ in range(4 * length_s):
+        clock.now_s += 0.25
+        beat.tick()
+
+    assert length_s / 30 < len(log.getvalue().splitlines()) <= most
+
+
+def test_output_of_the_command_delays_the_sign_and_removes_the_line_of_a_terminal(clock: Clock) -> None:
+    shown = Terminal()
+    beat = Heartbeat("run", shown)
+    clock.now_s += 1.0
+    beat.tick()
+    assert shown.getvalue().endswith("fedge: run, 1 s")
+
+    beat.note_output()
+    assert shown.getvalue().endswith(heartbeat.CLEAR_LINE)
+    beat.tick()
+    assert shown.getvalue().endswith(heartbeat.CLEAR_LINE)
+
+
+def test_the_standard_streams_are_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = sys.stdout, sys.stderr
+    with show_signs_of_life("run"):
+        phases.begin_phase("starting Ray", announce=True)
+        sys.stdout.write("result\n")
+
+    assert (sys.stdout, sys.stderr) == (out, err)
+    assert capsys.readouterr() == ("result\n", "fedge: starting Ray\n")

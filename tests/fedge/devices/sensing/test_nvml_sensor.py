@@ -1,0 +1,68 @@
+"""Power of GPUs by NVML: against a stand-in for ``pynvml`` with its documented functions and units, on no card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from contracts.fake_nvml import FakeCard, FakeNvml, install
+
+from fedge.clock import SimulatedClock
+from fedge.devices.sensing import open_sensor
+from fedge.errors import SensorLost
+from fedge.powerd.machine import Machine
+
+RAPL = "sys/class/powercap/intel-rapl:0"
+
+
+def plant_rapl(root: Path, microjoules: int) -> None:
+    (root / RAPL).mkdir(parents=True, exist_ok=True)
+    (root / RAPL / "max_energy_range_uj").write_text("1000000000000")
+    (root / RAPL / "energy_uj").write_text(str(microjoules))
+
+
+def test_a_card_that_counts_gives_the_mean_power_since_the_last_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, card = SimulatedClock(), FakeCard()
+    install(monkeypatch, FakeNvml([card], now_s=clock.now_s))
+    clock.sleep_s(1.0)
+    sensor = open_sensor("nvml", Machine(str(tmp_path)), clock)
+
+    card.busy = True
+    clock.sleep_s(2.0)
+    sample = sensor.read()
+
+    assert sample.rails_w == {"GPU0": pytest.approx(260.0)}
+    assert (sample.gpu_load, sample.gpu_mhz, sample.mem_mhz, sample.hottest_c) == (0.97, 2100, 5001, 61)
+
+
+def test_a_card_that_does_not_count_gives_its_present_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, FakeNvml([FakeCard(counted_mj=None, busy=True), FakeCard(counted_mj=None)]))
+
+    sample = open_sensor("nvml", Machine(str(tmp_path)), SimulatedClock()).read()
+
+    assert sample.rails_w == {"GPU0": 260.0, "GPU1": 20.0}
+    assert sample.total_w == 280.0
+
+
+def test_the_processor_is_a_rail_where_its_counters_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = SimulatedClock()
+    install(monkeypatch, FakeNvml([FakeCard(counted_mj=None)]))
+    plant_rapl(tmp_path, 0)
+    sensor = open_sensor("nvml", Machine(str(tmp_path)), clock)
+
+    clock.sleep_s(2.0)
+    plant_rapl(tmp_path, 90_000_000)
+
+    assert sensor.total_power == "GPU0 + CPU"
+    assert sensor.read().total_w == pytest.approx(20.0 + 45.0)
+
+
+def test_without_a_card_there_is_no_sensor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, FakeNvml([]))
+
+    with pytest.raises(SensorLost, match="no NVIDIA GPU"):
+        open_sensor("nvml", Machine(str(tmp_path)), SimulatedClock())

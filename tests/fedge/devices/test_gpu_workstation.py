@@ -1,0 +1,174 @@
+"""The power limit of GPUs as a knob: against a stand-in for ``pynvml`` with its documented functions, on no card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from contracts.device import DeviceContract
+from contracts.fake_nvml import FakeCard, FakeNvml, install
+
+from fedge.devices import jetson_board
+from fedge.devices.gpu_workstation import GPU_WORKSTATION, SAVED_LIMITS, GpuPowerLimits, open_power_limits
+from fedge.devices.jetson_board import JetsonBoard
+from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.errors import BoardError, ModeNotSet
+from fedge.protocols import Device
+from fedge.types import Measurement, Workload
+
+ROOT = Path(__file__).resolve().parents[3]
+WORK = Workload("resnet18-imagenet", 16)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    return install(monkeypatch, FakeNvml([FakeCard(), FakeCard(limit_mw=200_000)]))
+
+
+@pytest.fixture
+def here(nvml: FakeNvml, tmp_path: Path) -> Iterator[LocalBoard]:
+    with open_local_board(BoardLocation(GPU_WORKSTATION, state_dir=tmp_path, sample_hz=20)) as opened:
+        yield opened
+
+
+def read_limits(nvml: FakeNvml) -> list[int | None]:
+    return [card.limit_mw for card in nvml.cards]
+
+
+class BusyBoard:
+    """The device, whose cards work while the contract's work runs, and take a millisecond for each step."""
+
+    def __init__(self, board: JetsonBoard, nvml: FakeNvml) -> None:
+        self.spec, self.use_mode, self.idle_w = board.spec, board.use_mode, board.idle_w
+        self._board, self._nvml = board, nvml
+
+    def measure(
+        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
+    ) -> Measurement:
+        def do(count: int) -> None:
+            work(count)
+            for card in self._nvml.cards:
+                card.work(0.001 * count)
+
+        return self._board.measure(workload, steps, do, limit_s)
+
+
+class TestGpuWorkstation(DeviceContract):
+    test_a_limit_is_kept_or_one_minibatch_is_done = (
+        None  # on a real clock; JetsonBoard, which keeps it, has its own test
+    )
+
+    @pytest.fixture
+    def device(self, here: LocalBoard, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Device:
+        monkeypatch.setattr(jetson_board, "IDLE_S", 0.3)
+        monkeypatch.setattr(jetson_board, "IDLE_SETTLE_S", 0.1)
+        presets = here.board.spec.presets
+        type(self).modes = (presets["MAXN"], min(presets.values()))
+        return cast("Device", BusyBoard(here.board, nvml))
+
+
+def test_modes_are_shares_of_the_limits_that_were_found_and_presets_name_their_watts(here: LocalBoard) -> None:
+    spec = here.board.spec
+
+    assert spec.maxn == spec.presets["MAXN"] == spec.presets["500W"]
+    assert len(spec.gpu_mhz) == 8
+    assert spec.presets["250W"].gpu_mhz == spec.gpu_mhz[0] == 1050.0
+    assert [len(knob) for knob in (spec.cores, spec.cpu_mhz, spec.mem_mhz)] == [1, 1, 1]
+
+
+def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here: LocalBoard, nvml: FakeNvml) -> None:
+    with here.board.use_mode(here.board.spec.presets["250W"]):
+        within = read_limits(nvml)
+
+    assert within == [150_000, 100_000]
+    assert read_limits(nvml) == [300_000, 200_000]
+
+
+def test_a_step_draws_what_the_limit_allows(here: LocalBoard, nvml: FakeNvml) -> None:
+    mode = here.board.spec.presets["250W"]
+    with here.board.use_mode(mode):
+        measured = here.board.measure(WORK, 1, lambda _: nvml.cards[0].work(0.5))
+
+    assert measured.mode == mode
+    assert measured.step_s == pytest.approx(0.5 * (240 / 130) ** (1 / 3), rel=0.1)
+    assert 150 < measured.power_w < 700  # 150 W and 20 W, and the processor's where it counts
+
+
+def test_limits_that_something_else_changes_are_noticed(here: LocalBoard, nvml: FakeNvml) -> None:
+    def change(_count: int) -> None:
+        nvml.cards[0].limit_mw = 220_000
+
+    with pytest.raises(ModeNotSet, match="left"), here.board.use_mode(min(here.board.spec.presets.values())):
+        here.board.measure(WORK, 1, change)
+
+    assert read_limits(nvml) == [300_000, 200_000]
+
+
+def test_two_programs_do_not_set_limits_at_once(here: LocalBoard, tmp_path: Path) -> None:
+    other = open_local_board(BoardLocation(GPU_WORKSTATION, state_dir=tmp_path))
+    with here.board.hold(), other as second, pytest.raises(ModeNotSet, match="another program"), second.board.hold():
+        pass
+
+
+def test_what_a_killed_program_left_is_not_taken_for_what_was_found(nvml: FakeNvml, tmp_path: Path) -> None:
+    open_power_limits(tmp_path).hold("killed", 1)
+    nvml.cards[0].limit_mw = 150_000
+
+    later = open_power_limits(tmp_path)
+    assert [level.limits_mw[0] for level in later.levels][-1] == 300_000
+    later.restore()
+    assert read_limits(nvml) == [300_000, 200_000]
+
+
+def test_a_killed_program_leaves_the_file_unlocked(tmp_path: Path) -> None:
+    program = f"""
+        import os, sys
+        sys.path.append({str(ROOT / "tests")!r})
+        from contracts.fake_nvml import FakeCard, FakeNvml
+        sys.modules["pynvml"] = FakeNvml([FakeCard()])
+        from pathlib import Path
+        from fedge.devices.gpu_workstation import open_power_limits
+        open_power_limits(Path({str(tmp_path)!r})).hold("killed", 1)
+        os.kill(os.getpid(), 9)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, check=False)
+
+    assert done.returncode == -9
+    assert json.loads((tmp_path / SAVED_LIMITS).read_text()) == {"GPU-0": 300_000}
+    limits = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=150_000)]), tmp_path)
+    limits.hold("next", 1)
+    limits.hold("next", 0)
+    assert (tmp_path / SAVED_LIMITS).read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("nvml", "reason"),
+    [
+        (FakeNvml([FakeCard()], root=False), "needs root"),
+        (FakeNvml([FakeCard(limit_mw=None)]), "Not Supported"),
+        (FakeNvml([FakeCard(limit_mw=100_000)]), "already the lowest"),
+        (FakeNvml([]), "no NVIDIA GPU"),
+        (FakeNvml([], driver=False), "no NVIDIA driver"),
+    ],
+)
+def test_limits_that_cannot_be_set_are_refused_with_the_reason(
+    nvml: FakeNvml, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, nvml)
+
+    with pytest.raises(BoardError, match=reason):
+        open_power_limits(tmp_path)
+
+
+def test_the_stand_in_has_the_names_of_the_package() -> None:
+    pynvml = pytest.importorskip("pynvml", reason="needs the extra gpu")
+    for name in (each for each in dir(FakeNvml) if each.startswith(("nvml", "NVML"))):
+        assert hasattr(pynvml, name), name
+        if name.startswith("NVML_"):
+            assert getattr(pynvml, name) == getattr(FakeNvml, name)
