@@ -21,7 +21,8 @@ from typing import Any
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
 from fedge.devices.sensing.gpu_energy import NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
-from fedge.errors import BoardError
+from fedge.errors import BadInput, BoardError
+from fedge.json_reader import read_json
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
@@ -160,8 +161,9 @@ class GpuPowerLimits:
 
     def _read_saved(self) -> Mapping[str, int]:
         """Return the limits that a killed process had found, in milliwatts by card; empty without any."""
-        with suppress(OSError, ValueError):
-            return {str(card): int(limit_mw) for card, limit_mw in json.loads(self._path.read_text("ascii")).items()}
+        with suppress(BadInput, AttributeError, TypeError, ValueError):
+            saved = read_json(self._path, "milliwatts by card")
+            return {str(card): int(limit_mw) for card, limit_mw in saved.items()}
         return {}
 
 

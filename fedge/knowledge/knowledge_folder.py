@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -166,7 +167,11 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
 def _find_file(folder: Path, entry: KnowledgeEntry) -> Path:
     """Return the path of an entry's file; a description of another fleet may name any path."""
     path = folder / entry.file
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no path at all
+        is_inside = False
+    if not is_inside:
         raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
     return path
 
@@ -206,8 +211,8 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
     """
     try:
         (folder / ENTRIES / f"{entry.id}{DESCRIPTION}").unlink(missing_ok=True)
-        if (folder / entry.file).resolve().is_relative_to(folder.resolve()):
-            (folder / entry.file).unlink(missing_ok=True)
+        with suppress(BadInput):
+            _find_file(folder, entry).unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(
             str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
