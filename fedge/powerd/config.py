@@ -13,6 +13,8 @@ EXTRAS = ("drop-caches", "fan", "lock-min")
 COOLEST_LIMIT_C, HOTTEST_LIMIT_C = 40.0, 110.0
 """Range of ``hottest_c`` in degrees C: a board idles below it, and its own protection acts before the upper end."""
 LONGEST_CONFIG = 65536
+HIGHEST = 10**12
+"""Largest number: a terahertz."""
 
 
 class BadConfig(Exception):
@@ -112,7 +114,7 @@ def _bad_value(where: str, value: Any, right: str) -> BadConfig:
 
 
 def _check_whole_number(where: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= HIGHEST:
         raise _bad_value(where, value, f"it must be a whole number of at least {least}")
     return value
 

@@ -14,7 +14,7 @@ DEATH_LIMIT_S = 1.0
 """Seconds to wait for a killed command: one that hangs in a driver ends only when the driver returns."""
 LONGEST_READ = 1 << 20
 COMMAND_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
-NUMBER = re.compile(r"-?\d+")
+NUMBER = re.compile(r"(?<!\d)-?\d{1,20}(?!\d)")
 
 
 class Machine:

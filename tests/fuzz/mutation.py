@@ -40,6 +40,7 @@ HOSTILE_TEXT = (
         "- ",
         "\ufeff",
         "x" * 5_000,
+        " " * 5_000,
         "\u2028",
     ),
     *("[" * DEEP, "{a: " * 200, "&a [*a]", "!!python/object:os.system", "<", ">", "=", "\ud800", "true", "null", "~"),
