@@ -56,7 +56,8 @@ def parse_conf(text: str) -> NvpConf:
     models: List[NvpModel] = []
     default: Optional[int] = None
     section, fields = "", {}  # type: Tuple[str, Dict[str, str]]
-    for line in (raw[:LONGEST_LINE].strip() for raw in text.splitlines()):
+    lines = (" ".join(raw[:LONGEST_LINE].split()) for raw in text.splitlines())
+    for line in filter(str.isprintable, lines):
         header, words = HEADER.match(line), line.split()
         if header:
             section, fields = header.group(1), {key: value.strip('"') for key, value in FIELD.findall(header.group(2))}

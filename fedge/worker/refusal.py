@@ -28,8 +28,8 @@ class Refusal(Exception):
     kind = "bad-request"
 
     def __init__(self, where: str, got: str, right: str) -> None:
-        self.where, self.got, self.right = where, got, right
-        super().__init__(f"{where}: got {got}; {right}")
+        self.where, self.got, self.right = one_line(where), one_line(got), right
+        super().__init__("{}: got {}; {}".format(self.where, self.got, right))
 
 
 class JobStopped(Exception):
