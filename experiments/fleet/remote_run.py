@@ -173,7 +173,8 @@ def import_tables(server: ServerConnection, tables: Mapping[str, Path]) -> str:
     job, folder = send_bundle(server, pack_tables(tables), "profiles"), f"{server.runs}/{KNOWLEDGE}"
     fedge = [f"{server.environment}/bin/fedge", *IMPORT_COMMAND, folder]
     script = 'folder=$1; shift; "$@"; code=$?; rm -rf "$folder"; exit $code'
-    command = server.command("sh", "-c", script, "sh", job, *fedge, *(f"{job}/{name}" for name in tables))
+    program = ("sh", "-c", script, "sh", job)
+    command = server.command(*program, *fedge, *(f"{job}/{name}" for name in tables))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COPY_WITHIN_S, check=False)
     except subprocess.TimeoutExpired as error:

@@ -187,7 +187,7 @@ def _describe_key(key: str, shown: Mapping[str, Any], required: bool, meaning: s
     kind = " or ".join(dict.fromkeys(map(_format_kind, forms)))
     allowed = ", ".join(filter(None, map(_format_range, forms)))
     default = None if required else _format_value(shown["default"]) if "default" in shown else "its keys' own"
-    return KeyDescription(key, kind, default, allowed, meaning, _find_example(key, shown))
+    return KeyDescription(key, kind, default, allowed=allowed, meaning=meaning, example=_find_example(key, shown))
 
 
 def _format_kind(form: Mapping[str, Any]) -> str:
