@@ -143,7 +143,7 @@ def _decode_frame(payload: memoryview, schema: Any) -> Any:
             return pa.ipc.read_schema(pa.py_buffer(payload))
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         batch.validate(full=True)
-    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Arrow raises all of them
+    except (OSError, EOFError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Arrow raises all of them
         return None
     return batch
 

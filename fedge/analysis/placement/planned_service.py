@@ -30,6 +30,9 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
     right = "a file that `fedge place NETWORK --board BOARD --out FILE` wrote"
     try:
         plan = read_json(path, right)
+    except BadInput as error:
+        raise BadInput(where, f"{path}, {error.got}", right) from error
+    try:
         if plan["format"] != PLACEMENT_FORMAT:
             raise BadInput(where, f"{path} of the format {plan['format']}", right)
         chosen, instances = plan["chosen"], plan["chosen"]["placement"]
