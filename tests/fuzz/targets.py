@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -571,6 +572,46 @@ def _feed_bofl(path: Path) -> None:
     import_json(str(path), path.read_text(encoding="utf-8"), 16, 4)
 
 
+AVAILABILITY = b"board,on_s,off_s\nnano-1,0,10.5\nnano-1,20,\nnano-2,5,9\n"
+PLACED = b"""instances,batch_sizes,precisions,images_per_s,watts
+cuda-cores,64,fp32,415.2,55.1
+cuda-cores+dla-0,8+8,fp32+fp16,346.0,
+"""
+STEPS = {
+    "columns": ["in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size"],
+    "levels": {"0": [[3, 64, 7, 3, 2, 1, 224]], "50": [[3, 32, 7, 3, 2, 1, 224]]},
+}
+TEGRASTATS = (
+    b"RAM 2448/7765MB (lfb 1x4MB) SWAP 0/3882MB CPU [4%@1190,off,2%@1190] EMC_FREQ 5%@1600 GR3D_FREQ 40%@921 "
+    b"PLL@33C CPU@35.5C POM_5V_IN 2532/2532 POM_5V_GPU 40/40\n"
+)
+
+
+def _feed_step_table(path: Path) -> None:
+    from fedge.costs.memory.step_table import read_step_table
+
+    path.with_name("net.csv").write_text("pruned_pct,batch_size,step_ms,memory_mb\n0,8,10.5,300\n50,8,,\n")
+    read_step_table(path)
+
+
+def _feed_tegrastats(data: bytes, folder: Path) -> None:
+    from fedge.devices.sensing.tegrastats_line import parse_line
+
+    parse_line(data.decode("utf-8", "replace"))
+
+
+@cache
+def _onnx_bytes() -> bytes:
+    import onnx
+
+    make, shape = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    weight = onnx.helper.make_tensor("w", shape, [2, 3, 1, 1], [0.5] * 6)
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"]), onnx.helper.make_node("Relu", ["y"], ["z"])]
+    ends = [make("x", shape, [1, 3, 4, 4])], [make("z", shape, [1, 2, 4, 4])]
+    made: bytes = onnx.helper.make_model(onnx.helper.make_graph(nodes, "net", *ends, [weight])).SerializeToString()
+    return made
+
+
 # Models, checkpoints and knowledge ------------------------------------------------------------------------------------
 
 
@@ -811,9 +852,27 @@ TARGETS: dict[str, FuzzTarget] = {
         mutate_bytes,
     ),
     "csv-table": _target(_make_tables, _feed_file("net.csv", _feed_table), mutate_text),
+    "csv-availability": _target(
+        _to_bytes(AVAILABILITY),
+        _feed_file("a.csv", _import("fedge.devices.availability", "read_availability_trace")),
+        mutate_text,
+    ),
+    "csv-placement": _target(
+        _to_bytes(PLACED),
+        _feed_file("p.csv", _import("fedge.analysis.placement.placement_measurements", "read_measurements")),
+        mutate_text,
+    ),
+    "json-steps": _target(_to_bytes(STEPS), _feed_file("net.layers.json", _feed_step_table)),
+    "tegrastats-line": _target(_to_bytes(TEGRASTATS), _feed_tegrastats, mutate_text),
     "tensors-checkpoint": _target(_make_checkpoints, _feed_checkpoint, mutate_tensors),
     "tensors-model": _target(_make_models, _feed_file("m.safetensors", _feed_model), mutate_tensors),
     "knowledge-entry": _target(_make_knowledge("entries/run-1"), _feed_knowledge("entries/run-1")),
     "knowledge-index": _target(_make_knowledge("index"), _feed_knowledge("index")),
     "knowledge-run": _target(_make_knowledge("runs/"), _feed_knowledge("runs/")),
 }
+if find_spec("onnx") is not None:
+    TARGETS["onnx-network"] = _target(
+        lambda: [_onnx_bytes()],
+        _feed_file("net.onnx", _import("fedge.costs.layers.onnx_graph", "read_onnx")),
+        mutate_bytes,
+    )

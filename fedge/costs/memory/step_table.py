@@ -138,7 +138,7 @@ def _parse_levels(where: str, text: str) -> dict[int, Floats]:
     except MalformedJson as error:
         raise BadInput(where, "no JSON", "columns and levels, as JSON") from error
     right = f"columns {', '.join(GEOMETRY_COLUMNS)}, and levels: lists of such rows"
-    if not isinstance(data, dict) or list(data.get("columns", ())) != list(GEOMETRY_COLUMNS):
+    if not isinstance(data, dict) or data.get("columns") != list(GEOMETRY_COLUMNS):
         raise BadInput(f"{where}: columns", "others" if isinstance(data, dict) else type(data).__name__, right)
     levels = data.get("levels")
     if not isinstance(levels, dict) or not levels:
