@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,12 @@ def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
+    for _ in range(MAX_DEPTH + 1):
+        lists = [part for part in level if type(part) is list]
+        lists += [part.values() for part in level if type(part) is dict]
+        if not lists:
             return
+        level = list(chain.from_iterable(lists))
     raise RecursionError
 
 
