@@ -472,7 +472,8 @@ def to_table(records: Any, *, arrow: bool = False) -> Any:
     found = records.predictions if isinstance(records, SavedModel) else records
     if isinstance(found, Predictions):
         return to_frame(pa.table(_list_columns(found)), arrow=arrow)
-    rows = [dataclasses.asdict(getattr(one, "row", one)) for one in found]
+    each = [getattr(one, "row", one) for one in found]
+    rows = [one if isinstance(one, Mapping) else dataclasses.asdict(one) for one in each]
     plain = [{key: _to_cell(value) for key, value in row.items()} for row in json.loads(json.dumps(rows, default=str))]
     return to_frame(pa.Table.from_pylist(plain), arrow=arrow)
 

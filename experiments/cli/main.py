@@ -92,7 +92,8 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
     """Yield the names of the command that is called and of its group."""
     yield ctx.invoked_subcommand or ""
     inner = getattr(ctx.command, "commands", {}).get(ctx.invoked_subcommand)
-    yield from [word for word in ctx.args[:1] if word in getattr(inner, "commands", ())]
+    # Click has taken the words that follow out of the context by now.
+    yield from [word for word in sys.argv if word in getattr(inner, "commands", ())][:1]
 
 
 app.command(rich_help_panel=EXPERIMENTS)(run)

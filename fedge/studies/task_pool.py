@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ import fedge
 from fedge import phases
 from fedge.child_processes import count_cores
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.import_path import ROOT
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import open_ray, uses_cluster
 
@@ -259,7 +261,7 @@ def describe_package() -> str:
     """Return the version of this fedge with a digest of its sources, which tells unreleased states apart."""
     digest = hashlib.sha256()
     for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, [str(ROOT)])
         for root in sorted(spec.submodule_search_locations or ()) if spec is not None else ():
             for path in sorted(Path(root).rglob("*")):
                 inner = path.relative_to(root)

@@ -97,6 +97,9 @@ def test_predictions_and_records_become_tables() -> None:
     table = fedge.to_table(predictions, arrow=True)
     assert table.column("gpu_mhz").to_pylist() == [3.0, 4.0]
     assert table.column("energy_j").to_pylist() == [1.0, 4.0]
+    assert fedge.to_table([{"a": 1, "b": [1, 2], "c": {"d": 3}}], arrow=True).to_pylist() == [
+        {"a": 1, "b": "1, 2", "c": "d 3"}
+    ]
     assert fedge.to_table(fedge.doctor(), arrow=True).num_rows == len(fedge.doctor())
 
 

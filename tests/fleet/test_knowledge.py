@@ -172,7 +172,7 @@ def test_the_label_is_the_same_from_the_board_to_the_page(
     tables = {name: host.run(f"cut -d, -f8 {TABLE} | sort -u").split() for name, host in boards.items()}
     records = {name: json.loads(host.run(f"cat {TABLE}.json")) for name, host in boards.items()}
     entries = entries_on(profiled.hosts)
-    shown = [json.loads(profiled.hosts.server.run(f"{KNOWLEDGE} show {entry['id']}")) for entry in entries]
+    shown = [json.loads(profiled.hosts.server.run(f"{KNOWLEDGE} show {entry['id']} --json")) for entry in entries]
     page = (run.folder / REPORT).read_text(encoding="utf-8")
 
     assert tables == dict.fromkeys(boards, sorted(["label", LABEL]))

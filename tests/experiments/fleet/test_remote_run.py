@@ -294,6 +294,8 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
     for folder, name in (("a", "first.py"), ("b", "second.py"), ("c", "task.py")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(folder, encoding="utf-8")
+    (tmp_path / "b" / "second.py").write_text("import beside", encoding="utf-8")
+    (tmp_path / "b" / "beside.py").write_text("next", encoding="utf-8")
     packed = experiment(tmp_path, plugins=["a/first.py", "b/second.py"], workload={"task": "c/task.py"})
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(tmp_path / "there", filter="data")
@@ -302,9 +304,10 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
     assert [Path(path).name for path in arrived.plugins] == ["first.py", "second.py"]
     assert [Path(path).read_text(encoding="utf-8") for path in (*arrived.plugins, arrived.workload.task)] == [
         "a",
-        "b",
+        "import beside",
         "c",
     ]
+    assert Path(arrived.plugins[1]).with_name("beside.py").read_text(encoding="utf-8") == "next"
 
 
 def test_the_command_that_imports_profiles_on_the_server_is_one_that_fedge_knows() -> None:
