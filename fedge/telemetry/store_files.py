@@ -278,7 +278,7 @@ def read_part(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise unreadable_error(error) from error
+        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
     return rows
 
 
@@ -305,7 +305,7 @@ def check_part(path: Path, changed_ns: int) -> None:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise unreadable_error(error) from error
+        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
     wrong = any(not (0 <= count <= MAX_GROUP_ROWS and 0 <= size <= MAX_GROUP_BYTES) for count, size in claims)
     if wrong or rows != sum(count for count, _ in claims):
         raise BadInput(str(path), "a table that claims other sizes than a part has", READABLE)
