@@ -23,7 +23,8 @@ from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
 from fedge.devices.sensing.gpu_energy import NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
-from fedge.errors import BoardError
+from fedge.errors import BadInput, BoardError
+from fedge.json_reader import read_json
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
@@ -205,8 +206,8 @@ class GpuPowerLimits:
 
     def _read_saved(self) -> Mapping[str, int]:
         """Return the limits in the file of this boot, in milliwatts by card; empty without any."""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # another program may be writing it
-            saved = json.loads(self._path.read_text("ascii"))
+        with suppress(BadInput, KeyError, TypeError, ValueError, AttributeError):  # another program may be writing it
+            saved = read_json(self._path, "milliwatts by card")
             if saved["boot"] == _read_boot_id():
                 return {str(card): int(limit_mw) for card, limit_mw in saved["limits_mw"].items()}
         return {}
