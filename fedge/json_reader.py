@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        lists = [part for part in level if type(part) is list]
+        lists: list[Collection[Any]] = [part for part in level if type(part) is list]
         lists += [part.values() for part in level if type(part) is dict]
         if not lists:
             return
