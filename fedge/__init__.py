@@ -56,5 +56,5 @@ def __getattr__(name: str) -> object:
     return found if isinstance(found, type) else name_missing(f"fedge.{name}")(found)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # a board's Python 3.6 runs this file too
     return [*globals(), *__all__]

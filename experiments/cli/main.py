@@ -92,7 +92,8 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
     """Yield the names of the command that is called and of its group."""
     yield ctx.invoked_subcommand or ""
     inner = getattr(ctx.command, "commands", {}).get(ctx.invoked_subcommand)
-    yield from [word for word in ctx.args[:1] if word in getattr(inner, "commands", ())]
+    # Click has taken the words that follow out of the context by now.
+    yield from [word for word in sys.argv if word in getattr(inner, "commands", ())][:1]
 
 
 app.command(rich_help_panel=EXPERIMENTS)(run)
@@ -103,7 +104,6 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
-app.command(rich_help_panel=RESULTS)(runs)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)

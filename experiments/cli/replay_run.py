@@ -36,7 +36,7 @@ def replay(
     if not changes:
         raise BadInput("fedge replay", "nothing that changes", "--policy NAME, or --set KEY=VALUE")
     with interrupt_on_sigterm(), show_job_progress(draws) as report:
-        result = replay_run(folder, changes, draws, jobs, report)
+        result = replay_run(folder, changes, draws, workers=jobs, report=report)
     if as_json:
         print_json(result)
         return

@@ -111,9 +111,8 @@ class LiveView:
         return True
 
     def _render(self) -> RenderableType:
-        return render_fleet(
-            self._experiment, self._rounds, self._clients, self._now_s() - self._started_s, phase=self._phase
-        )
+        elapsed_s = self._now_s() - self._started_s
+        return render_fleet(self._experiment, self._rounds, self._clients, elapsed_s, phase=self._phase)
 
     def _print_new_rounds(self) -> None:
         spent_j = 0.0

@@ -190,6 +190,6 @@ def test_the_task_function_needs_no_fedge_to_say_that_there_is_none(monkeypatch:
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", find_nothing)
-    kind, found = task([None], b"", "0.1.0", "")
+    kind, found = task([None], b"", "0.1.0", "note")
     assert kind == "package"
     assert found.startswith("not installed on ")

@@ -35,7 +35,7 @@ def test_in_eighty_columns_the_verdict_follows_the_boards_name(selection: BoardS
 
     for offer in selection.offers:
         verdict = "yes" if offer.is_suitable else "no"
-        assert lines[lines.index(offer.board) + 1] == f"  suitable: {verdict}"
+        assert lines[lines.index(f"board: {offer.board}") + 1] == f"  suitable: {verdict}"
 
 
 def test_numbers_are_exported_unrounded_without_their_marks(selection: BoardSelection) -> None:

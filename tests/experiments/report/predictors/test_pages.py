@@ -137,7 +137,7 @@ def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_th
     for head in ("ratio", "regret, %", "saved, %", "missed", "modes"):
         assert head in text
     for policy in POLICIES:
-        assert len(re.findall(rf"^ ?{policy}\b", text, re.MULTILINE)) == 2, "a policy begins its line"
+        assert len(re.findall(rf"^(?:policy:)? ?{policy}\b", text, re.MULTILINE)) == 2, "a policy begins its line"
 
 
 def test_a_wide_terminal_has_a_line_per_policy_and_ratio() -> None:
