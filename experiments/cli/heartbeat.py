@@ -22,6 +22,8 @@ who waits sees every three seconds that work goes on, and the log of an hour sta
 LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
 START_UP_S = 1.5
 """What Python and its imports take before the first sign of life can be given, where /proc does not say it."""
+MAX_START_UP_S = 10.0
+"""Age of a process from which on it must have done other things than to start."""
 TICK_S = 0.25
 SPINNER_AFTER_S = 1.0
 CLEAR_LINE = "\r\x1b[2K"
@@ -84,13 +86,14 @@ class Heartbeat:
         self._written_s = time.monotonic()
 
 
-def _process_age_s() -> float:
-    """Return how long this process has been running, in seconds: start-up takes several if the machine is busy."""
+def _start_up_s() -> float:
+    """Return how long this process has been starting, in seconds: it takes several if the machine is busy."""
     try:
-        started_ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+        began_ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
         return START_UP_S
+    return age_s if age_s < MAX_START_UP_S else START_UP_S
 
 
 def _longest_silence_s(elapsed_s: float) -> float:
@@ -119,7 +122,7 @@ class _NotedStream:
 def show_signs_of_life(name: str) -> Iterator[None]:
     """Keep standard error from falling silent inside the block; ``name`` is the first phase."""
     out, err = sys.stdout, sys.stderr
-    heartbeat, ended = Heartbeat(name, err, _process_age_s()), threading.Event()
+    heartbeat, ended = Heartbeat(name, err, _start_up_s()), threading.Event()
 
     def beat() -> None:
         while not ended.wait(TICK_S):
