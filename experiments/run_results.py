@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from experiments.backends.run_list import find_state
 from experiments.report.quantities import energy, percent
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment
+from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 from fedge.telemetry.run_reader import open_run
 
@@ -96,8 +96,8 @@ class Run(_ChartedRuns):
     def summary(self) -> dict[str, Any]:
         """Return the figures of the run; before its end those of its rounds so far."""
         try:
-            stored = json.loads((self.folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            stored = read_json(self.folder / run_folder.SUMMARY, "the summary that the run wrote", finite=False)
+        except BadInput:
             stored = None
         if isinstance(stored, dict):
             return stored

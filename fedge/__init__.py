@@ -50,5 +50,5 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module("experiments.api"), name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # a board's Python 3.6 runs this file too
     return [*globals(), *__all__]

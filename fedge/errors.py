@@ -8,8 +8,30 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+MAX_SHOWN, MAX_MESSAGE = 300, 2_000
+"""Characters that a message shows of another's text, and characters of a whole message."""
+
+
+def one_line(text: object, longest: int = MAX_SHOWN) -> str:
+    """Return a text of others for a message, a row or a page: one line, bounded, without signs that rule a terminal."""
+    line = escape_controls(" ".join(str(text)[: 4 * longest].split()))
+    return line if len(line) <= longest else line[: longest - 3] + "..."
+
+
+def escape_controls(text: str) -> str:
+    """Return a text without signs that rule a terminal, except ends of lines and tabs, and without half characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape").decode() for sign in text
+    )
+
+
 class FedgeError(Exception):
-    """Base class of the errors that fedge raises deliberately; the text is meant for the user."""
+    """Base class of the errors that fedge raises deliberately; the text is meant for the user and safe to print."""
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(escape_controls(str(text)))
 
 
 class BadInput(FedgeError):
@@ -24,8 +46,8 @@ class BadInput(FedgeError):
     """
 
     def __init__(self, where: str, got: str, right: str) -> None:
-        self.where, self.got, self.right = where, got, right
-        super().__init__(f"{where}: got {got}; {right}")
+        self.where, self.got, self.right = one_line(where), one_line(got), one_line(right, MAX_MESSAGE)
+        super().__init__(f"{self.where}: got {self.got}; {self.right}")
 
 
 class UnknownName(BadInput):
@@ -85,7 +107,7 @@ class WorkerFailed(BoardError):
 
 def describe_error(error: BaseException) -> str:
     """Return an error's text for the user; the name of its class comes first unless fedge raised it deliberately."""
-    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {one_line(error)}"
 
 
 def try_call(call: Callable[[], T]) -> T | Exception:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedge.errors import BadInput
+from fedge.json_reader import MalformedJson, parse_json
 
 RETRY_ADVICE = "make room, then give the same command again"
 
@@ -77,7 +78,7 @@ def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right
     Args:
         path: Name of the file for error messages.
         raw: The file's content.
-        take: Receives the line number (from 1) and the parsed content; may raise ValueError, KeyError or TypeError.
+        take: Receives the line number (from 1) and the parsed content; may raise what a wrong value raises.
         right: Advice for the user if a line is invalid.
 
     Returns:
@@ -89,7 +90,7 @@ def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right
     whole = raw.rfind(b"\n") + 1
     for number, line in enumerate(raw[:whole].splitlines(), start=1):
         try:
-            take(number, json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+            take(number, parse_json(line))
+        except (MalformedJson, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: line {number}", "a line that makes no sense", right) from error
     return whole

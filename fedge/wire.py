@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
+from fedge.json_reader import MalformedJson, parse_json
 from fedge.types import (
     EMPTY_TRACE,
     EvaluationReport,
@@ -131,18 +132,6 @@ class InvalidMessage(FedgeError):
     """A message that does not match its record type."""
 
 
-_adapters: dict[type[Any], Any] = {}
-
-
-def _adapter(record: type[Any]) -> Any:
-    """Return the validator of a record type; built once per type."""
-    from pydantic import TypeAdapter
-
-    if record not in _adapters:
-        _adapters[record] = TypeAdapter(record)
-    return _adapters[record]
-
-
 def to_json(value: object) -> str:
     """Return the JSON text of a record of this file or of ``fedge.types``."""
     return json.dumps(value, default=_list_fields, separators=(",", ":"))
@@ -171,10 +160,10 @@ def from_json(record: type[R], text: str) -> R:
     Raises:
         InvalidMessage: If ``text`` is not JSON or does not match ``record``.
     """
-    from pydantic import ValidationError
+    from fedge.strict_json import validate_json
 
     try:
-        value: R = _adapter(record).validate_python(json.loads(text))
-    except (ValidationError, json.JSONDecodeError) as error:
+        # What diverges is NaN, and no reason to lose a message or a checkpoint.
+        return validate_json(parse_json(text, finite=False), record, "message")
+    except MalformedJson as error:
         raise InvalidMessage(f"not a {record.__name__}: {error}") from error
-    return value

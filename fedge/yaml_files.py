@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -20,6 +21,8 @@ MAX_DEPTH = 40
 """Deepest nesting of lists and mappings. Experiments have 6 levels."""
 MAX_NODES = 200_000
 """Most values, keys included, once every alias is written out: a few lines of aliases can stand for billions."""
+MAX_BITS = 64
+"""Largest whole number. Larger ones are no floats and fit into no column, and Python refuses to print long ones."""
 MAX_VALUE_LENGTH = 60
 """Characters of a wrong value that a message shows."""
 
@@ -41,7 +44,7 @@ def read_yaml_mapping(path: Path, right: str) -> dict[str, Any]:
     return content
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path | Traversable) -> Any:
     """Read a YAML file.
 
     Raises:
@@ -166,10 +169,13 @@ class _BoundedLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ValueError, OverflowError, KeyError, IndexError) as error:  # of int(), datetime() and such
             kind = node.tag.rpartition(":")[2]
             raise _problem(f"{format_value(node.value)} is no {kind} ({_join_words(error)})", node) from error
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise _problem(f"a whole number of more than {MAX_BITS} bits", node)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()

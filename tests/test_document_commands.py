@@ -6,6 +6,7 @@ Experiments are shortened (two rounds, on the backend ``local``); tables and run
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shlex
 import shutil
@@ -14,8 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import typer
+from click import BadOptionUsage, NoSuchOption
 from contracts.launching import Launcher, run_here
+from typer.core import TyperGroup
 
+from experiments.cli.command_groups import DefaultCommandGroup
+from experiments.cli.main import app
 from experiments.spec import experiment_loader
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.named_workload import find_named_workload
@@ -25,6 +31,7 @@ from fedge.devices.tables.mode_table import parse_table_path, parse_workload_kin
 from fedge.types import Modes
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOT_COMMAND = typer.main.get_command(app)
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?fedge [a-z].*)", re.DOTALL)
@@ -35,7 +42,6 @@ NOT_RUN = {
     r"fedge board ": "serves a page until Ctrl-C",
     r"RAY_ADDRESS=|million\.yaml": "needs a Ray cluster, or an hour",
     r"num_gpus=": "needs a GPU",
-    r"import profiles/\*": "reads what a fleet's boards measured",
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
     r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }
@@ -178,6 +184,43 @@ def test_the_commands_of_a_page_work(page: Path, tmp_path: Path, fedge: Launcher
 )
 def test_the_slow_commands_of_a_page_work_too(page: Path, tmp_path: Path, fedge: Launcher, finished_run: Path) -> None:
     run_commands(read_commands(page), tmp_path, fedge, finished_run)
+
+
+def list_mentions(page: Path) -> Iterator[str]:
+    """Yield every command that a page names, also in a sentence or with placeholders."""
+    text = page.read_text(encoding="utf-8")
+    yield from (command.text for command in list_commands(page))
+    yield from re.findall(r"`(fedge (?!needs )[a-z][^`]*)`", FENCE.sub("", text))
+    yield from re.findall(r"^# .*(fedge [a-z][^`\n]*)", text, re.MULTILINE)  # the heads of files that are no pages
+
+
+def find_unknown(mention: str) -> str:
+    """Return the error for an option or a command that fedge does not have; empty without one."""
+    lexer = shlex.shlex(re.sub(r"[\[\]…,]|\.\.\.", " ", mention), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(itertools.takewhile(lambda word: not set(word) <= set("|&;<>()"), lexer))
+    command, left = ROOT_COMMAND, words[words.index("fedge") + 1 :]
+    while True:
+        try:
+            _, left, _ = command.make_parser(typer.Context(command)).parse_args(list(left))
+        except NoSuchOption as error:
+            return error.format_message()
+        except BadOptionUsage:  # an option that is named without its value
+            return ""
+        if not left or not isinstance(command, TyperGroup):
+            return ""
+        if left[0] not in command.commands and isinstance(command, DefaultCommandGroup):
+            left = [next(iter(command.commands)), *left]
+        if left[0] not in command.commands:
+            return f"No such command: {left[0]}"
+        command, left = command.commands[left[0]], left[1:]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "Dockerfile"], ids=lambda page: page.stem)
+def test_the_commands_and_options_that_a_page_names_exist(page: Path) -> None:
+    found = {mention: find_unknown(mention) for mention in list_mentions(page)}
+
+    assert {mention: error for mention, error in found.items() if error} == {}
 
 
 def test_what_is_not_run_is_some_page_s_command() -> None:

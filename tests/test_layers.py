@@ -21,6 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
+        "fedge.json_reader",
+        "fedge.strict_json",
         "fedge.phases",
         "fedge.child_processes",
         "fedge.import_path",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import secrets
@@ -238,10 +237,9 @@ def read_wall_s(folder: Path) -> float:
 def _read_summary(folder: Path) -> dict[str, Any]:
     """Return the last summary, or an empty one if none can be read."""
     try:
-        summary = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return run_folder.read_summary(folder)
+    except BadInput:
         return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 def _load_backend(name: str) -> Backend:

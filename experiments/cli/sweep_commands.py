@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from experiments.cli.command_options import AsJson, DryRun, Jobs
 from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress
 from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
 from fedge.errors import BadInput, RunFailed
+from fedge.json_reader import read_json
 
 if TYPE_CHECKING:
     from experiments.sweeps.point_plan import SweepPlan
@@ -101,7 +101,7 @@ def start_sweep(
     for line in _list_notes(summary, folder / run_folder.REPORT):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        print_json(json.loads((folder / SUMMARY_JSON).read_text(encoding="utf-8")))
+        print_json(read_json(folder / SUMMARY_JSON, "the summary of the sweep", finite=False))
     if summary.failures:
         reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
         raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")

@@ -30,6 +30,7 @@ from fedge.experiment import (
     WorkloadSpec,
     label_network,
 )
+from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
@@ -523,7 +524,7 @@ def _find_trained_channels(experiment: Experiment) -> str | None:
     task, network = experiment.workload.task, experiment.workload.network
     assert network is not None
     path = Path(network.model)
-    if path.suffix != ".json" or json.loads(path.read_text(encoding="utf-8")).get("format") != VARIANT_FORMAT:
+    if path.suffix != ".json" or read_json(path, "layers or a variant").get("format") != VARIANT_FORMAT:
         return None
     variant = read_variant(path)
     of_file = task.endswith(TASK_FILE_SUFFIX) and variant.model.startswith(f"{Path(task).stem}:")

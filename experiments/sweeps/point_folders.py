@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import platform
 import shutil
 import tarfile
@@ -16,6 +15,8 @@ from experiments.backends import launcher
 from experiments.spec.user_plugins import import_plugins
 from experiments.sweeps.point_plan import ExperimentPoint
 from fedge.atomic_files import sync_folder
+from fedge.errors import BadInput
+from fedge.json_reader import read_json
 from fedge.studies.task_pool import describe_package
 from fedge.telemetry import run_folder
 
@@ -101,7 +102,7 @@ def read_point_summary(folder: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = read_json(path, "a record", finite=False)
+    except BadInput:
         return {}
     return content if isinstance(content, dict) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import selectors
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 
 import fedge
 from fedge.errors import BoardError
+from fedge.json_reader import MalformedJson, parse_json
 
 PACKAGE = Path(fedge.__file__).resolve().parent
 PROGRAM_FILE = "worker/epoch_profiler.py"
@@ -291,8 +291,8 @@ def _dispatch_lines(lines: Sequence[bytes], on_message: MessageCallback) -> str 
     failure = None
     for line in lines:
         try:
-            message = json.loads(line)
-        except ValueError:
+            message = parse_json(line, finite=False)
+        except MalformedJson:
             continue  # output of a library
         if isinstance(message, dict) and "failed" in message:
             failure = str(message["failed"])

@@ -18,12 +18,12 @@ import numpy as np
 
 from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
-from fedge.characterisation.stability import StabilityVerdict
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
 from fedge.knowledge.recall import RECORDED
 from fedge.modes import stack_modes
+from fedge.strict_json import validate_json
 from fedge.types import Label, PowerMode, ProfileTable
 
 VERSION = 1
@@ -48,7 +48,7 @@ class ProfilingHeader:
     explorer: str
     modes: int
     seed: int
-    rule: Mapping[str, float]
+    rule: Mapping[str, int | float]
     software: Mapping[str, str]
     recorded: bool = False
 
@@ -100,7 +100,9 @@ class ProfilingHistory:
             self.date = event.get("date")
             self.failed_in_a_row = 0
         elif kind == "failed":
-            self.failed.append(ModeFailure(_mode_from_list(event["mode"]), event["reason"], event["seconds"]))
+            failure = {**event, "mode": _mode_from_list(event["mode"])}
+            given = {one.name: failure[one.name] for one in fields(ModeFailure)}
+            self.failed.append(validate_json(given, ModeFailure, "failed"))
             self.failed_in_a_row += 1
         elif kind == "stopped":  # the failures for which the campaign stopped are tried again
             del self.failed[len(self.failed) - self.failed_in_a_row :]
@@ -202,7 +204,7 @@ def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, Profi
             raise ValueError(event)
         else:
             known = {one.name: event[one.name] for one in fields(ProfilingHeader) if one.name != "recorded"}
-            header = ProfilingHeader(**known, recorded=bool(event.get("recorded", False)))
+            header = validate_json(known | {"recorded": event.get("recorded", False)}, ProfilingHeader, "begin")
 
     whole = replay_lines(path, raw, take, EXPECTED_FILE)
     return header, past, whole
@@ -217,8 +219,8 @@ def _check_fits(path: Path, before: ProfilingHeader, now: ProfilingHeader) -> No
 
 
 def _mode_from_list(knobs: list[float]) -> PowerMode:
-    cores, cpu_mhz, gpu_mhz, mem_mhz = knobs
-    return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+    names = [one.name for one in fields(PowerMode)]
+    return validate_json(dict(zip(names, knobs, strict=True)), PowerMode, "mode")
 
 
 def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
@@ -229,8 +231,8 @@ def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
 
 def _settled_from_dict(event: Mapping[str, Any]) -> SettledMode:
     verdict: dict[str, Any] = {name: math.inf if value is None else value for name, value in event["verdict"].items()}
-    given = {one.name: event[one.name] for one in fields(SettledMode)}
-    return SettledMode(**{**given, "mode": _mode_from_list(event["mode"]), "verdict": StabilityVerdict(**verdict)})
+    given = {one.name: event[one.name] for one in fields(SettledMode)} | {"mode": _mode_from_list(event["mode"])}
+    return validate_json(given | {"verdict": verdict}, SettledMode, "mode")
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -139,16 +139,21 @@ def _read_parquet(path: Path, record: type[A]) -> A:
     import pyarrow.parquet as pq
 
     names = [one.name for one in fields(record)]
+    right = "remove it, and the sweep's `fedge characterise` measures this point again"
     try:
         with path.open("rb") as file:
+            if pq.read_metadata(file).num_rows > MAX_ROWS:
+                raise BadInput(str(path), "more rows than a point has", right)
             table = pq.read_table(file, columns=names)
+        table.validate(full=True)
         return record(**{name: table.column(name).to_numpy() for name in names})
-    except (OSError, KeyError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        right = "remove it, and the sweep's `fedge characterise` measures this point again"
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or error
         raise BadInput(str(path), f"a file that cannot be read ({reason})", right) from error
 
 
+MAX_ROWS = 10**8
+"""Largest number of minibatches or samples of a point: a day at a kilohertz."""
 VERSION = 1
 JOURNAL_FILE = "journal"
 COMMAND = "fedge characterise"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
+from fedge.json_reader import parse_json
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
@@ -206,7 +206,7 @@ def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
 def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     """Return the task for the worker: a built-in task by name, or the user's own file with its hash."""
     name, network = experiment.workload.task, experiment.workload.network
-    cut = {} if network is None or network.channels is None else {"channels": json.loads(network.channels)}
+    cut = {} if network is None or network.channels is None else {"channels": parse_json(network.channels)}
     if name in TASKS:
         return {"builtin": name, **cut}
     if not name.endswith(".py"):

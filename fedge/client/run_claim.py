@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedge.atomic_files import write_text
+from fedge.errors import BadInput
+from fedge.json_reader import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +56,12 @@ def explain_refusal(board: str, claim: RunClaim, left: float) -> str:
 
 def read_claim(path: Path) -> RunClaim | None:
     """Read the claim from a file; None if the file is missing or invalid."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return RunClaim(str(content["run"]), float(content["until_s"]), float(content["stands_s"]))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    try:
+        content = read_json(path, "a claim")
+        return RunClaim(str(content["run"]), float(content["until_s"]), float(content["stands_s"]))
+    except (BadInput, ArithmeticError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s cannot be read (%s): nobody's claim is known", path, error)
         return None
 

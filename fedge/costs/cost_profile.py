@@ -18,7 +18,7 @@ from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
 from fedge.user_catalogue import read_catalogue
-from fedge.yaml_files import validate_fields
+from fedge.yaml_files import read_yaml, validate_fields
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -169,7 +169,7 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
 
 
 def load_yaml(path: Path | Traversable) -> Any:
-    """Return the content of a YAML file, parsed by libyaml if available.
+    """Return the content of a YAML file of fedge, parsed by libyaml if available.
 
     A board reads all profiles for every message, and Python's parser takes thirty times as long.
     """
@@ -183,10 +183,10 @@ def read_profile(path: Path | Traversable) -> CostProfile:
     Raises:
         BadInput: The file cannot be read or a field is invalid; the message names the field.
     """
-    try:
-        raw = load_yaml(path)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(str(path), f"a file that cannot be read ({error})", "a cost profile (YAML)") from error
+    return _parse_profile(read_yaml(path), path)
+
+
+def _parse_profile(raw: Any, path: Path | Traversable) -> CostProfile:
     content = validate_fields(_File, raw, str(path))
     table, errors = content.table, content.errors
     return CostProfile(
@@ -250,13 +250,13 @@ def _add_user_profiles(shipped: Sequence[CostProfile], kind: WorkloadKind) -> tu
 
 
 def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
-    """Read every profile directly inside a folder, sorted by file name.
+    """Read every profile of fedge directly inside a folder, sorted by file name.
 
     Raises:
         BadInput: A file cannot be read or is invalid.
     """
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return tuple(read_profile(file) for file in files)
+    return tuple(_parse_profile(load_yaml(file), file) for file in files)
 
 
 def _round_digits(value: float) -> float:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
 from fedge.user_catalogue import read_catalogue
-from fedge.yaml_files import parse_yaml, read_yaml_mapping, validate_fields
+from fedge.yaml_files import read_yaml, read_yaml_mapping, validate_fields
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def _load_all() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
 def _read_board(file: Traversable) -> tuple[_Board, str]:
     """Read and check a board of the user; returns it and the name of its file."""
     where = str(file)
-    board = validate_fields(_Board, parse_yaml(file.read_text(encoding="utf-8"), where), where)
+    board = validate_fields(_Board, read_yaml(file), where)
     _build_spec(board, where)
     return board, where
 

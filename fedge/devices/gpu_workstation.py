@@ -12,16 +12,19 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
 from fedge.devices.sensing.gpu_energy import NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
-from fedge.errors import BoardError
+from fedge.errors import BadInput, BoardError
+from fedge.json_reader import read_json
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
@@ -36,6 +39,9 @@ MW_PER_W = 1000
 READ_BACK_TOLERANCE = 0.005
 """Relative difference below which a limit that is read back is the one that was set: drivers may round it."""
 SAVED_LIMITS = "gpu-limits.json"
+LOCK_WAIT_S = 0.5
+"""Seconds for which a lock is waited for: a program that only tries whether it may set the limits has it for less."""
+LOCK_POLL_S = 0.01
 GPU_KNOB = "gpu_hz"
 UNKNOWN = LabelledValue(math.nan, "unknown", "no data sheet")
 CPU_CLOCK_FILE = "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
@@ -57,8 +63,9 @@ class LimitLevel:
 class GpuPowerLimits:
     """The cards' power limits, with the verbs of the power daemon that a board uses.
 
-    Before the first write the limits that were found are saved in a file, which is locked as long as the cards are
-    held: a process that was killed leaves it behind, and the next one restores what it names.
+    Limits are written only under the lock on a file, so that no program undoes another's mode. Before a mode is set,
+    the file gets the limits that were found: a process that was killed leaves them behind, and the next one of the same
+    boot restores them. A reboot resets the cards itself.
 
     Args:
         nvml: The module ``pynvml``, initialised.
@@ -77,18 +84,14 @@ class GpuPowerLimits:
                 raise BoardError("there is no NVIDIA GPU")
             self.names = [_to_text(nvml.nvmlDeviceGetName(card)) for card in self._cards]
             self._ids = [_to_text(nvml.nvmlDeviceGetUUID(card)) for card in self._cards]
-            now = [int(nvml.nvmlDeviceGetPowerManagementLimit(card)) for card in self._cards]
             lowest = [int(nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[0]) for card in self._cards]
-            for card, limit_mw in zip(self._cards, now, strict=True):
-                nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)  # as it is: shows whether this user may
             self.mem_mhz = float(nvml.nvmlDeviceGetMaxClockInfo(self._cards[0], nvml.NVML_CLOCK_MEM))
             top_mhz = int(nvml.nvmlDeviceGetMaxClockInfo(self._cards[0], nvml.NVML_CLOCK_SM))
+            self._found = self._try_limits()
         except nvml.NVMLError as error:
             if getattr(error, "value", None) == nvml.NVML_ERROR_NO_PERMISSION:
                 raise BoardError("this user may not set the GPUs' power limit, which needs root") from error
             raise BoardError(f"the GPUs' power limit cannot be set: {error}") from error
-        saved = self._read_saved()
-        self._found = [saved.get(name, limit_mw) for name, limit_mw in zip(self._ids, now, strict=True)]
         self.levels = _build_ladder(self._found, lowest, top_mhz)
 
     def hold(self, name: str, seconds: float, token: str | None = None) -> Mapping[str, Any]:
@@ -113,32 +116,73 @@ class GpuPowerLimits:
     def get(self) -> Mapping[str, Any]:
         """Return the mode that is read back; limits of no level give a clock of no level."""
         try:
-            now = [int(self._nvml.nvmlDeviceGetPowerManagementLimit(card)) for card in self._cards]
+            now = self._read_limits()
         except self._nvml.NVMLError as error:
             raise PowerdError("failed", f"the GPUs' power limit cannot be read: {error}") from error
-        for level in self.levels:
-            if all(abs(a - b) <= READ_BACK_TOLERANCE * b for a, b in zip(now, level.limits_mw, strict=True)):
-                return {"mode": {GPU_KNOB: level.clock_hz}}
+        errors = [max(abs(a - b) / b for a, b in zip(now, level.limits_mw, strict=True)) for level in self.levels]
+        nearest = errors.index(min(errors))
+        if errors[nearest] <= READ_BACK_TOLERANCE:
+            return {"mode": {GPU_KNOB: self.levels[nearest].clock_hz}}
         return {"mode": {GPU_KNOB: round(self.levels[-1].clock_hz * sum(now) / sum(self._found))}}
 
     def close(self) -> None:
         """Do nothing: the file's lock ends with ``hold``."""
 
+    def _read_limits(self) -> list[int]:
+        return [int(self._nvml.nvmlDeviceGetPowerManagementLimit(card)) for card in self._cards]
+
+    def _try_limits(self) -> list[int]:
+        """Return the limits that were found; write those that are set, which shows whether this user may.
+
+        While another program holds the cards, nothing is written, and that program's file says what it found.
+        """
+        try:
+            lock = self._take_lock()
+        except OSError as error:
+            text = f"{self._path} cannot be written ({error.strerror}): setting the GPUs' power limit needs root"
+            raise BoardError(text) from error
+        try:
+            saved, now = self._read_saved(), self._read_limits()
+            if lock is not None:
+                for card, limit_mw in zip(self._cards, now, strict=True):
+                    self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
+            elif not saved:
+                raise BoardError(self._held)
+        finally:
+            if lock is not None:
+                os.close(lock)
+        return [saved.get(name, limit_mw) for name, limit_mw in zip(self._ids, now, strict=True)]
+
+    @property
+    def _held(self) -> str:
+        return f"another program holds the GPUs ({self._path}): wait until it is done"
+
+    def _take_lock(self) -> int | None:
+        """Return the locked file, or None while another program holds the cards."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        until_s = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    os.close(lock)
+                    return None
+                time.sleep(LOCK_POLL_S)
+            else:
+                return lock
+
     def _acquire(self, name: str) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = self._take_lock()
         except OSError as error:
             raise PowerdError("failed", f"{self._path} cannot be written ({error.strerror})") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise PowerdError(
-                "held", f"another program holds the GPUs ({self._path}): wait until it is done"
-            ) from error
+        if lock is None:
+            raise PowerdError("held", self._held)
+        saved = {"boot": _read_boot_id(), "limits_mw": dict(zip(self._ids, self._found, strict=True))}
         os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(dict(zip(self._ids, self._found, strict=True))).encode("ascii"), 0)
+        os.pwrite(lock, json.dumps(saved).encode("ascii"), 0)
         os.fsync(lock)
         self._lock = lock
         logger.info("%s holds %s", name, " and ".join(self.names))
@@ -152,6 +196,8 @@ class GpuPowerLimits:
         self._lock = None
 
     def _write(self, limits_mw: tuple[int, ...]) -> None:
+        if self._lock is None:
+            raise PowerdError("not-held", "the GPUs are not held: hold them before their power limit is set")
         try:
             for card, limit_mw in zip(self._cards, limits_mw, strict=True):
                 self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
@@ -159,9 +205,11 @@ class GpuPowerLimits:
             raise PowerdError("failed", f"the GPUs' power limit was not set: {error}") from error
 
     def _read_saved(self) -> Mapping[str, int]:
-        """Return the limits that a killed process had found, in milliwatts by card; empty without any."""
-        with suppress(OSError, ValueError):
-            return {str(card): int(limit_mw) for card, limit_mw in json.loads(self._path.read_text("ascii")).items()}
+        """Return the limits in the file of this boot, in milliwatts by card; empty without any."""
+        with suppress(BadInput, KeyError, TypeError, ValueError, AttributeError):  # another program may be writing it
+            saved = read_json(self._path, "milliwatts by card")
+            if saved["boot"] == _read_boot_id():
+                return {str(card): int(limit_mw) for card, limit_mw in saved["limits_mw"].items()}
         return {}
 
 
@@ -184,14 +232,13 @@ def _build_ladder(found: list[int], lowest: list[int], top_mhz: int) -> tuple[Li
         BoardError: A card's limit is already the lowest possible.
     """
     least = max(low / limit for low, limit in zip(lowest, found, strict=True))
-    shares = [least + (1.0 - least) * k / (LEVELS - 1) for k in range(LEVELS)]
+    shares = [least + (1.0 - least) * k / (LEVELS - 1) for k in range(LEVELS - 1)]
     by_clock = {
         round(top_mhz * share): tuple(
-            limit if share == 1.0 else max(low, round(limit * share / MW_PER_W) * MW_PER_W)
-            for limit, low in zip(found, lowest, strict=True)
+            max(low, round(limit * share / MW_PER_W) * MW_PER_W) for limit, low in zip(found, lowest, strict=True)
         )
         for share in shares
-    }
+    } | {top_mhz: tuple(found)}
     if least >= 1.0 or len(set(by_clock.values())) < 2:
         raise BoardError("the GPUs' power limit is already the lowest that the card allows")
     return tuple(LimitLevel(mhz * int(HZ_PER_MHZ), limits) for mhz, limits in sorted(by_clock.items()))
@@ -218,7 +265,7 @@ def build_workstation_spec(limits: GpuPowerLimits, sensor: NvmlSensor, machine: 
         default_preset="MAXN",
         ram_gb=LabelledValue(ram_gb, "measured", "the kernel"),
         idle_w=UNKNOWN,
-        max_w=LabelledValue(watts[-1], "measured", "the power limit that was found"),
+        max_w=LabelledValue(watts[-1], "estimated", "the power limit that was found"),
         gpu_gflops=UNKNOWN,
         mem_gbps=UNKNOWN,
         cpu_score=UNKNOWN,
@@ -235,6 +282,13 @@ def _read_cpu_mhz(machine: Machine) -> float:
     with suppress(OSError, ValueError):
         return int(machine.read(CPU_CLOCK_FILE)) / KHZ_PER_MHZ
     return 1.0
+
+
+def _read_boot_id() -> str:
+    """Return the id of this boot; empty where the kernel gives none."""
+    with suppress(OSError):
+        return Path(BOOT_ID).read_text("ascii").strip()
+    return ""
 
 
 def _to_text(name: bytes | str) -> str:

@@ -7,6 +7,8 @@ import logging
 from pathlib import Path
 
 from fedge.atomic_files import write_text
+from fedge.errors import BadInput
+from fedge.json_reader import read_json
 from fedge.types import PowerMode
 
 logger = logging.getLogger(__name__)
@@ -41,11 +43,11 @@ class IdlePowerStore:
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
     """Read idle power in watts by meter and mode; empty if there is no readable file."""
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    try:
+        written = read_json(path, "watts by meter and mode")
+        return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}
+    except (BadInput, ArithmeticError, ValueError, AttributeError, TypeError) as error:
         logger.warning("%s cannot be read (%s): idle power is measured again", path, error)
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
+from fedge.json_reader import read_json
 from fedge.knowledge.knowledge_folder import (
     COSTS,
     ENTRIES,
@@ -192,8 +192,8 @@ def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
 def read_record(path: Path) -> Mapping[str, Any]:
     """Return the record that `fedge profile` wrote beside a table; empty without a valid one."""
     try:
-        record = json.loads(path.with_name(path.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record = read_json(path.with_name(path.name + RECORD_SUFFIX), "a record of `fedge profile`", finite=False)
+    except BadInput:
         return NO_RECORD
     return record if isinstance(record, dict) else NO_RECORD
 

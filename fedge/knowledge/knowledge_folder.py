@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -27,7 +28,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge.atomic_files import replace_file, write_text
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError, one_line
+from fedge.json_reader import read_json
 from fedge.types import Label, Measurement
 from fedge.wire import InvalidMessage, from_json, to_json
 
@@ -134,10 +136,10 @@ def list_entries(folder: Path) -> KnowledgeListing:
             status = path.stat()
             stamp = [status.st_mtime_ns, status.st_size]
             known = index.get(path.name)
-            raw = known["entry"] if known and known.get("stamp") == stamp else json.loads(path.read_text("utf-8"))
+            raw = known["entry"] if known and known.get("stamp") == stamp else read_json(path, "a description")
             found.append(_adapter().validate_python(raw))
             current[path.name] = {"stamp": stamp, "entry": raw}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (FedgeError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             damaged.append(f"{path}: a damaged description ({_first_line(error)}); skipped")
     if current != index and (folder / ENTRIES).is_dir():
         _write_index(folder, current)
@@ -165,7 +167,11 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
 def _find_file(folder: Path, entry: KnowledgeEntry) -> Path:
     """Return the path of an entry's file; a description of another fleet may name any path."""
     path = folder / entry.file
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no path at all
+        is_inside = False
+    if not is_inside:
         raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
     return path
 
@@ -205,8 +211,8 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
     """
     try:
         (folder / ENTRIES / f"{entry.id}{DESCRIPTION}").unlink(missing_ok=True)
-        if (folder / entry.file).resolve().is_relative_to(folder.resolve()):
-            (folder / entry.file).unlink(missing_ok=True)
+        with suppress(BadInput):
+            _find_file(folder, entry).unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(
             str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
@@ -220,8 +226,8 @@ def encode_measurements(boards: Mapping[str, Sequence[Measurement]]) -> bytes:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        index = read_json(folder / INDEX, "an index")
+    except BadInput:
         return {}
     return index if isinstance(index, dict) and all(isinstance(one, dict) for one in index.values()) else {}
 
@@ -242,5 +248,5 @@ def _adapter() -> TypeAdapter[KnowledgeEntry]:
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first: Any = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the whole file'}: {first['msg']}"
-    return str(error).partition("\n")[0]
+        return one_line(f"{'.'.join(map(str, first['loc'])) or 'the whole file'}: {first['msg']}")
+    return one_line(error)

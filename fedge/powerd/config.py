@@ -13,6 +13,8 @@ EXTRAS = ("drop-caches", "fan", "lock-min")
 COOLEST_LIMIT_C, HOTTEST_LIMIT_C = 40.0, 110.0
 """Range of ``hottest_c`` in degrees C: a board idles below it, and its own protection acts before the upper end."""
 LONGEST_CONFIG = 65536
+HIGHEST = 10**12
+"""Largest number: a terahertz."""
 
 
 class BadConfig(Exception):
@@ -92,7 +94,7 @@ def parse(text: str) -> Config:
     fields: Dict[str, Any] = {}
     for key, value in raw.items():
         if key not in FIELDS:
-            raise BadConfig(f"unknown key {key!r}; known: {', '.join(FIELDS)}")
+            raise BadConfig(f"unknown key {format_value(key)}; known: {', '.join(FIELDS)}")
         parsed = FIELDS[key](key, value)
         fields.update(parsed if key == "floor" else {key: parsed})
     return Config(**fields)
@@ -102,7 +104,7 @@ def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise BadConfig(f"key {key!r} stands twice; keep one")
+            raise BadConfig(f"key {format_value(key)} stands twice; keep one")
         found[key] = value
     return found
 
@@ -112,7 +114,7 @@ def _bad_value(where: str, value: Any, right: str) -> BadConfig:
 
 
 def _check_whole_number(where: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= HIGHEST:
         raise _bad_value(where, value, f"it must be a whole number of at least {least}")
     return value
 
@@ -135,7 +137,9 @@ def _parse_floor(key: str, value: Any) -> Dict[str, int]:
         raise _bad_value(key, value, 'it must look like {"cores": 2, "cpu_khz": 400000}')
     for name in value:
         if name not in known:
-            raise BadConfig(f"unknown key {f'{key}.{name}'!r}; known: {', '.join(f'{key}.{k}' for k in known)}")
+            raise BadConfig(
+                f"unknown key {format_value(f'{key}.{name}')}; known: {', '.join(f'{key}.{k}' for k in known)}"
+            )
     return {known[name][0]: _check_whole_number(f"{key}.{name}", value[name], known[name][1]) for name in value}
 
 

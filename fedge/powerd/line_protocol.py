@@ -12,6 +12,10 @@ LONGEST_GOT = 80
 """Characters of a wrong value that a reply repeats: enough to recognise it on one line."""
 
 
+LONGEST_TEXT = 1000
+"""Characters of an error's text that a client keeps."""
+
+
 class LineBuffer:
     """Splits received bytes into lines; never keeps much more than one request."""
 
@@ -53,6 +57,12 @@ def format_value(value: Any) -> str:
     """Format a wrong value for a reply or the log: one line, shortened."""
     text = json.dumps(value)
     return text if len(text) <= LONGEST_GOT else text[: LONGEST_GOT - 3] + "..."
+
+
+def one_line(text: Any) -> str:
+    """Return a text of the other side for a terminal: one line, bounded, without control characters."""
+    line = " ".join(str(text)[: 4 * LONGEST_TEXT].split())[:LONGEST_TEXT]
+    return line if line.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def decode_request(line: bytes) -> Dict[str, Any]:

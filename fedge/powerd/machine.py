@@ -1,6 +1,7 @@
 """The machine as files and commands below a root: ``/`` on a board, a recorded tree in tests and on a workstation."""
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ DEATH_LIMIT_S = 1.0
 """Seconds to wait for a killed command: one that hangs in a driver ends only when the driver returns."""
 LONGEST_READ = 1 << 20
 COMMAND_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
-NUMBER = re.compile(r"-?\d+")
+NUMBER = re.compile(r"(?<!\d)-?\d{1,20}(?!\d)")
 
 
 class Machine:
@@ -24,7 +25,9 @@ class Machine:
         self.root = str(Path(root).resolve())
 
     def path(self, path: str) -> Path:
-        """Return the real location of a board's path."""
+        """Return the real location of a board's path; raises ``OSError`` for what can be no path."""
+        if "\0" in path:
+            raise OSError(errno.EINVAL, "a path with a zero byte")
         return Path(self.root) / path.lstrip("/")
 
     def read(self, path: str) -> str:

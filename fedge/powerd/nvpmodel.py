@@ -9,11 +9,13 @@ from fedge.powerd.mode_records import Mode, PowerdRefusal, Preset
 
 CONF = "/etc/nvpmodel.conf"
 STATUS = "/var/lib/nvpmodel/status"
-HEADER = re.compile(r"<\s*(\w+)\s*(.*?)\s*>\s*$")
+HEADER = re.compile(r"<\s*(\w+)(.*)>$")
 FIELD = re.compile(r"(\w+)=(\"[^\"]*\"|\S+)")
 CONTAINER = re.compile(r"running in chroot|ignoring request", re.IGNORECASE)
 REBOOT = re.compile(r"reboot|golden image context", re.IGNORECASE)
 UNCAPPED = 0
+LONGEST_LINE, LONGEST_NUMBER = 1000, 20
+"""Characters of a line and of a number that are read; NVIDIA's have 100 and 19."""
 
 
 class NvpModel(NamedTuple):
@@ -54,7 +56,8 @@ def parse_conf(text: str) -> NvpConf:
     models: List[NvpModel] = []
     default: Optional[int] = None
     section, fields = "", {}  # type: Tuple[str, Dict[str, str]]
-    for line in (raw.strip() for raw in text.splitlines()):
+    lines = (" ".join(raw[:LONGEST_LINE].split()) for raw in text.splitlines())
+    for line in filter(str.isprintable, lines):
         header, words = HEADER.match(line), line.split()
         if header:
             section, fields = header.group(1), {key: value.strip('"') for key, value in FIELD.findall(header.group(2))}
@@ -74,7 +77,7 @@ def parse_conf(text: str) -> NvpConf:
 
 def _parse_number(text: Optional[str]) -> Optional[int]:
     try:
-        return int(text, 0) if text is not None else None
+        return int(text, 0) if text is not None and len(text) <= LONGEST_NUMBER else None
     except ValueError:
         return None
 
@@ -103,11 +106,11 @@ def read_caps(conf: NvpConf, model: NvpModel) -> PresetCaps:
     for (section, key), text in model.values.items():
         value = _parse_number(text)
         path = conf.paths.get((section, key), "") or conf.paths.get((section, f"{key}_KNEXT"), "")
-        core = re.search(r"/cpu(\d+)/|/policy(\d+)/", path)
+        core = re.search(r"/cpu(\d{1,4})/|/policy(\d{1,4})/", path)
         if value is None:
             continue
         if section == "CPU_ONLINE":
-            name = re.search(r"\d+", key)
+            name = re.search(r"\d{1,4}", key)
             number = core.group(1) if core else name.group() if name else "0"
             found.online[int(number)] = value == 1
         elif key == "MAX_FREQ" and core:
@@ -174,8 +177,8 @@ def query_preset_id(machine: Machine) -> Optional[int]:
     except OSError:
         output = ""
     _refuse_container(output)
-    found = re.search(r"NV Power Mode:[^\n]*\n\s*(\d+)\s*$", output, re.MULTILINE)
-    found = found or re.search(r"^pmode:(\d+)", try_read_text(machine, STATUS))
+    found = re.search(r"NV Power Mode:[^\n]*\n\s*(\d{1,9})\s*$", output, re.MULTILINE)
+    found = found or re.search(r"^pmode:(\d{1,9})\b", try_read_text(machine, STATUS))
     return int(found.group(1)) if found else None
 
 

@@ -6,6 +6,7 @@ import socket
 from typing import Any, Dict, Optional
 
 from fedge.powerd import PROTOCOL
+from fedge.powerd.line_protocol import one_line
 
 SOCKET = "/run/fedge/powerd.sock"
 LONGEST_REPLY = 1 << 20
@@ -56,7 +57,7 @@ class PowerdClient:
         if not isinstance(error, dict):
             self.close()
             raise PowerdError("unreachable", f"what answers at {self._path} is no fedge-powerd; {STATUS_HINT}")
-        raise PowerdError(str(error.get("kind")), str(error.get("text")), error.get("got"))
+        raise PowerdError(one_line(error.get("kind")), one_line(error.get("text")), error.get("got"))
 
     def describe(self) -> Dict[str, Any]:
         """Return the board's identity, knobs, presets and limits."""
@@ -114,7 +115,7 @@ class PowerdClient:
             raise PowerdError("unreachable", f"the daemon at {self._path} ended the connection; {STATUS_HINT}")
         try:
             found = json.loads(answer.decode("utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else {}
 

@@ -22,13 +22,13 @@ from fedge.devices.sensing.sampler import Sampler
 from fedge.errors import BadInput, FedgeError, SensorLost
 from fedge.powerd.machine import Machine
 from fedge.protocols import Clock
+from fedge.strict_json import BOARD
 from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.outbox import Outbox
 from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.sensor_stretches import GAP_S, SensorStretches, describe_progress, find_board_spec
 from fedge.telemetry.spool import Spool
-from fedge.telemetry.strict_json import BOARD
 from fedge.telemetry.uplink import HttpsUplink, TelemetrySender, Uplink
 from fedge.types import SensorSample
 

@@ -7,13 +7,14 @@ import json
 import math
 from typing import Any
 
+from fedge.json_reader import MalformedJson
+from fedge.strict_json import decode_json
 from fedge.telemetry.live_records import (
     COLUMN_RANGES,
     POWER_W,
     REQUIRED_COLUMNS,
     TelemetryBatch,
 )
-from fedge.telemetry.strict_json import MalformedJson, decode_json
 from fedge.telemetry.trace_operations import LONGEST_RAIL, MOST_RAILS
 from fedge.types import EMPTY_TRACE, Trace
 

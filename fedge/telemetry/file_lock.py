@@ -48,15 +48,20 @@ class FileLock:
         self._end()
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock on ``path``; a missing file is not locked."""
+def is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock on ``path``; None if nobody can tell, as on a file system without locks.
+
+    A missing file is not locked.
+    """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return None
     return False
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, with_config
 
+from fedge.strict_json import KNOWN_FIELDS, decode_json, equal_version, limit_number
 from fedge.telemetry.board_messages import trace_bounds_s
 from fedge.telemetry.live_records import (
     OVERLAP_S,
@@ -26,7 +27,6 @@ from fedge.telemetry.live_records import (
     TelemetryBatch,
 )
 from fedge.telemetry.store_records import SampleRow
-from fedge.telemetry.strict_json import KNOWN_FIELDS, decode_json, equal_version, limit_number
 from fedge.telemetry.trace_operations import OPTIONAL
 from fedge.types import Trace
 

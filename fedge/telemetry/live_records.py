@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, create_model, with_config
 
-from fedge.telemetry.strict_json import (
+from fedge.json_reader import MalformedJson
+from fedge.strict_json import (
     BOARD,
     KNOWN_FIELDS,
-    MalformedJson,
     PrintableText,
     equal_version,
     limit_int,

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedge.json_reader import MalformedJson
+from fedge.strict_json import BOARD, decode_json, validate_json
 from fedge.telemetry.live_records import BoardName, BoardProgress
-from fedge.telemetry.strict_json import BOARD, MalformedJson, decode_json, validate_json
 
 SUFFIX = ".json"
 MAX_FILE_BYTES = 8192

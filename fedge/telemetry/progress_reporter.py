@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedge.json_reader import MalformedJson
 from fedge.telemetry.live_records import LONGEST_ERROR, LONGEST_NAME, ActivityState, BoardProgress
 from fedge.telemetry.progress_files import write_progress
-from fedge.telemetry.strict_json import MalformedJson
 
 REPORT_PERIOD_S = 0.5
 """Seconds between reports: pages are not refreshed faster."""

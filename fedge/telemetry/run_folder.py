@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import write_text
+from fedge.json_reader import read_json
 
 RUN_YAML = "run.yaml"
 SUMMARY = "summary.json"
@@ -16,6 +17,24 @@ CHECKPOINTS = "checkpoints"
 STORE = "store"
 LIVE = "live"
 """Folder with the progress files of emulated boards."""
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary in a run's folder, without figures if there is none; ``labels`` and ``knowledge`` are there.
+
+    Raises:
+        BadInput: It cannot be read or is no JSON.
+    """
+    path = folder / SUMMARY
+    content = read_json(path, "the summary that the run wrote", finite=False) if path.is_file() else {}
+    summary = content if isinstance(content, dict) else {}
+    parts = {name: summary.get(name) for name in ("labels", "knowledge")}
+    wall_s = summary.get("wall_s")
+    return {
+        **summary,
+        **{name: part if isinstance(part, dict) else {} for name, part in parts.items()},
+        "wall_s": wall_s if isinstance(wall_s, int | float) else None,
+    }
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from fedge.errors import BadInput, UnknownName
 from fedge.telemetry import store_files
 from fedge.telemetry.run_folder import RUN_YAML
-from fedge.telemetry.store_reader import TableSnapshot, logger, read_snapshot, retry_while_changing, unreadable_error
+from fedge.telemetry.store_reader import TableSnapshot, logger, read_snapshot, retry_while_changing
 from fedge.telemetry.store_schema import BY_NAME, BY_ROW, TABLES, R, table_to_records
 
 NAMES = ("rounds", "clients", "evaluations", "events", "samples")
@@ -96,9 +96,11 @@ class RunReader:
         if table not in BY_NAME:
             raise UnknownName("table", table, NAMES)
         try:
-            return self._tables[table].dataset().to_table()
+            rows = self._tables[table].dataset().to_table()
+            rows.validate(full=True)
         except (OSError, ValueError) as error:
-            raise unreadable_error(error) from error
+            raise store_files.unreadable_error(error) from error
+        return rows
 
     def pandas(self, table: str) -> Any:
         """Return a whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedge.atomic_files import replace_file
+from fedge.json_reader import MalformedJson
 from fedge.telemetry.board_messages import MAX_MESSAGE_BYTES, decode_batch, encode_batch, trace_bounds_s
 from fedge.telemetry.live_records import TelemetryBatch
-from fedge.telemetry.strict_json import MalformedJson
 
 NAME = re.compile(r"(\d{12})\.(\d{1,6})\.(\d{1,12})\.json")
 """Number, stretches, and unix time of the end: a folder's listing is enough to know its content."""

@@ -6,17 +6,18 @@ step leaves either the previous or the next state, and can be repeated.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import replace_file, sync_folder
 from fedge.errors import BadInput
+from fedge.json_reader import read_json
 from fedge.telemetry import wal
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_schema import BY_NAME, OLD_FILES, TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
@@ -29,6 +30,9 @@ NO_VALUE = -math.inf
 """Smaller than every value: the maximum of an empty column."""
 ROW_GROUP = 131_072
 """Rows per Parquet row group."""
+MAX_GROUP_ROWS, MAX_GROUP_BYTES = 2**20, 2**30
+"""Largest row group, that of version 1, and its size when it is decoded."""
+READABLE = "files as fedge wrote them; a damaged one can be moved away, its rows are lost then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,11 @@ def read_store_version(folder: Path) -> int | None:
 
 
 def _read_version_file(path: Path) -> int:
-    try:
-        version = int(json.loads(path.read_text(encoding="utf-8"))["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(str(path), f"no version ({error!r})", f'{{"version": {VERSION}}}, as fedge writes it') from error
+    right = f'{{"version": {VERSION}}}, as fedge writes it'
+    content = read_json(path, right)
+    version = content.get("version") if isinstance(content, dict) else None
+    if type(version) is not int:
+        raise BadInput(str(path), "no version", right)
     if version > VERSION:
         right = f"version {VERSION} or older; this run was written by a newer fedge, which can read it"
         raise BadInput(str(path), f"version {version}", right)
@@ -125,7 +130,7 @@ def finish_wal(where: Path, table: StoreTable, number: int) -> None:
     path = numbered_path(where, number, WAL)
     contents = wal.read(path)
     if contents.rows:
-        write_part(numbered_path(where, number, PART), wal_rows_to_table(table, contents))
+        write_part(numbered_path(where, number, PART), wal_rows_to_table(table, contents, path))
     if contents.damaged:
         logger.warning("%s is damaged after %d rows; it is kept as *%s", path, contents.rows, DAMAGED)
         path.replace(numbered_path(where, number, DAMAGED))
@@ -152,12 +157,11 @@ def repair_leftovers(where: Path, table: StoreTable) -> int:
 def forget_after(where: Path, last_round: int) -> None:
     """Remove the rows of later rounds from every part; may be interrupted and repeated."""
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     for path in list_store_files(where).parts.values():
         if _greatest_value(path, "round") <= last_round:
             continue
-        rows = pq.read_table(path, partitioning=None)
+        rows = read_part(path)
         kept = rows.filter(pc.less_equal(rows.column("round"), last_round))
         if kept.num_rows == 0:
             path.unlink()
@@ -224,12 +228,10 @@ def _size_bytes(path: Path) -> int:
 
 def read_version_1(folder: Path, table: StoreTable) -> Any:
     """Return a table of a version 1 run with the present columns."""
-    import pyarrow.parquet as pq
-
     path = folder / OLD_FILES[table] if table in OLD_FILES else None
     if path is None or not path.is_file():
         return make_empty_table(table)
-    return fit_to_schema(table, pq.ParquetFile(path).read())
+    return _fit_rows(table, read_part(path), path)
 
 
 def make_empty_table(table: StoreTable) -> Any:
@@ -237,10 +239,78 @@ def make_empty_table(table: StoreTable) -> Any:
     return arrow_schema(table, coded=True).empty_table()
 
 
-def wal_rows_to_table(table: StoreTable, contents: wal.WalContents) -> Any:
-    """Return write-ahead rows with the columns of parts."""
+def wal_rows_to_table(table: StoreTable, contents: wal.WalContents, path: Path) -> Any:
+    """Return the write-ahead rows of a file with the columns of parts.
+
+    Raises:
+        BadInput: The file has other columns.
+    """
     import pyarrow as pa
 
     if not contents.batches:
         return make_empty_table(table)
-    return fit_to_schema(table, pa.Table.from_batches(contents.batches, contents.schema))
+    return _fit_rows(table, pa.Table.from_batches(contents.batches, contents.schema), path)
+
+
+def _fit_rows(table: StoreTable, rows: Any, path: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        return fit_to_schema(table, rows)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise BadInput(str(path), f"columns that do not fit ({error})", f"those of {table.name}") from error
+
+
+def read_part(path: Path) -> Any:
+    """Return the rows of a Parquet file.
+
+    Raises:
+        BadInput: The file is damaged, or no part.
+        FileNotFoundError: It has gone.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_part(path, path.stat().st_mtime_ns)
+    try:
+        rows = pq.ParquetFile(path).read()
+        rows.validate(full=True)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
+    return rows
+
+
+@lru_cache(maxsize=10_000)
+def check_part(path: Path, changed_ns: int) -> None:
+    """Check the sizes that a part's footer claims: a few bytes can stand for rows that fill any memory.
+
+    Args:
+        path: The part.
+        changed_ns: When it was changed, in ns: the same file is checked once.
+
+    Raises:
+        BadInput: The file is damaged, or claims more than a part holds.
+        FileNotFoundError: It has gone.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+            claims = [(group.num_rows, group.total_byte_size) for group in groups]
+            rows = file.metadata.num_rows
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
+    wrong = any(not (0 <= count <= MAX_GROUP_ROWS and 0 <= size <= MAX_GROUP_BYTES) for count, size in claims)
+    if wrong or rows != sum(count for count, _ in claims):
+        raise BadInput(str(path), "a table that claims other sizes than a part has", READABLE)
+
+
+def unreadable_error(error: Exception) -> BadInput:
+    """Return the one-line error for a file of the store that cannot be read."""
+    return BadInput(STORE, str(error), READABLE)

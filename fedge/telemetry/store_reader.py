@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import RunFailed
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_schema import (
@@ -53,6 +53,8 @@ class TableSnapshot:
         recent = ds.dataset(self.recent)
         if not self.parts:
             return recent
+        for path in self.parts:
+            store_files.check_part(path, path.stat().st_mtime_ns)
         stored = ds.dataset([str(path) for path in self.parts], schema=schema, format="parquet")
         return ds.dataset([stored, recent]) if self.recent.num_rows else stored
 
@@ -67,7 +69,7 @@ def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
     if version is None:
         return TableSnapshot(table, (), store_files.make_empty_table(table))
     if version == 1:
-        return TableSnapshot(table, (), store_files.read_version_1(folder, table))
+        return TableSnapshot(table, (), retry_while_changing(lambda: store_files.read_version_1(folder, table)))
     return retry_while_changing(lambda: _read_listing(store_files.table_folder(folder, table), table))
 
 
@@ -88,7 +90,9 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
         snapshot = read_snapshot(folder, BY_ROW[kind])
         for note in snapshot.notes:
             logger.warning("%s", note)
-        return snapshot.dataset().to_table(filter=chosen)
+        rows = snapshot.dataset().to_table(filter=chosen)
+        rows.validate(full=True)  # text that is not UTF-8
+        return rows
 
     return table_to_records(retry_while_changing(read), kind)
 
@@ -133,18 +137,9 @@ def retry_while_changing(read: Callable[[], T]) -> T:
             return read()
         except FileNotFoundError:
             time.sleep(PAUSE_S)
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable_error(error) from error
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise store_files.unreadable_error(error) from error
     raise RunFailed("the store's files change faster than they can be read; try again")
-
-
-def unreadable_error(error: Exception) -> BadInput:
-    """Return the one-line error for a file of the store that cannot be read."""
-    return BadInput(
-        STORE,
-        " ".join(str(error).split()),
-        "files as fedge wrote them; a damaged one can be moved away, its rows are lost then",
-    )
 
 
 def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
@@ -166,10 +161,7 @@ def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
             notes.append(
                 f"{_short_path(path)}: damaged after {contents.rows} rows, which are read; what follows is not"
             )
-        try:
-            recent.append(store_files.wal_rows_to_table(table, contents))
-        except ValueError as error:
-            raise BadInput(str(path), f"columns that do not fit ({error})", f"those of {table.name}") from error
+        recent.append(store_files.wal_rows_to_table(table, contents, path))
     return TableSnapshot(table, tuple(files.parts.values()), pa.concat_tables(recent), tuple(notes))
 
 

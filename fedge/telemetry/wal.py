@@ -32,7 +32,7 @@ class WalContents:
     Attributes:
         schema: Their schema; None in an empty file.
         good_bytes: End of the last complete frame.
-        damaged: Whether complete frames follow an incomplete one.
+        damaged: Whether complete frames follow an incomplete one, or a complete one holds no rows of the schema.
     """
 
     batches: tuple[Any, ...]
@@ -94,16 +94,15 @@ def read(path: Path) -> WalContents:
     Raises:
         FileNotFoundError: The file does not exist.
     """
-    import pyarrow as pa
-
     data = path.read_bytes()
     schema, end, batches = None, 0, []
     while (payload := _read_frame_at(data, end)) is not None:
-        message = pa.py_buffer(payload)
+        if (content := _decode_frame(payload, schema)) is None:
+            break
         if schema is None:
-            schema = pa.ipc.read_schema(message)
+            schema = content
         else:
-            batches.append(pa.ipc.read_record_batch(message, schema))
+            batches.append(content)
         end += HEAD.size + len(payload)
     return WalContents(
         tuple(batches), schema=schema, good_bytes=end, total_bytes=len(data), damaged=_has_frame_after(data, end)
@@ -132,8 +131,26 @@ def _read_frame_at(data: bytes, at: int) -> memoryview | None:
     return payload if _crc(length, payload) == crc else None
 
 
+def _decode_frame(payload: memoryview, schema: Any) -> Any:
+    """Return the schema, or the rows of the schema, in a payload; None if it holds something else.
+
+    Arrow reads a batch without looking at its offsets, and crashes when such a batch is used: so they are checked here.
+    """
+    import pyarrow as pa
+
+    try:
+        if schema is None:
+            return pa.ipc.read_schema(pa.py_buffer(payload))
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        batch.validate(full=True)
+    except (OSError, EOFError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Arrow raises all of them
+        return None
+    return batch
+
+
 def _has_frame_after(data: bytes, at: int) -> bool:
-    """Return whether a complete frame begins after ``at``."""
+    """Return whether a complete frame begins at or after ``at``."""
+    at -= 1
     while (at := data.find(MARK, at + 1)) >= 0:
         if _read_frame_at(data, at) is not None:
             return True

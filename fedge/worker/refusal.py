@@ -28,8 +28,8 @@ class Refusal(Exception):
     kind = "bad-request"
 
     def __init__(self, where: str, got: str, right: str) -> None:
-        self.where, self.got, self.right = where, got, right
-        super().__init__(f"{where}: got {got}; {right}")
+        self.where, self.got, self.right = one_line(where), one_line(got), right
+        super().__init__("{}: got {}; {}".format(self.where, self.got, right))
 
 
 class JobStopped(Exception):
@@ -47,8 +47,9 @@ def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
 
 
 def one_line(error: object) -> str:
-    """Return an error's text on one line, at most 200 characters."""
-    return " ".join(str(error).split())[:200]
+    """Return an error's text on one line, at most 200 characters, without control characters."""
+    line = " ".join(str(error).split())[:200]
+    return line if line.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:

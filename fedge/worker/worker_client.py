@@ -288,7 +288,8 @@ def _exchange(
         raise frames.TruncatedFrame("the connection ended before the answer")
     reply, got = answer
     if not reply.get("ok"):
-        error = reply.get("error", {})
+        error = reply.get("error")
+        error = error if isinstance(error, dict) else {}
         raise WorkerError(str(error.get("kind", "failed")), str(error.get("text", "no reason given")))
     return reply, got
 

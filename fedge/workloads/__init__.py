@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedge import registry
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.json_reader import parse_json
 from fedge.protocols import LearningTask
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
@@ -86,7 +86,7 @@ def _build_image_task(task: TrainingTask, data: Data, device: str, channels: str
     from fedge.worker.tasks import cut_task
     from fedge.workloads.image_task import ImageTask
 
-    return ImageTask(task if channels is None else cut_task(task, json.loads(channels)), data, device)
+    return ImageTask(task if channels is None else cut_task(task, parse_json(channels)), data, device)
 
 
 @lru_cache(maxsize=4)

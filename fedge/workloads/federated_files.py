@@ -8,7 +8,6 @@ References:
 from __future__ import annotations
 
 import csv
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedge.errors import BadInput
+from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import SHAPES
 from fedge.worker.refusal import Refusal
 from fedge.worker.task_shape import VOCABULARY
@@ -87,7 +87,7 @@ class FileSource:
 def _iter_users(paths: list[Path]) -> Iterator[tuple[str, Mapping[str, list[Any]]]]:
     """Yield every user of LEAF's JSON files with their samples ``x`` and labels ``y``."""
     for path in paths:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, "LEAF's JSON")
         for user in content["users"]:
             yield user, content["user_data"][user]
 

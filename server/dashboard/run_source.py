@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from fedge.telemetry import open_run, run_folder
 from fedge.telemetry.live_records import BoardProgress
@@ -19,6 +16,7 @@ from fedge.telemetry.run_reader import RunReader
 from fedge.telemetry.store_reader import compute_store_stamp, read_newest_rows, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
+from fedge.yaml_files import read_yaml
 from server.dashboard import views
 from server.dashboard.views import (
     BoardHistory,
@@ -170,10 +168,9 @@ class RunSource:
         yaml_path, summary_path = self._folder / run_folder.RUN_YAML, self._folder / run_folder.SUMMARY
         files = (_mtime(yaml_path), _mtime(summary_path))
         if files != self._files:
-            record = yaml.safe_load(yaml_path.read_text(encoding="utf-8")) if files[0] else {}
+            record = read_yaml(yaml_path) if files[0] else {}
             self._record = record if isinstance(record, dict) else {}
-            summary = json.loads(summary_path.read_text(encoding="utf-8")) if files[1] else {}
-            self._summary = summary if isinstance(summary, dict) else {}
+            self._summary = run_folder.read_summary(self._folder) if files[1] else {}
             self._fleet = views.parse_fleet(self._record)
             self._origins = views.parse_origins(self._summary.get("labels") or {})
             self._files = files

@@ -23,6 +23,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedge.atomic_files import replace_file
+from fedge.json_reader import MalformedJson
+from fedge.strict_json import BOARD
 from fedge.telemetry import board_messages, intake
 from fedge.telemetry.intake import BoardLedger, Intake
 from fedge.telemetry.link_check import LINK_MESSAGE_BYTES, LINK_MESSAGE_TYPE
@@ -30,7 +32,6 @@ from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_files import forget_old
 from fedge.telemetry.store_records import SampleRow
-from fedge.telemetry.strict_json import BOARD, MalformedJson
 
 HEADER = "x-fedge-board"
 BOOKS_FILE = "intake.json"

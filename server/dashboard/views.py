@@ -334,6 +334,10 @@ ROUND_JSON: TypeAdapter[RoundView] = TypeAdapter(RoundView)
 """The records in JSON, as the page and other dashboards get them."""
 
 
+MOST_BOARDS = 10_000
+"""Boards of one fleet entry that are shown, whatever a file says."""
+
+
 def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the device of every board in the fleet of a run's YAML; empty if there is no readable fleet."""
     entries = record.get("fleet")
@@ -341,7 +345,7 @@ def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and (name := entry.get("name") or entry.get("device")):
             count = entry.get("count", 1)
-            for i in range(1, (count if isinstance(count, int) else 1) + 1):
+            for i in range(1, (min(count, MOST_BOARDS) if isinstance(count, int) else 1) + 1):
                 devices[f"{name}-{i}"] = str(entry.get("device") or "")
     return devices
 

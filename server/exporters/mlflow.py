@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.json_reader import read_json
 from fedge.telemetry.run_folder import REPORT, SUMMARY, write_json
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import RECORDED, EventRow
@@ -132,7 +132,7 @@ class MLflow:
         self._out.mkdir(parents=True, exist_ok=True)
         self._client = build_mlflow_client(self._uri)
         path = self._folder / FOLDER / RUNS
-        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = read_json(path, "runs by address, as fedge wrote them") if path.is_file() else {}
         self._run = self._find_active_run(known.get(self._uri)) or self._create_run()
         write_json(path, {**known, self._uri: self._run})
         self._last = max((m.step for m in self._client.get_metric_history(self._run, LAST_METRIC)), default=0)

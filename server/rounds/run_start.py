@@ -51,16 +51,14 @@ def start_run(
     while True:
         answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
         failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}
-        held_s = max((answers[name].held_s or 0.0 for name in failed), default=0.0)
+        held_s = min((held_s for name in failed if (held_s := answers[name].held_s)), default=0.0)
         if len(failed) < len(names) or not held_s or left_s <= 0:
             break
-        wait_s = min(max(held_s, MIN_START_WAIT_S), left_s)
         holders = dict.fromkeys(answer.held_by for answer in answers.values() if answer.held_s)
         runs = ", ".join(f'"{run}"' for run in holders)
         message = f"no board is free: they work for run {runs}; waiting for at most {left_s:.0f} s"
         tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=message)])
-        overdue.wait(wait_s)
-        left_s -= wait_s
+        left_s -= overdue.wait(min(max(held_s, MIN_START_WAIT_S), left_s))
     tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
     if len(failed) == len(names):
         raise RunFailed(f"no board is ready: {describe_failures(failed)}")

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError
+from fedge.json_reader import parse_json
+from fedge.strict_json import validate_json
 from fedge.telemetry.trace_operations import COLUMNS
 from fedge.types import EMPTY_TRACE, Front, NamedArrays, Trace, TrainResult
 from fedge.wire import ClientState, ReplyMessage, from_json, to_json
@@ -23,6 +25,8 @@ from fedge.wire import ClientState, ReplyMessage, from_json, to_json
 logger = logging.getLogger(__name__)
 
 MAX_CHECKPOINTS = 2
+_DAMAGE = (FedgeError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError)
+"""What a value of another type or shape raises where it is used."""
 _MODEL, _STRATEGY, _PENDING, _TRACE = "model/", "strategy/", "pending/", "trace/"
 
 
@@ -209,20 +213,20 @@ def _load(path: Path) -> RunState:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
         fleet = FleetState(
             clock_s=float(about["clock_s"]),
-            states={board: from_json(ClientState, text) for board, text in json.loads(about["states"]).items()},
-            fronts={board: from_json(Front, text) for board, text in json.loads(about["fronts"]).items()},
-            histories={board: from_json(ClientHistory, text) for board, text in json.loads(about["histories"]).items()},
+            states={board: from_json(ClientState, text) for board, text in parse_json(about["states"]).items()},
+            fronts={board: from_json(Front, text) for board, text in parse_json(about["fronts"]).items()},
+            histories={board: from_json(ClientHistory, text) for board, text in parse_json(about["histories"]).items()},
         )
         return RunState(
             round=int(about["round"]),
             fleet=fleet,
-            arrays={name: tensors[_MODEL + name] for name in json.loads(about["order"])},
+            arrays={name: tensors[_MODEL + name] for name in parse_json(about["order"])},
             memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
-            selection=json.loads(about["selection"]),
+            selection=validate_json(parse_json(about["selection"], finite=False), dict[str, float], "selection"),
             spent_j=float(about["spent_j"]),
             last_j=float(about["last_j"]),
             evaluation_j=float(about.get("evaluation_j", 0.0)),
-            pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(json.loads(about["pending"]))),
+            pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(parse_json(about["pending"]))),
         )
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise BadInput(str(path), "a file that cannot be read", f"a whole checkpoint ({error})") from error
+    except (SafetensorError, *_DAMAGE) as error:
+        raise BadInput(str(path), f"a file that cannot be read ({error})", "a whole checkpoint") from error

@@ -71,9 +71,11 @@ class OverdueReplies(Protocol):
         """Return the replies that arrived since the last call, ordered by client name."""
         ...
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until a client is free if all connected ones are busy or claimed by another run, at most ``timeout_s``
-        of wall time.
+    def wait(self, timeout_s: float) -> float:
+        """Wait until a client is free if all connected ones are busy or claimed by another run, at most ``timeout_s``.
+
+        Returns:
+            Seconds of wall time that it took.
         """
         ...
 
@@ -87,8 +89,8 @@ class NoOverdueReplies:
     def take_late_replies(self) -> Sequence[LateReply]:
         return ()
 
-    def wait(self, timeout_s: float) -> None:
-        pass
+    def wait(self, timeout_s: float) -> float:
+        return timeout_s
 
 
 NO_OVERDUE_REPLIES = NoOverdueReplies()

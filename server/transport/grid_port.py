@@ -154,7 +154,7 @@ class GridPort:
         self._pull_overdue()
         return self._outstanding.take_late_replies()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float) -> float:
         started_s = self._clock.now_s()
         self._refresh_nodes()
         self._pull_overdue()
@@ -163,6 +163,7 @@ class GridPort:
             self._refresh_nodes()
             self._pull_overdue()
             self._take_over()
+        return self._clock.now_s() - started_s
 
     def release_boards(self) -> None:
         """Tell the claimed boards that the run is over; never raises, since the run has ended anyway."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from fedge.errors import RunFailed
+from fedge.errors import RunFailed, describe_error, one_line
 from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
@@ -59,17 +60,21 @@ def decode_reply(board: str, reply: Message) -> IncomingReply:
         if lost := _LOST_PROCESS.match(str(reason)):
             raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {board} worked; out of memory?")
         words = (
-            f"{_ERROR_TEXTS[code]} (Flower error {code})" if code in _ERROR_TEXTS else f"Flower error {code}: {reason}"
+            f"{_ERROR_TEXTS[code]} (Flower error {code})"
+            if code in _ERROR_TEXTS
+            else f"Flower error {code}: {one_line(reason)}"
         )
         return IncomingReply(ReplyMessage(board, error=words))
     try:
         return _decode_content(board, reply.content)
     except Exception as error:  # noqa: BLE001 -- a reply may contain anything, and must not end the server
-        return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {type(error).__name__}: {error}"))
+        return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {describe_error(error)}"))
 
 
 def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     answer = from_json(ReplyMessage, str(content.config_records["fedge"]["answer"]))
+    if answer.error is not None:  # the text of a board, or of a task on it, goes to terminals and pages
+        answer = replace(answer, error=one_line(answer.error))
     names = {answer.board} | ({answer.report.board} if answer.report else set())
     if names != {board} and not board.startswith(UNNAMED_PREFIX):
         raise InvalidMessage(f"it speaks for {', '.join(sorted(names))}")

@@ -43,12 +43,6 @@ class FakeCard:
         """How much longer a step takes than without a limit."""
         return ((self.draw_w - IDLE_W) / (min(self.draw_w, (self.limit_mw or 0) / 1000) - IDLE_W)) ** (1 / 3)
 
-    def work(self, seconds: float) -> None:
-        """Work as long as ``seconds`` of it take under the present limit."""
-        self.busy = True
-        time.sleep(seconds * self.slowdown)
-        self.busy = False
-
 
 class FakeNvml(ModuleType):
     """The module, with its cards."""
@@ -131,6 +125,14 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetUtilizationRates(self, handle: FakeCard) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(gpu=97 if handle.busy else 0, memory=40)
+
+    def work(self, card: FakeCard, seconds: float) -> None:
+        """Work as long as ``seconds`` of it take under the present limit; their energy is counted, seen or not."""
+        self.count(card)
+        card.busy = True
+        time.sleep(seconds * card.slowdown)
+        self.count(card)
+        card.busy = False
 
     def count(self, card: FakeCard) -> None:
         """Add the energy since the last look."""

@@ -13,7 +13,7 @@ from fedge.errors import BadInput
 from fedge.jsonlines import JsonLines, open_locked, replay_lines
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
     lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=4,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,17 @@ def test_a_run_is_over_once_no_process_writes_it(tmp_path: Path) -> None:
     tables.close()
 
     assert (during, is_run_over(claim)) == (False, True)
+
+
+def test_without_locks_nobody_knows_whether_a_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    claim = read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    RunTables(tmp_path).close()
+
+    assert not is_run_over(claim)
 
 
 @pytest.mark.parametrize("claim", ["digits", "digits (/no/such/folder, 0123abcd)", "digits ({there}, 00000000)"])

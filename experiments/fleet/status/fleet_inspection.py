@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,8 @@ from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
 from experiments.fleet.status.fleet_assessment import assess_fleet
 from experiments.fleet.status.status_records import ControlNode, FleetHosts, FleetStatus
 from fedge import __version__, powerd, worker
-from fedge.errors import RunFailed
+from fedge.errors import BadInput, RunFailed
+from fedge.json_reader import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,8 +94,8 @@ def read_answers(folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield host and content of each file that the playbook wrote."""
     for path in sorted(folder.glob("*.json")):
         try:
-            yield path.stem, json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError, RecursionError):
+            yield path.stem, read_json(path, "facts")
+        except BadInput:
             yield path.stem, {"facts": {"kind": "failed", "text": "its answer is no JSON"}}
 
 

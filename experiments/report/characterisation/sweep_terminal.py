@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome
 from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 
 MOST_REASONS, MOST_NOTES, MOST_FINDINGS = 8, 4, 3
@@ -32,7 +32,7 @@ def describe_outcome(outcome: SweepOutcome) -> list[str]:
     lines += _suggest_retry(result.failed, outcome.attempts)
     lines += _list_notes(result)
     if result.points:
-        lines += _list_findings(json.loads((result.folder / FINDINGS_FILE).read_text(encoding="utf-8")))
+        lines += _list_findings(read_json(result.folder / FINDINGS_FILE, "the findings of the sweep", finite=False))
     odd = [f"{len(gone)} {word}" for word, gone in (("skipped", result.skipped), ("failed", result.failed)) if gone]
     counts = f"{len(result.points)} of {format_count(len(result.plan.points), 'point')}"
     omitted = f" ({', '.join(odd)})" if odd else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -141,14 +140,13 @@ def load_run(folder: Path) -> LoadedRun:
         raise BadInput(str(folder), "a run without a finished round", "a run with at least one finished round")
     kinds = _map_devices(folder, experiment)
     clients = _read_clients(folder, kinds, {row.round for row in rounds})
-    stored = _read_stored_summary(folder)
+    stored = run_folder.read_summary(folder)
     events = tuple(sorted(read_rows(folder, EventRow), key=lambda row: row.at_s))
     summary = {
         **summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=events),
         "wall_s": stored.get("wall_s"),
-        "knowledge": stored.get("knowledge") or {},
+        "knowledge": stored["knowledge"],
     }
-    labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}
     return LoadedRun(
         folder,
@@ -159,7 +157,7 @@ def load_run(folder: Path) -> LoadedRun:
         clients=clients,
         events=events,
         summary=summary,
-        labels=labels,
+        labels=stored["labels"],
         device_by_board=known,
     )
 
@@ -196,14 +194,3 @@ def _read_clients(folder: Path, kinds: dict[str, str], rounds: set[int]) -> tupl
         if row.round in rounds
     ]
     return tuple(sorted(rows, key=lambda row: (row.round, place.get(row.board, len(place)), row.board)))
-
-
-def _read_stored_summary(folder: Path) -> dict[str, Any]:
-    path = folder / run_folder.SUMMARY
-    if not path.is_file():
-        return {}
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise BadInput(str(path), f"no JSON ({error})", "the summary that the run wrote") from error
-    return stored if isinstance(stored, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from fedge.costs.layers.network_source import MODEL_FILES
 from fedge.errors import BadInput
 from fedge.experiment import PlacedBatchSpec
+from fedge.json_reader import read_json
 
 PLACEMENT_FORMAT = "fedge-placement-1"
 
@@ -29,7 +29,10 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
     """
     right = "a file that `fedge place NETWORK --board BOARD --out FILE` wrote"
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+        plan = read_json(path, right)
+    except BadInput as error:
+        raise BadInput(where, f"{path}, {error.got}", right) from error
+    try:
         if plan["format"] != PLACEMENT_FORMAT:
             raise BadInput(where, f"{path} of the format {plan['format']}", right)
         chosen, instances = plan["chosen"], plan["chosen"]["placement"]

@@ -26,6 +26,7 @@ from fedge.costs.layers import network_record
 from fedge.costs.layers.network_cost import Shape
 from fedge.costs.layers.network_source import VARIANT_FORMAT
 from fedge.errors import BadInput, RunFailed
+from fedge.json_reader import read_json
 from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
 from fedge.worker.refusal import Refusal
 
@@ -94,11 +95,7 @@ def read_variant(place: Path) -> NetworkVariant:
         BadInput: If it is not a variant's record.
     """
     path = place / RECORD if place.is_dir() else place
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(str(path), " ".join(str(error).split())[:200], EXPECTED_FOLDER) from error
-    return variant_from_dict(data, str(path))
+    return variant_from_dict(read_json(path, EXPECTED_FOLDER), str(path))
 
 
 def variant_to_dict(variant: NetworkVariant) -> dict[str, Any]:

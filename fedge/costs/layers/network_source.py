@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.costs.layers.network_record import find_known_network, network_from_dict
 from fedge.errors import BadInput
 from fedge.experiment import VARIANT_FILE
+from fedge.json_reader import read_json
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
 
@@ -102,10 +102,7 @@ def _reject_shape(model: str, input_shape: Shape | None) -> None:
 
 
 def _read_json(path: Path) -> NetworkCost:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(str(path), " ".join(str(error).split()), "a file that `fedge layers --out` wrote") from error
+    data = read_json(path, "a file that `fedge layers --out` wrote")
     if isinstance(data, dict) and data.get("format") == VARIANT_FORMAT:
         return network_from_dict(data.get("cost"), f"{path}: cost")
     return network_from_dict(data, str(path))

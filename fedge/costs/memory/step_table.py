@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedge.errors import BadInput
+from fedge.json_reader import MalformedJson, parse_json
 from fedge.types import Floats
 
 GEOMETRY_COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
@@ -134,11 +134,11 @@ def _parse_cell(where: str, name: str, text: str | None) -> float:
 
 def _parse_levels(where: str, text: str) -> dict[int, Floats]:
     try:
-        data = json.loads(text)
-    except ValueError as error:
+        data = parse_json(text)
+    except MalformedJson as error:
         raise BadInput(where, "no JSON", "columns and levels, as JSON") from error
     right = f"columns {', '.join(GEOMETRY_COLUMNS)}, and levels: lists of such rows"
-    if not isinstance(data, dict) or list(data.get("columns", ())) != list(GEOMETRY_COLUMNS):
+    if not isinstance(data, dict) or data.get("columns") != list(GEOMETRY_COLUMNS):
         raise BadInput(f"{where}: columns", "others" if isinstance(data, dict) else type(data).__name__, right)
     levels = data.get("levels")
     if not isinstance(levels, dict) or not levels:

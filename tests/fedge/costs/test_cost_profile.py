@@ -71,7 +71,7 @@ def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path):
         ("static_w:", "stat_w:", "power"),
         ("rows: 210", "rows: 0", "table.rows"),
         ("device: nano\n", "", "device"),
-        ("device: nano", "device: [", "cannot be read"),
+        ("device: nano", "device: [", "not YAML"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path, old, new, field):

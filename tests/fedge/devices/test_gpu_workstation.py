@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -14,11 +16,12 @@ import pytest
 from contracts.device import DeviceContract
 from contracts.fake_nvml import FakeCard, FakeNvml, install
 
-from fedge.devices import jetson_board
-from fedge.devices.gpu_workstation import GPU_WORKSTATION, SAVED_LIMITS, GpuPowerLimits, open_power_limits
+from fedge.devices import gpu_workstation, jetson_board
+from fedge.devices.gpu_workstation import GPU_KNOB, GPU_WORKSTATION, SAVED_LIMITS, GpuPowerLimits, open_power_limits
 from fedge.devices.jetson_board import JetsonBoard
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BoardError, ModeNotSet
+from fedge.powerd.powerd_client import PowerdError
 from fedge.protocols import Device
 from fedge.types import Measurement, Workload
 
@@ -41,6 +44,15 @@ def read_limits(nvml: FakeNvml) -> list[int | None]:
     return [card.limit_mw for card in nvml.cards]
 
 
+def leave_limits(folder: Path) -> None:
+    """Leave the file of a program that was killed while it held the cards."""
+    limits, path = open_power_limits(folder), folder / SAVED_LIMITS
+    limits.hold("killed", 1)
+    left = path.read_text()
+    limits.hold("killed", 0)
+    path.write_text(left)
+
+
 class BusyBoard:
     """The device, whose cards work while the contract's work runs, and take a millisecond for each step."""
 
@@ -54,7 +66,7 @@ class BusyBoard:
         def do(count: int) -> None:
             work(count)
             for card in self._nvml.cards:
-                card.work(0.001 * count)
+                self._nvml.work(card, 0.001 * count)
 
         return self._board.measure(workload, steps, do, limit_s)
 
@@ -93,7 +105,7 @@ def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here:
 def test_a_step_draws_what_the_limit_allows(here: LocalBoard, nvml: FakeNvml) -> None:
     mode = here.board.spec.presets["250W"]
     with here.board.use_mode(mode):
-        measured = here.board.measure(WORK, 1, lambda _: nvml.cards[0].work(0.5))
+        measured = here.board.measure(WORK, 1, lambda _: nvml.work(nvml.cards[0], 0.5))
 
     assert measured.mode == mode
     assert measured.step_s == pytest.approx(0.5 * (240 / 130) ** (1 / 3), rel=0.1)
@@ -117,13 +129,66 @@ def test_two_programs_do_not_set_limits_at_once(here: LocalBoard, tmp_path: Path
 
 
 def test_what_a_killed_program_left_is_not_taken_for_what_was_found(nvml: FakeNvml, tmp_path: Path) -> None:
-    open_power_limits(tmp_path).hold("killed", 1)
+    leave_limits(tmp_path)
     nvml.cards[0].limit_mw = 150_000
 
     later = open_power_limits(tmp_path)
     assert [level.limits_mw[0] for level in later.levels][-1] == 300_000
+    later.hold("later", 1)
     later.restore()
     assert read_limits(nvml) == [300_000, 200_000]
+
+
+def test_what_was_saved_before_a_reboot_is_not_what_is_found_now(
+    nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_limits(tmp_path)
+    (tmp_path / "boot").write_text("another boot\n")
+    monkeypatch.setattr(gpu_workstation, "BOOT_ID", tmp_path / "boot")
+    nvml.cards[0].limit_mw = 250_000
+
+    assert open_power_limits(tmp_path).levels[-1].limits_mw == (250_000, 200_000)
+
+
+def test_limits_are_written_only_by_the_program_that_holds_the_cards(nvml: FakeNvml, tmp_path: Path) -> None:
+    first = open_power_limits(tmp_path)
+    with pytest.raises(PowerdError, match="not held"):
+        first.restore()
+    first.hold("first", 1)
+    first.set_mode({GPU_KNOB: first.levels[0].clock_hz})
+    written = len(nvml.cards[0].written)
+    second = open_power_limits(tmp_path)
+
+    assert len(nvml.cards[0].written) == written
+    assert second.levels[-1].limits_mw == (300_000, 200_000)
+
+
+def test_a_program_that_only_tries_the_limits_refuses_nobody(nvml: FakeNvml, tmp_path: Path) -> None:
+    limits = open_power_limits(tmp_path)
+    with (tmp_path / SAVED_LIMITS).open() as trial:
+        fcntl.flock(trial, fcntl.LOCK_EX)
+        threading.Timer(0.05, fcntl.flock, (trial.fileno(), fcntl.LOCK_UN)).start()
+        assert limits.hold("one", 1)
+
+
+@pytest.mark.parametrize("limit_mw", [235_900, 300_000, 319_700])
+def test_no_level_exceeds_the_limit_that_was_found_and_the_last_is_it(limit_mw: int, tmp_path: Path) -> None:
+    levels = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=limit_mw)]), tmp_path).levels
+
+    assert max(level.limits_mw[0] for level in levels) == levels[-1].limits_mw[0] == limit_mw
+
+
+def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path: Path) -> None:
+    limits = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=305_000, range_mw=(298_000, 350_000))]), tmp_path)
+    limits.hold("one", 1)
+
+    assert [limits.set_mode({GPU_KNOB: each.clock_hz})["mode"][GPU_KNOB] for each in limits.levels] == [
+        each.clock_hz for each in limits.levels
+    ]
+
+
+def test_a_power_limit_is_no_measured_power(here: LocalBoard) -> None:
+    assert here.board.spec.max_w.label == "estimated"
 
 
 def test_a_killed_program_leaves_the_file_unlocked(tmp_path: Path) -> None:
@@ -140,7 +205,7 @@ def test_a_killed_program_leaves_the_file_unlocked(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, check=False)
 
     assert done.returncode == -9
-    assert json.loads((tmp_path / SAVED_LIMITS).read_text()) == {"GPU-0": 300_000}
+    assert json.loads((tmp_path / SAVED_LIMITS).read_text())["limits_mw"] == {"GPU-0": 300_000}
     limits = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=150_000)]), tmp_path)
     limits.hold("next", 1)
     limits.hold("next", 0)

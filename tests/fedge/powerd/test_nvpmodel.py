@@ -166,3 +166,13 @@ def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, 
 )
 def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table) -> None:
     assert find_unmet(800, caps, table) is None
+
+
+def test_numbers_and_lines_without_an_end_are_left_out() -> None:
+    number, spaces = "0x" + "f" * 4000, " " * 100_000
+    text = f"< POWER_MODEL ID={number} NAME=A >\n< POWER_MODEL ID=3 NAME=B >\nGPU MAX_FREQ {number}\n< A{spaces}\n"
+
+    conf = nvpmodel.parse_conf(text)
+
+    assert [model.name for model in conf.models] == ["B"]
+    assert nvpmodel.read_caps(conf, conf.models[0]).gpu_hz is None

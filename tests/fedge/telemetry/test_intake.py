@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.json_reader import MalformedJson
 from fedge.telemetry import intake
 from fedge.telemetry.intake import AHEAD_S, EMPTY_LEDGER, STREAMS, Intake
 from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
 from fedge.telemetry.store_records import SampleRow
-from fedge.telemetry.strict_json import MalformedJson
 from fedge.types import EMPTY_TRACE, Trace
 
 NOW = 1_790_000_000.0

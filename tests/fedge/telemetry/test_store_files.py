@@ -104,7 +104,7 @@ def test_a_version_that_says_nothing_is_refused(tmp_path: Path, text: str) -> No
     RunTables(tmp_path)
     (tmp_path / "store" / "VERSION").write_text(text)
 
-    with pytest.raises(BadInput, match="VERSION: got no version"):
+    with pytest.raises(BadInput, match=r"VERSION: got (no version|a file that cannot be read)"):
         RunTables(tmp_path)
 
 

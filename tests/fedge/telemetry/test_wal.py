@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,3 +86,19 @@ def test_an_append_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     assert path.read_bytes() == head
     wal.append(path, row, end, sync=True)
     assert [batch.to_pylist() for batch in wal.read(path).batches] == [[{"n": 0, "name": "row 0"}]]
+
+
+def test_a_frame_whose_offsets_lead_out_of_its_text_is_damage(tmp_path: Path) -> None:
+    schema, batch = frames(2)[0], pa.RecordBatch.from_pydict({"n": [1], "name": ["a row"]}, SCHEMA)
+    payload = bytearray(memoryview(batch.serialize()))
+    at = payload.rindex(b"a row") - 8  # the offsets 0 and 5 stand in the eight bytes before their padding
+    while payload[at : at + 8] != struct.pack("<ii", 0, 5):
+        at -= 4
+    payload[at + 4 : at + 8] = struct.pack("<i", 2**30)
+    crc = zlib.crc32(payload, zlib.crc32(len(payload).to_bytes(4, "little")))
+    path = tmp_path / "1.wal"
+    path.write_bytes(schema + frames(1)[1] + wal.HEAD.pack(wal.MARK, len(payload), crc) + payload)
+
+    found = wal.read(path)
+
+    assert (found.rows, found.damaged) == (1, True)

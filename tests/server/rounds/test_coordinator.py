@@ -167,12 +167,12 @@ def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
 
 
 def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:
-    with pytest.raises(RunFailed, match="round 2: no board gave a result to aggregate; nano-1: boom"):
+    with pytest.raises(RunFailed, match="round 2: no board gave a result to aggregate; nano-1, nano-2: boom"):
         coordinator(Scripted({(2, board): "boom" for board in BOARDS}), MemoryTables()).run()
 
 
 def test_no_board_ready_ends_the_run_at_once() -> None:
-    with pytest.raises(RunFailed, match="no board is ready: nano-1: no sensor"):
+    with pytest.raises(RunFailed, match="no board is ready: nano-1, nano-2: no sensor"):
         coordinator(Scripted({(0, board): "no sensor" for board in BOARDS}), MemoryTables()).run()
 
 

@@ -208,6 +208,14 @@ def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_ar
     assert any('work for run "other"' in message for message in waits)
 
 
+def test_a_wait_that_ends_early_leaves_the_rest_of_the_time() -> None:
+    run = Run("drop", 5.0)
+    run.grid.holders, run.grid.frees_s = {"nano-1": 30.0, "nano-2": 290.0}, 200.0
+    run.play()
+
+    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
+
+
 def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:
     run = Run("drop", 5.0)
     run.grid.holders = {"nano-2": 900.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -10,6 +9,7 @@ from typing import Any
 
 from fedge.devices.tables.importers import ImportedRow, ImportedRows, ImportKey, format_count
 from fedge.errors import BadInput
+from fedge.json_reader import MalformedJson, parse_json
 
 BATCH_SIZES = {"cifar10": 32, "imagenet": 8, "imdb": 8}
 """Batch size by file name, as set in the repository's own profiling program."""
@@ -62,8 +62,8 @@ def import_json(where: str, text: str, batch_size: int | None = None, cores: int
 
 def _parse_entries(where: str, text: str) -> dict[str, tuple[float, float, float, float, float]]:
     try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError, ValueError) as error:
+        content = parse_json(text)
+    except MalformedJson as error:
         raise BadInput(where, f"text that is not JSON ({error})", LAYOUT) from error
     if not isinstance(content, Mapping) or not content:
         raise BadInput(where, "JSON of another layout", LAYOUT)

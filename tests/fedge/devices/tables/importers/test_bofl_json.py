@@ -62,7 +62,7 @@ def test_modes_without_energy_are_left_out_and_noted() -> None:
         ("{}", "CIFAR10.json", "got JSON of another layout"),
         ('{"1,2": [1, 2]}', "CIFAR10.json", "'1,2': got an entry of another layout"),
         ('{"1,2,3": 4}', "CIFAR10.json", "'1,2,3': got an entry of another layout"),
-        ('{"1,2,3": [1, NaN]}', "CIFAR10.json", "numbers that are not finite"),
+        ('{"1,2,3": [1, NaN]}', "CIFAR10.json", "NaN is no number"),
         (json.dumps(XAVIER), "mine.json", "does not say its batch size; --batch-size: only cifar10, imagenet, imdb"),
         (json.dumps({"960000,114750000,800000000": [1, 2]}), "CIFAR10.json", "does not say how many cores were on"),
         (json.dumps({"1190400000,675750000,1600000000": [1, 2]}), "IMDB.json", "cpu_khz: .* looks like Hz"),

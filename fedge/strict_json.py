@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedge.errors import FedgeError
+from fedge.errors import one_line
+from fedge.json_reader import MalformedJson, parse_json
 
 BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A board's name, at most 64 characters so that it fits into a certificate."""
@@ -20,10 +20,6 @@ KNOWN_FIELDS = ConfigDict(extra="forbid")
 EXPECTED = dict.fromkeys(("dataclass_type", "dict_type", "model_type"), "an object") | {"tuple_type": "a list"}
 """What is right instead of a wrong container, by pydantic's type of error."""
 T = TypeVar("T")
-
-
-class MalformedJson(FedgeError):
-    """JSON that is invalid or does not match what is expected."""
 
 
 def limit_number(least: float, most: float) -> Any:
@@ -73,16 +69,12 @@ PrintableText = Annotated[str, Field(strict=True), AfterValidator(_require_print
 
 
 def decode_json(data: bytes, kind: type[T], where: str) -> T:
-    """Parse JSON and validate it as a record or another annotated type; NaN and duplicate keys are refused.
+    """Parse JSON and validate it as a record or another annotated type.
 
     Raises:
         MalformedJson: The data is no JSON, or a field is missing, unknown, of the wrong type or out of range.
     """
-    try:
-        value = _READER.decode(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedJson(f"not JSON: {str(error)[:MAX_SHOWN_CHARACTERS]}") from error
-    return validate_json(value, kind, where)
+    return validate_json(parse_json(data), kind, where)
 
 
 def validate_json(value: object, kind: type[T], where: str) -> T:
@@ -94,7 +86,7 @@ def validate_json(value: object, kind: type[T], where: str) -> T:
     try:
         record: T = _build_adapter(kind).validate_python(value)  # type: ignore[arg-type]
     except ValidationError as error:
-        raise MalformedJson(_describe_error(error, where)) from None
+        raise MalformedJson(describe_invalid(error, where)) from None
     return record
 
 
@@ -103,13 +95,13 @@ def _build_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _describe_error(error: ValidationError, where: str) -> str:
+def describe_invalid(error: ValidationError, where: str) -> str:
     """Return the first error as "where: got what; what is right", short whatever was sent."""
     first = error.errors(include_url=False)[0]
     names = [_shorten(part) for part in first["loc"] if isinstance(part, str)]
     if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
         return f"{'.'.join(names[:-1]) or where}: got the field {_format_value(first['loc'][-1])}, which is unknown"
-    place = ".".join(names) or where
+    place = one_line(".".join(names), 2 * MAX_SHOWN_CHARACTERS) or where
     if first["type"] == "missing":
         return f"{place} is missing"
     expected = re.sub(r"^(Value error,|\w+ should (be|have|match)) ", "", first["msg"])
@@ -117,28 +109,11 @@ def _describe_error(error: ValidationError, where: str) -> str:
 
 
 def _shorten(name: str) -> str:
-    return name[:MAX_SHOWN_CHARACTERS] if name.isprintable() else repr(name[:MAX_SHOWN_CHARACTERS])
-
-
-def _reject_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key comes twice")
-    return fields
-
-
-_READER = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_reject_duplicates)
-"""Shared: creating a decoder takes as long as decoding a small message."""
+    return one_line(name, MAX_SHOWN_CHARACTERS)
 
 
 def _format_value(value: object) -> str:
-    """Format a value for an error text, shortened; huge integers are not converted to digits."""
-    if type(value) is int and value.bit_length() > 64:
-        return "a number of very many digits"
+    """Format a value for an error text, shortened."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     return repr(value[:MAX_SHOWN_CHARACTERS] if isinstance(value, str) else value)

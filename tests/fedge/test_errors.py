@@ -1,0 +1,27 @@
+"""Texts of others in errors are one line, bounded, and do not rule the terminal that shows them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.errors import BadInput, FedgeError, RunFailed, describe_error, one_line
+
+
+@given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=50))
+def test_invalid_input_is_one_printable_line_whatever_was_given(where, got, right) -> None:
+    text = str(BadInput(where, got, right))
+
+    assert text.isprintable()
+    text.encode("utf-8")
+
+
+def test_a_long_text_is_cut() -> None:
+    assert len(one_line("x" * 10**6)) == 300
+    assert len(str(BadInput("x" * 10**6, "y" * 10**6, "z" * 10**6))) < 3_000
+    assert len(describe_error(ValueError("x" * 10**6))) < 400
+
+
+def test_an_error_keeps_its_lines_but_rules_no_terminal() -> None:
+    assert str(RunFailed("the log:\n\tred \x1b[31m \x07")) == "the log:\n\tred \\x1b[31m \\x07"
+    assert str(FedgeError()) == ""

@@ -1,0 +1,184 @@
+"""Hostile inputs made from good ones: bytes changed, JSON values exchanged, frames filled anew."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from fedge.telemetry import wal
+
+Mutate = Callable[[Random, bytes], bytes]
+DEEP = 3_000
+"""Levels of a nested list: more than Python's recursion limit."""
+HOSTILE_JSON = (
+    *("1e999", "-1e999", "NaN", "-Infinity", "9" * 4_400, "-" + "9" * 400, "1e308", "5e-324", "0", "-0.0", "-1", "1.5"),
+    *("9223372036854775808", "18446744073709551616", "100000000", "null", "true", "[]", "{}", '""', "[[]]", "[null]"),
+    *(r'"\ud800"', r'"\u0000"', r'"\u001b[31mred\u0007"', r'"a\nb\r\nc"', r'"\u202e"', '"../../etc/passwd"', '"/"'),
+    *('"' + "x" * 5_000 + '"', "[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP, '{"a":1,"a":2}', '{"":0}'),
+    *("[" + ",".join("9" for _ in range(2_000)) + "]", '"nan"', '"1e999"', '"٣"', '"0x' + "f" * 50 + '"', "01", "+1"),
+)
+HOSTILE_TEXT = (
+    *("1e999", "nan", "-inf", "9" * 4_400, "0x" + "f" * 4_000, "-1", "0", "1e308", "5e-324", "0.5", "٣", "1_000"),
+    *(
+        "",
+        " ",
+        '"',
+        "'",
+        "\0",
+        "\x1b[31m",
+        "\r",
+        "\n\n",
+        "\t",
+        ",",
+        ";",
+        "#",
+        ":",
+        "- ",
+        "\ufeff",
+        "x" * 5_000,
+        " " * 5_000,
+        "\u2028",
+    ),
+    *("[" * DEEP, "{a: " * 200, "&a [*a]", "!!python/object:os.system", "<", ">", "=", "\ud800", "true", "null", "~"),
+)
+WORD = re.compile(rb"[A-Za-z0-9_.+-]+")
+_HOLE = "\x7fhole\x7f"
+
+
+def mutate_bytes(random: Random, data: bytes) -> bytes:
+    """Return the data with a few bytes exchanged, cut, repeated or put in."""
+    made = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        at, length = random.randrange(len(made) + 1), random.choice((1, 1, 2, 4, 8, 64))
+        kind = random.randrange(6)
+        if kind == 0:
+            made[at : at + 1] = bytes([random.randrange(256)])
+        elif kind == 1 and at < len(made):
+            made[at] ^= 1 << random.randrange(8)
+        elif kind == 2:
+            del made[at : at + length]
+        elif kind == 3:
+            made[at:at] = made[at : at + length] * random.choice((1, 2, 50))
+        elif kind == 4:
+            number = random.choice((0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 255, 65_535))
+            made[at : at + 8] = number.to_bytes(8, "little", signed=True)
+        else:
+            del made[at:]
+    return bytes(made)
+
+
+def mutate_text(random: Random, data: bytes) -> bytes:
+    """Return the text with words exchanged for hostile ones, lines exchanged or repeated, or bytes changed."""
+    kind = random.randrange(5)
+    if kind == 0:
+        return mutate_bytes(random, data)
+    if kind == 1:
+        lines = data.splitlines(keepends=True)
+        for _ in range(random.choice((1, 2))):
+            if lines:
+                at = random.randrange(len(lines))
+                lines[at : at + random.randrange(2)] = [random.choice(lines)] * random.choice((0, 1, 2))
+        return b"".join(lines)
+    for _ in range(random.choice((1, 1, 2))):
+        words = list(WORD.finditer(data))
+        if words:
+            word, instead = random.choice(words), random.choice(HOSTILE_TEXT).encode("utf-8", "surrogatepass")
+            data = data[: word.start()] + instead + data[word.end() :]
+    return data
+
+
+def mutate_json(random: Random, data: bytes) -> bytes:
+    """Return the JSON with values exchanged for hostile ones, fields removed, put in or repeated, or bytes changed."""
+    if random.randrange(6) == 0:
+        return mutate_bytes(random, data)
+    value: Any = json.loads(data)
+    tokens: list[str] = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        value = _change_value(random, value, tokens)
+    text = json.dumps(value)
+    for token in tokens:
+        text = text.replace(json.dumps(_HOLE), token, 1)
+    return text.encode("utf-8")
+
+
+def _change_value(random: Random, value: Any, tokens: list[str]) -> Any:
+    """Return the value with one change; a hole is left for each token of ``HOSTILE_JSON``."""
+    nested = isinstance(value, (dict, list)) and len(value) > 0
+    if not nested or random.randrange(12) == 0:
+        tokens.append(random.choice(HOSTILE_JSON))
+        return _HOLE
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = random.choice(keys)
+    kind = random.randrange(10)
+    if kind == 0:
+        del value[key]
+    elif kind == 1 and isinstance(value, dict):
+        value[random.choice(("", "x", "\x1b[31m", "../x", "__class__", "nan", "1e999", "y" * 3_000))] = value[key]
+    elif kind == 1:
+        value.insert(key, value[key])
+    elif kind == 2:
+        value[key] = value[random.choice(keys)]
+    else:
+        value[key] = _change_value(random, value[key], tokens)
+    return value
+
+
+def mutate_json_lines(random: Random, data: bytes) -> bytes:
+    """Return JSON lines of which one is hostile, is missing or stands elsewhere."""
+    lines = data.splitlines()
+    at = random.randrange(len(lines))
+    if random.randrange(4):
+        lines[at] = mutate_json(random, lines[at])
+    else:
+        lines.insert(random.randrange(len(lines) + 1), lines.pop(at) if random.randrange(2) else lines[at])
+    return b"\n".join(lines) + b"\n"
+
+
+def mutate_frames(random: Random, data: bytes) -> bytes:
+    """Return a write-ahead file with the payload of one frame changed, its checksum being right again."""
+    if random.randrange(4) == 0:
+        return mutate_bytes(random, data)
+    frames, at = [], 0
+    while at < len(data):
+        _, length, _ = wal.HEAD.unpack_from(data, at)
+        frames.append(data[at + wal.HEAD.size : at + wal.HEAD.size + length])
+        at += wal.HEAD.size + length
+    place = random.randrange(len(frames))
+    changed = bytearray(frames[place])
+    for _ in range(random.choice((1, 1, 2, 8))):  # of the same length: Arrow's alignment stays
+        spot = random.randrange(len(changed))
+        width = random.choice((1, 1, 4, 8))
+        changed[spot : spot + width] = random.choice((b"\0", b"\xff", b"\x7f", b"\x01", b"\x80")) * width
+    frames[place] = bytes(changed[: len(frames[place])])
+    if random.randrange(6) == 0:
+        random.shuffle(frames)
+    return b"".join(make_frame(frame) for frame in frames)
+
+
+def make_frame(payload: bytes) -> bytes:
+    """Return a frame with a right checksum around any payload."""
+    crc = zlib.crc32(payload, zlib.crc32(len(payload).to_bytes(4, "little")))
+    return wal.HEAD.pack(wal.MARK, len(payload), crc) + payload
+
+
+def mutate_tensors(random: Random, data: bytes) -> bytes:
+    """Return a safetensors file with a changed header, whose length is right again, or with changed bytes."""
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length]
+    kind = random.randrange(4)
+    if kind == 0:
+        return mutate_bytes(random, data)
+    fields = json.loads(header)
+    if kind == 1 or "__metadata__" not in fields:
+        changed = mutate_json(random, header)
+    else:
+        about = fields["__metadata__"]
+        name = random.choice(list(about))
+        mutate = mutate_json if about[name][:1] in {"{", "["} else mutate_text
+        about[name] = mutate(random, about[name].encode()).decode("utf-8", "replace")
+        changed = json.dumps(fields).encode()
+    return len(changed).to_bytes(8, "little") + changed + data[8 + length :]
