@@ -99,6 +99,7 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
 app.command(rich_help_panel=EXPERIMENTS)(run)
 app.command(rich_help_panel=EXPERIMENTS)(resume)
 app.command(rich_help_panel=EXPERIMENTS)(status)
+app.command(rich_help_panel=EXPERIMENTS)(runs)
 app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
