@@ -27,7 +27,7 @@ from fedge.errors import BadInput, BoardError, UnknownName
 from fedge.flower import power_mod, power_mode
 from fedge.flower.power_mod import ANSWER, JOULES, RECORD, SECONDS
 from fedge.flower.step_gate import StepGate
-from fedge.types import Measurement, RoundGoal
+from fedge.types import Measurement, RoundGoal, RoundReport
 from fedge.wire import ReplyMessage, from_json, to_json
 
 STEPS = 20
@@ -155,14 +155,15 @@ def test_on_a_gpu_workstation_power_limits_are_probed_and_restored(
         metrics = MetricRecord({"num-examples": 8})
         return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message)
 
-    replies = [mod(make_message(), context, train) for _ in range(3)]
-
-    reports = [report for reply in replies if (report := read_answer(reply).report) is not None]
-    assert len(reports) == len(replies)
+    reports = list[RoundReport]()
+    # When another limit is worth a try depends on times, and these on what else the machine does.
+    while len({part.mode for report in reports for part in report.parts}) < 2:
+        assert len(reports) < 12
+        report = read_answer(mod(make_message(), context, train)).report
+        assert report is not None
+        reports.append(report)
     assert reports[0].device == "gpu-workstation"
     assert reports[0].decision.mode.gpu_mhz == 2100
-    # Which limit is best depends on times, and these on what else the machine does.
-    assert len({part.mode for report in reports for part in report.parts}) > 1
     assert card.limit_mw == 300_000
     with pytest.raises(RuntimeError, match="boom"):
         mod(make_message(), context, raise_boom)

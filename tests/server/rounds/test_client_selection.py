@@ -93,7 +93,7 @@ def test_with_over_commitment_more_are_asked_than_are_wanted() -> None:
 
 def test_a_selector_that_chooses_an_unknown_board_is_named(own: types.ModuleType) -> None:
     own.answer = SelectionResult(("tx2-9",))
-    with pytest.raises(BadInput, match="own_selector:select.*tx2-9"):
+    with pytest.raises(BadInput, match=r"own_selector:select.*tx2-9"):
         select(selection=OWN)
 
 
