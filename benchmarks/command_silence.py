@@ -43,11 +43,11 @@ knowledge import run --knowledge k
 knowledge list --knowledge k
 profile --board emulated:orin-nano --workload resnet18-imagenet --modes 24 --out orin-nano/train/resnet18-imagenet.csv
 calibrate orin-nano/train/resnet18-imagenet.csv --folder calibrated
-predict fit orin-nano/train/resnet18-imagenet.csv --mode-count 10 --out m.safetensors
+predict fit orin-nano/train/resnet18-imagenet.csv --modes 10 --out m.safetensors
 predict show m.safetensors
 predict choose m.safetensors --max-power-w 20
 predict pareto m.safetensors
-predict eval --target orin-nano/train/resnet18-imagenet.csv --mode-counts 5 --seeds 1
+predict eval --target orin-nano/train/resnet18-imagenet.csv --modes 5 --seeds 1
 layers resnet50
 select-board --workload resnet50 --batch-size 16
 place resnet50 --board agx-orin --rate-hz 300

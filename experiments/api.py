@@ -201,7 +201,7 @@ def predict(
     *,
     board: str | None = None,
     workload: str | None = None,
-    modes: int | None = None,
+    modes: int | str | None = None,
     method: str | None = None,
     seed: int = 0,
     out: FilePath | None = None,
@@ -213,7 +213,7 @@ def predict(
         table: A measured table; None profiles an emulated ``board``.
         board: The board.
         workload: The workload.
-        modes: Number of modes to profile.
+        modes: Number of modes to profile, or ``all``.
         method: The predictor.
         seed: Seed of all random choices.
         out: File to which the model is also written.

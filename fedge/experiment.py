@@ -92,7 +92,7 @@ VARIANT_FILE = "variant.json"
 
 
 def label_network(model: str) -> str:
-    """Return the short name of a MODEL: of a pruned variant that of its folder, which tells what is left."""
+    """Return the short name of a NETWORK: of a pruned variant that of its folder, which tells what is left."""
     path = Path(model)
     return path.parent.name if path.name == VARIANT_FILE and path.parent.name else path.stem
 

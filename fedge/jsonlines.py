@@ -62,12 +62,12 @@ def open_locked(path: Path, command: str) -> int:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "--out in a folder") from error
+        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "another folder") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(file)
-        right = "wait until it is done, or give another --out"
+        right = "wait until it is done, or write elsewhere"
         raise BadInput(str(path), f"a journal that another `{command}` writes", right) from error
     return file
 

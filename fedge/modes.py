@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedge.errors import BadInput
 from fedge.types import DeviceSpec, Modes, PowerMode
 
 CLOCK_TOLERANCE_MHZ = 1e-6
@@ -39,6 +40,24 @@ def build_grid(
     )
     axes = np.meshgrid(*(np.asarray(knob, dtype=np.float64) for knob in knobs), indexing="ij")
     return Modes(np.stack([axis.ravel() for axis in axes], axis=1))
+
+
+ALL_MODES = 0
+"""The number that stands for all modes of a board or a table."""
+
+
+def parse_mode_count(value: int | str) -> int:
+    """Parse a value of ``--modes``: a number of modes, or ``all``, which becomes ``ALL_MODES``.
+
+    Raises:
+        BadInput: If it is neither.
+    """
+    text = str(value)
+    if text == "all":
+        return ALL_MODES
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise BadInput("--modes", repr(value), "a whole number above 0, or all")
+    return int(text)
 
 
 def stack_modes(modes: Iterable[PowerMode]) -> Modes:

@@ -21,7 +21,7 @@ def begin_phase(name: str, *, announce: bool = False) -> None:
     """Name what begins now; without a listener, nothing happens.
 
     Args:
-        name: Such as "starting Ray" or "round 3 of 15".
+        name: Such as "starting Ray" or "round 3 of 15"; empty while nothing is under way, as in a server that waits.
         announce: Whether the phase usually takes long, so that it deserves a line of its own.
     """
     for listener in _listeners:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
-from experiments.cli.command_output import check_output, make_console, print_json, warn, write_output
+from experiments.cli.command_output import check_output, make_progress_console, print_json, warn, write_output
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
 
     from fedge.characterisation.sweep_plan import HERE
 
-    console = make_console(stderr=True)
+    console = make_progress_console()
     fitted = Column(no_wrap=True, overflow="ellipsis")
     columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -120,7 +120,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
             begin_phase(f"{place}{within}")
             point = run.next_point()
-            if not (console.is_terminal or step) and point is not None and point.board == HERE:
+            if not (console.is_terminal or console.quiet or step) and point is not None and point.board == HERE:
                 warn(f"{place}: {words}")
 
         yield report

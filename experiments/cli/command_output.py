@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -86,9 +87,19 @@ def is_quiet() -> bool:
     return context is not None and bool(context.find_root().params.get("quiet"))
 
 
+def write_if_heard(stream: TextIO, text: str) -> None:
+    """Write to standard error; once nobody reads it, its file becomes /dev/null, so that no later write fails."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        with suppress(OSError), Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), stream.fileno())
+
+
 def warn(text: str) -> None:
     """Write a note for the user to standard error."""
-    sys.stderr.write(f"fedge: {text}\n")
+    write_if_heard(sys.stderr, f"fedge: {text}\n")
 
 
 def print_line(text: str) -> None:
@@ -103,6 +114,11 @@ def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Console(stderr=stderr, quiet=quiet)
 
 
+def make_progress_console(*, stderr: bool = True) -> Console:
+    """Create the console of what a command shows while it works: a quiet one with ``--quiet``."""
+    return make_console(stderr=stderr, quiet=is_quiet())
+
+
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show the number of finished runs and the last one on the terminal; silent without a terminal.
@@ -111,9 +127,9 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    shown = make_console(stderr=True)
+    shown = make_progress_console()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=shown, transient=True, disable=is_quiet() or not shown.is_terminal) as line:
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
         task, done = line.add_task("starting", total=total), count(1)
 
         def report(step: str) -> None:

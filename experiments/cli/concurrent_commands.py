@@ -21,12 +21,17 @@ from experiments.cli.command_options import (
     TableWorkload,
     build_options,
 )
-from experiments.cli.command_output import check_output, make_console, print_json, show_job_progress, write_json
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    make_progress_console,
+    print_json,
+    show_job_progress,
+    write_json,
+)
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedge.serving.concurrent_run import ConcurrentRunOptions
     from fedge.serving.side_by_side import SideBySideJobs, SideBySideOutcome
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
@@ -113,7 +118,7 @@ def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: b
     check_output("--out", out, RUN_START)
     console = make_console(stderr=as_json)
     with handle_signals(_exit):
-        result = run_concurrent_jobs(options, _RunDisplay(options, console))
+        result = run_concurrent_jobs(options, _RunDisplay(options, stderr=as_json))
     if result.outcomes:
         build_outcome_table(list(result.outcomes), options.max_latency_s).print(console)
         write_json(out, concurrent_run_to_dict(result))
@@ -126,8 +131,8 @@ def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: b
 class _RunDisplay:
     """Shows the progress of a run on the terminal."""
 
-    def __init__(self, options: ConcurrentRunOptions, console: Console) -> None:
-        self._options, self._console = options, console
+    def __init__(self, options: ConcurrentRunOptions, *, stderr: bool) -> None:
+        self._options, self._console = options, make_progress_console(stderr=stderr)
 
     def report_step_times(self, step_s: float, infer_s: Mapping[int, float]) -> None:
         """Show the measured seconds of a training step, and of inference by batch size."""

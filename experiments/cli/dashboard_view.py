@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedge.errors import BadInput
+from fedge.phases import begin_phase
 
 LOOPBACK = "127.0.0.1"
 
@@ -92,6 +93,7 @@ def _note(text: str) -> None:
 
 def _announce_url(opened: bool) -> Callable[[str], None]:
     def announce(url: str) -> None:
+        begin_phase("")  # it serves from now on
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         if opened:

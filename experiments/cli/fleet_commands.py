@@ -14,6 +14,7 @@ from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experimen
 from experiments.cli.command_output import check_output, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from experiments.fleet.selected_fleet import FleetOptions
@@ -189,7 +190,7 @@ def profile(
         float | None,
         typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
     ] = None,
-    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
+    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: BatchSize = None,
     seed: Seed = 0,
@@ -299,6 +300,7 @@ def _ask_confirmation(question: str) -> bool:
         raise BadInput(
             "--remove", "no terminal to ask at", "--yes as well: keys and the database are removed, runs are kept"
         )
+    begin_phase("")  # a sign of life would replace the question on a terminal
     return typer.confirm(question)
 
 

@@ -12,6 +12,7 @@ from experiments.fleet.dashboard_tunnel import find_dashboard_address, no_page_e
 from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.server_connection import build_connection
+from fedge.phases import begin_phase
 
 
 def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) -> None:
@@ -37,6 +38,7 @@ def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) 
 
 
 def _announce(line: str, opened: bool) -> None:
+    begin_phase("")  # it waits from now on
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     if opened:

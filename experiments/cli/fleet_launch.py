@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.cli.command_output import print_plan, warn
+from experiments.cli.command_output import is_quiet, print_plan, warn
 from experiments.cli.run_experiment import describe_plan
 from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.inventory import Inventory, format_names
@@ -50,7 +50,9 @@ def run_on_fleet(
     job = remote_run.send_bundle(server, packed, experiment.name)
     print_lines(console, [f"the experiment is on {server.name} in {job}"])
     try:
-        code = remote_run.follow_run(server, job, _terminal_width(), lambda line: print_lines(console, [line]))
+        code = remote_run.follow_run(
+            server, job, _terminal_width(), lambda line: print_lines(console, [line]), quiet=is_quiet()
+        )
     except KeyboardInterrupt:
         # An interrupted run's folder is fetched as well: it is the only record of what happened.
         _fetch(server, job, folder, console)

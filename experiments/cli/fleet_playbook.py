@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
+from experiments.cli.command_output import make_console, make_progress_console
 from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
@@ -46,7 +44,7 @@ def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
     """
     fleet = selected_fleet.read_fleet(options)
     if not agreed(removal_question(fleet)):
-        print_lines(_console(), ["nothing was removed"])
+        print_lines(make_console(), ["nothing was removed"])
         return FAILED
     return run_playbook("remove", fleet, fleet.build_call("remove.yml"))
 
@@ -65,11 +63,11 @@ def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
     Every host gets its own folder in ``out``.
     """
     if out.exists() and not out.is_dir():
-        raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
+        raise BadInput("--folder", f"{out}, which is a file", "a folder, new or not")
     fleet = selected_fleet.read_fleet(options)
     given = {"collect_to": str(out.resolve()), **({"collect_since": since} if since else {})}
     code = run_playbook("logs", fleet, replace(fleet.build_call("collect.yml"), variables=given))
-    console = _console()
+    console = make_console()
     hosts = (name for name in (fleet.inventory.server.name, *fleet.boards) if name in fleet.hosts)
     print_lines(console, describe_fetched_logs(out, tuple(hosts)))
     return code
@@ -98,10 +96,10 @@ def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
 
 def follow_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> PlaybookOutcome:
     """Run a playbook, show its progress, print a summary and return the outcome."""
-    console, started_s = _console(), time.monotonic()
+    console, started_s = make_console(), time.monotonic()
     log = log_path(os.environ, name, time.time(), os.getpid())
     try:
-        with PlaybookProgress(name, console) as progress:
+        with PlaybookProgress(name, make_progress_console(stderr=False)) as progress:
             outcome = execute_playbook(call, log, progress.update)
     except KeyboardInterrupt:
         stays = "stopped; what was done until then stays, and the same command goes on from there"
@@ -118,7 +116,3 @@ def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozense
     if outcome.code != 0 and not outcome.state.failures_by_host:
         return [f"Ansible ended with code {outcome.code}: {outcome.words or 'see its output'}"]
     return lines
-
-
-def _console() -> Console:
-    return Console(file=sys.stdout)

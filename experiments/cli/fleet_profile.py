@@ -53,7 +53,7 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
         out: Folder of the tables: ``BOARD/KIND/train/WORKLOAD.csv``.
     """
     if out.exists() and not out.is_dir():
-        raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
+        raise BadInput("--folder", f"{out}, which is a file", "a folder, new or not")
     fleet = selected_fleet.read_fleet(options)
     words = [word for name, value in profile.items() if value is not None for word in (f"--{name}", str(value))]
     name = str(profile["workload"])

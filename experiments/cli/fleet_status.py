@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cli.command_output import check_output, make_console, print_json, write_output
+from experiments.cli.command_output import check_output, make_console, make_progress_console, print_json, write_output
 from experiments.cli.fleet_playbook import log_path
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
@@ -80,7 +80,7 @@ def report_status(options: FleetOptions, out: Path | None = None, *, as_json: bo
     """Query the hosts, print table and findings, and optionally write JSON; return whether the fleet is healthy."""
     check_output("--out", out, "{")
     log = log_path(os.environ, "status", time.time(), os.getpid())
-    status = inspect_fleet(options, log, make_console(stderr=True))
+    status = inspect_fleet(options, log, make_progress_console())
     if as_json:
         print_json(fleet_status_to_dict(status))
     else:

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
+from experiments.cli.command_output import write_if_heard
 from fedge import phases
 
 FIRST_S, LATER_S, LONG_S = 2.5, 10.0, 30.0
@@ -19,7 +21,9 @@ who waits sees every three seconds that work goes on, and the log of an hour sta
 """
 LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
 START_UP_S = 1.5
-"""What Python and its imports take before the first sign of life can be given."""
+"""What Python and its imports take before the first sign of life can be given, where /proc does not say it."""
+MAX_START_UP_S = 10.0
+"""Age of a process from which on it must have done other things than to start."""
 TICK_S = 0.25
 SPINNER_AFTER_S = 1.0
 CLEAR_LINE = "\r\x1b[2K"
@@ -31,22 +35,27 @@ class Heartbeat:
     Args:
         name: The phase until another begins, such as the command's name.
         stream: Standard error.
+        age_s: Seconds of silence before.
     """
 
-    def __init__(self, name: str, stream: TextIO) -> None:
-        self._phase, self._stream = name, stream
-        self._started_s = time.monotonic()
-        self._written_s = self._started_s - START_UP_S
+    def __init__(self, name: str, stream: TextIO, age_s: float = START_UP_S) -> None:
+        self._phase, self.stream = name, stream
+        self._started_s = self._announced_s = time.monotonic()
+        self._written_s = self._started_s - age_s
         self._shown = False
         self._lock = threading.RLock()
 
     def begin(self, name: str, *, announce: bool) -> None:
-        """Name the phase that begins; one that is announced stands in a log as it begins, and its time counts."""
+        """Name the phase that begins; one that is announced stands in a log as it begins.
+
+        Only an announced phase makes the log dense again: rounds of seconds each would keep it so for hours.
+        """
         with self._lock:
-            self._phase = name
+            if name != self._phase:
+                self._phase, self._started_s = name, time.monotonic()
             if announce:
-                self._started_s = time.monotonic()
-                if not self._stream.isatty():
+                self._announced_s = time.monotonic()
+                if not self.stream.isatty():
                     self._write_line(f"fedge: {name}\n")
 
     def note_output(self) -> None:
@@ -55,27 +64,36 @@ class Heartbeat:
             self._written_s = time.monotonic()
             if self._shown:
                 self._shown = False
-                self._stream.write(CLEAR_LINE)
-                self._stream.flush()
+                write_if_heard(self.stream, CLEAR_LINE)
 
     def tick(self) -> None:
-        """Write the phase if nothing has been written for too long."""
+        """Write the phase if nothing has been written for too long; nothing while no phase is under way."""
         with self._lock:
+            if not self._phase:
+                return
             now_s = time.monotonic()
             elapsed_s, silent_s = now_s - self._started_s, now_s - self._written_s
             text = f"fedge: {self._phase}, {elapsed_s:.0f} s"
-            if self._stream.isatty():
+            if self.stream.isatty():
                 if self._shown or silent_s >= SPINNER_AFTER_S:
                     self._shown = True
-                    self._stream.write(f"{CLEAR_LINE}{text[: shutil.get_terminal_size().columns - 1]}")
-                    self._stream.flush()
-            elif silent_s >= _longest_silence_s(elapsed_s):
+                    write_if_heard(self.stream, f"{CLEAR_LINE}{text[: shutil.get_terminal_size().columns - 1]}")
+            elif silent_s >= _longest_silence_s(now_s - self._announced_s):
                 self._write_line(f"{text}\n")
 
     def _write_line(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        write_if_heard(self.stream, text)
         self._written_s = time.monotonic()
+
+
+def _start_up_s() -> float:
+    """Return how long this process has been starting, in seconds: it takes several if the machine is busy."""
+    try:
+        began_ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return START_UP_S
+    return age_s if age_s < MAX_START_UP_S else START_UP_S
 
 
 def _longest_silence_s(elapsed_s: float) -> float:
@@ -83,7 +101,7 @@ def _longest_silence_s(elapsed_s: float) -> float:
 
 
 class _NotedStream:
-    """A standard stream that tells the heartbeat about every write."""
+    """A standard stream that tells the heartbeat about every write; standard error stays usable without a reader."""
 
     def __init__(self, stream: TextIO, heartbeat: Heartbeat) -> None:
         self._stream, self._heartbeat, self._owner = stream, heartbeat, os.getpid()
@@ -91,7 +109,10 @@ class _NotedStream:
     def write(self, text: str) -> int:
         if os.getpid() == self._owner:  # a forked child has no heartbeat, and its lock may be held for good
             self._heartbeat.note_output()
-        return self._stream.write(text)
+        if self._stream is not self._heartbeat.stream:
+            return self._stream.write(text)
+        write_if_heard(self._stream, text)
+        return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -101,7 +122,7 @@ class _NotedStream:
 def show_signs_of_life(name: str) -> Iterator[None]:
     """Keep standard error from falling silent inside the block; ``name`` is the first phase."""
     out, err = sys.stdout, sys.stderr
-    heartbeat, ended = Heartbeat(name, err), threading.Event()
+    heartbeat, ended = Heartbeat(name, err, _start_up_s()), threading.Event()
 
     def beat() -> None:
         while not ended.wait(TICK_S):

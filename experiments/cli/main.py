@@ -17,7 +17,7 @@ from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, Run
-from experiments.cli.command_output import make_console, print_json
+from experiments.cli.command_output import make_console, print_json, warn, write_if_heard
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -195,31 +195,33 @@ def main() -> None:
         os.environ[f"{library}_NUM_THREADS"] = "1"
     # Otherwise Typer escapes the brackets of plain help texts with backslashes for rich's markup.
     typer.core.HAS_RICH = False
+    if sys.stderr is None:  # it was closed before the start
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         app(prog_name="fedge")
     except BadInput as error:
-        typer.echo(f"fedge: {error}", err=True)
+        warn(f"{error}")
         sys.exit(BAD_INPUT)
     except MissingPackage as error:
-        typer.echo(str(error), err=True)
+        write_if_heard(sys.stderr, f"{error}\n")
         sys.exit(BAD_INPUT)
     except FedgeError as error:
-        typer.echo(f"fedge: {error}", err=True)
+        warn(f"{error}")
         sys.exit(FAILED)
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module not in LIBRARIES:
             raise
-        typer.echo(describe_missing(_find_command_name(sys.argv[1:]), module), err=True)
+        write_if_heard(sys.stderr, f"{describe_missing(_find_command_name(sys.argv[1:]), module)}\n")
         sys.exit(BAD_INPUT)
     except OSError as error:
         if error.filename is None:
             raise
-        typer.echo(f"fedge: {error.filename}: {error.strerror}; a path that can be read or written", err=True)
+        warn(f"{error.filename}: {error.strerror}; a path that can be read or written")
         sys.exit(FAILED)
     except KeyboardInterrupt:
-        typer.echo("fedge: interrupted", err=True)
+        warn("interrupted")
         sys.exit(INTERRUPTED)
 
 

@@ -74,7 +74,7 @@ def evaluate(
         ),
     ] = None,
     modes: Annotated[
-        str, typer.Option("--mode-counts", help="Numbers of profiled modes, separated by commas.")
+        str, typer.Option(metavar="N,...", help="Number of modes to profile; several, separated by commas.")
     ] = "10,20,50",
     seeds: Seeds = 5,
     budgets: Annotated[str | None, typer.Option(metavar="LOW:HIGH:STEP", help="Power limits in watts.")] = None,
@@ -94,7 +94,7 @@ def evaluate(
 ) -> None:
     """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them.
 
-    Example: fedge predict eval --target agx-orin/train/resnet18-imagenet.csv --mode-counts 10,50
+    Example: fedge predict eval --target agx-orin/train/resnet18-imagenet.csv --modes 10,50
     """
     parameters = dict(locals())
     from fedge.studies.prediction_options import PredictionStudyOptions
@@ -223,8 +223,8 @@ def fit(
     out: Annotated[Path, typer.Option(metavar="MODEL", help="File to write: the model.")] = Path("model.safetensors"),
     method: Annotated[str, typer.Option(help="Name of the predictor.")] = "fedge",
     modes: Annotated[
-        int | None,
-        typer.Option("--mode-count", min=1, help="Number of modes to learn from; the explorer picks them."),
+        str | None,
+        typer.Option(metavar="N|all", help="Number of modes to profile; the explorer picks them."),
     ] = None,
     explorer: Annotated[
         str | None, typer.Option(help="Explorer that picks the modes; by default the method's own.")
@@ -245,7 +245,7 @@ def fit(
 ) -> None:
     """Fit a model of a board's time and power to a table, or by profiling an emulated board.
 
-    Example: fedge predict fit --board agx-orin --workload resnet18-imagenet --mode-count 10 --out orin.safetensors
+    Example: fedge predict fit --board agx-orin --workload resnet18-imagenet --modes 10 --out orin.safetensors
     """
     parameters = dict(locals())
     from fedge.knowledge.fit_options import ModelFitOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, BatchSize, InputShape, Seed, Settings, StepKind, build_options
-from experiments.cli.command_output import make_console, print_json, warn
+from experiments.cli.command_output import make_progress_console, print_json, warn
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def profile(
     board: Annotated[
         str, typer.Option(help="The board: here, or one of the catalogue, which is emulated: emulated:agx-orin.")
     ] = "here",
-    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
+    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: BatchSize = None,
     input_shape: InputShape = None,
@@ -79,7 +79,7 @@ def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]
     """Show a progress line: mode i of n, minutes left, the mode; silent without a terminal."""
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console = make_console(stderr=True)
+    console = make_progress_console()
     columns = (BarColumn(), TextColumn("{task.fields[place]}"), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=campaign.total, place="")

@@ -15,7 +15,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import is_quiet, make_console, print_json, print_plan, warn
+from experiments.cli.command_output import make_console, make_progress_console, print_json, print_plan, warn
 from fedge.errors import RunFailed, prefix_errors
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
@@ -181,7 +181,7 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
 
     ray_dashboard.check_dashboard(experiment, port or None, os.environ)
     with ExitStack() as stack:
-        with console.status(ray_dashboard.STARTING_MESSAGE):
+        with make_progress_console().status(ray_dashboard.STARTING_MESSAGE):
             count = len(list_boards(experiment))
             dashboard = stack.enter_context(ray_dashboard.open_dashboard(count, folder, port or None))
         console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
@@ -232,8 +232,7 @@ def _launch(
     from experiments.report.run.live_terminal import LiveView, summary_table
 
     try:
-        shown = make_console(quiet=True) if is_quiet() else console
-        with interrupt_on_sigterm(), LiveView(folder, experiment, shown) as view:
+        with interrupt_on_sigterm(), LiveView(folder, experiment, make_progress_console(stderr=as_json)) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)

@@ -92,7 +92,7 @@ def start_sweep(
     plan = plan_sweep(config, warn)
     check_sweep(plan)
     if folder.exists() and not folder.is_dir():
-        raise BadInput("--out", str(folder), "a folder that is new or holds this sweep")
+        raise BadInput("--folder", str(folder), "a folder that is new or holds this sweep")
     summary = _run_shown(plan, folder, workers, ray_port)
     console, table = make_console(stderr=as_json), sweep_table(summary)
     table.print(console)

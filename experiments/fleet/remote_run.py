@@ -184,17 +184,25 @@ def import_tables(server: ServerConnection, tables: Mapping[str, Path]) -> str:
     return folder
 
 
-def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str], say: Callable[[str], None]) -> int:
+def follow_run(
+    server: ServerConnection,
+    job: str,
+    variables: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    quiet: bool = False,
+) -> int:
     """Run a job's experiment on the server with its output on this terminal; return the exit code of ``fedge run``.
 
-    ``say`` is called with a line when the run is being stopped.
+    ``say`` is called with a line when the run is being stopped; ``quiet`` leaves the run's progress out.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C or a signal; the run on the server is interrupted and its clients are cancelled.
         RunFailed: If the connection is lost, which ends the run as well.
     """
-    fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--folder", f"{job}/{RUN}"]
-    command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, variables=variables)
+    fedge = (f"{server.environment}/bin/fedge", *(("--quiet",) if quiet else ()))
+    words = ("run", f"{job}/{EXPERIMENT}", "--folder", f"{job}/{RUN}")
+    command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, *words, variables=variables)
     sys.stdout.flush()
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -121,7 +121,7 @@ def build_experiment(
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    changes = list(overrides)
+    changes = _keep_own_options(list(overrides))
     _drop_policy_options(raw, changes, note)
     for key, value in changes:
         _drop_stale_layers(raw, key)
@@ -145,21 +145,36 @@ def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
     return entry.model_copy(update={"loader": spec.model_copy(update={"sha256": digest})})
 
 
-def _drop_policy_options(raw: dict[str, Any], changes: Iterable[tuple[str, Any]], note: Callable[[str], None]) -> None:
-    """Remove those options of the file's policy that the policy of an override does not take."""
+def _keep_own_options(changes: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Move the options of a policy that stand before ``policy=NAME`` behind it: it replaces the file's options only."""
+    named = [place for place, (key, value) in enumerate(changes) if key == "policy" and isinstance(value, str)]
+    if not named:
+        return changes
+    before, rest = changes[: named[-1]], changes[named[-1] + 1 :]
+    own = [one for one in before if one[0].startswith("policy.") and one[0] != "policy.name"]
+    return [*(one for one in before if one not in own), changes[named[-1]], *own, *rest]
+
+
+def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove the options of the file's policy that ``policy.name=NAME`` does not take, and all for ``policy=NAME``."""
     from experiments.spec.experiment_checks import POLICY_OPTIONS
 
     policy = raw.get("policy")
-    if not isinstance(policy, dict):
+    named = [(key, value) for key, value in changes if key in {"policy", "policy.name"} and isinstance(value, str)]
+    if not isinstance(policy, dict) or not named:
         return
-    named = [value for key, value in changes if key == "policy.name"]
-    old, new = policy.get("name", PolicySpec().name), named[-1] if named else None
-    taken = POLICY_OPTIONS.get(str(new or "").partition(":")[0])
-    if new is None or new == old or taken is None:
+    old, new = policy.get("name", PolicySpec().name), named[-1][1]
+    replaced = any(key == "policy" for key, _ in named)
+    taken = POLICY_OPTIONS.get(new.partition(":")[0])
+    if not replaced and (new == old or taken is None):
         return
-    dropped = [name for name, value in policy.items() if name not in ("name", *taken) and value is not None]
-    if dropped:
-        note(f"{', '.join(dropped)} of the file's policy {old} left out: {new} does not take it")
+    kept = () if replaced else taken or ()
+    dropped = [name for name, value in policy.items() if name not in {"name", *kept} and value is not None]
+    given = {key.removeprefix("policy.") for key, _ in changes}
+    if lost := [name for name in dropped if name not in given]:
+        is_taken = taken is None or not set(lost).isdisjoint(taken)
+        reason = f"policy.name={new} instead keeps what {new} takes" if is_taken else f"{new} takes no such option"
+        note(f"{', '.join(lost)} of the file's policy {old} left out: {reason}")
     for name in dropped:
         del policy[name]
 

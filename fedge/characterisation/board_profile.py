@@ -26,13 +26,12 @@ from fedge.characterisation.sweep_plan import EMULATED, HERE
 from fedge.costs.cost_profile import WorkloadKind
 from fedge.errors import BadInput, BoardError
 from fedge.knowledge.knowledge_folder import format_date
-from fedge.modes import find_mode_index, stack_modes
+from fedge.modes import ALL_MODES, find_mode_index, parse_mode_count, stack_modes
 from fedge.predictors.explorers import EXPLORERS, load_explorer
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
 from fedge.registry import load_named
 from fedge.types import PowerMode
 
-ALL_MODES = 0
 MAX_CONSECUTIVE_FAILURES = 3
 # Consecutive failures after which a campaign stops. Default: one may be an accident, three indicate a broken board.
 
@@ -221,7 +220,7 @@ def profile_board(
         CampaignStopped: If the board fails repeatedly.
     """
     rule = StabilityRule() if options.max_mode_s is None else StabilityRule(limit_s=options.max_mode_s)
-    request = ProfilingRequest(_parse_modes(options.modes), options.explorer, options.seed, rule)
+    request = ProfilingRequest(parse_mode_count(options.modes), options.explorer, options.seed, rule)
     journal_path = _check_table_path(options.out)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
@@ -315,14 +314,6 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
     workload = resolve_workload(options.workload, options.batch_size)
     with open_worker_bench(load_local_settings(options.settings), workload, options.seed) as bench:
         yield bench
-
-
-def _parse_modes(text: str) -> int:
-    if text == "all":
-        return ALL_MODES
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise BadInput("--modes", repr(text), "a whole number above 0, or all")
-    return int(text)
 
 
 def _make_folder(out: Path) -> None:

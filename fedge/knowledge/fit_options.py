@@ -16,6 +16,7 @@ from fedge.knowledge.model_file import BoardModel, predict_candidates
 from fedge.knowledge.model_summary import ModelSummary, summarize_model
 from fedge.knowledge.profiling_source import ProfilingSource, source_from_board, source_from_table
 from fedge.knowledge.table_background import find_board_spec, read_reference_table
+from fedge.modes import parse_mode_count
 from fedge.predictors import PREDICTORS
 from fedge.predictors.explorers import EXPLORERS, find_method_explorer
 from fedge.registry import load_named
@@ -31,7 +32,7 @@ class ModelFitOptions:
 
     Attributes:
         table: The measured table; None profiles an emulated board.
-        modes: Number of modes to profile; None for all rows of a table, or ``EMULATED_MODES``.
+        modes: Number of modes to profile, or ``all``; None for all rows of a table, or ``EMULATED_MODES``.
         explorer: Name of the explorer; None for the predictor's own.
         budget_s: Limit on the profiling time in seconds; None for no limit.
         budget_j: Limit on the profiling energy in joules; None for no limit.
@@ -43,7 +44,7 @@ class ModelFitOptions:
 
     table: Path | None = None
     method: str = "fedge"
-    modes: int | None = None
+    modes: int | str | None = None
     explorer: str | None = None
     budget_s: float | None = None
     budget_j: float | None = None
@@ -79,9 +80,10 @@ def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lam
     _check_options(options)
     source = _open_source(options)
     count = len(source.truth.modes)
-    if options.modes is not None and options.modes > count:
-        raise BadInput("--mode-count", str(options.modes), f"at most {count}, the number of modes of {source.source}")
-    request = _build_request(options)
+    modes = None if options.modes is None else parse_mode_count(options.modes) or count
+    if modes is not None and modes > count:
+        raise BadInput("--modes", str(modes), f"at most {count}, the number of modes of {source.source}")
+    request = _build_request(options, modes)
     notes = (*list_table_notes(source.truth), *source.background.notes, *model_training.list_notes(source, request))
     for note in notes:
         report_note(note)
@@ -89,9 +91,8 @@ def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lam
     return FittedModel(model, summarize_model(model, predictor, predict_candidates(model, predictor)))
 
 
-def _build_request(options: ModelFitOptions) -> model_training.FitRequest:
+def _build_request(options: ModelFitOptions, modes: int | None) -> model_training.FitRequest:
     """Build the request: a table is used completely unless bounded; an emulated board is always explored."""
-    modes = options.modes
     if options.table is None and not options.has_budget:
         modes = EMULATED_MODES
     explores = options.table is None or options.has_budget
@@ -152,5 +153,5 @@ def _check_options(options: ModelFitOptions) -> None:
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "a whole number, 0 or above")
     if options.explorer is not None and options.table is not None and not options.has_budget:
-        right = "it together with --mode-count, --budget-s or --budget-j; without them the fit uses all rows"
+        right = "it together with --modes, --budget-s or --budget-j; without them the fit uses all rows"
         raise BadInput("--explorer", repr(options.explorer), right)

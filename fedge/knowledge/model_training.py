@@ -93,7 +93,7 @@ def list_notes(source: ProfilingSource, request: FitRequest) -> tuple[str, ...]:
     count = len(source.truth.modes)
     if request.explorer is not None or request.method not in CUBIC_METHODS or count <= MAX_ROWS:
         return ()
-    why = "its cost grows with the cube of their number (--mode-count takes another)"
+    why = "its cost grows with the cube of their number (--modes takes another)"
     return (f"{request.method} learns from {MAX_ROWS} of the {count:,} modes, drawn at random: {why}",)
 
 

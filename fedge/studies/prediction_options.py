@@ -90,9 +90,9 @@ def _parse_setups(options: PredictionStudyOptions) -> tuple[MethodSetup, ...]:
 
 def _parse_counts(text: str) -> tuple[int, ...]:
     right = "whole numbers above 0, separated by commas, e.g. 10,20,50"
-    words = registry.split_names("--mode-counts", text, right)
+    words = registry.split_names("--modes", text, right)
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise BadInput("--mode-counts", repr(text), right)
+        raise BadInput("--modes", repr(text), right)
     return tuple(int(word) for word in words)
 
 
@@ -114,7 +114,7 @@ def _read_target_table(path: Path, options: PredictionStudyOptions, most_modes: 
         raise BadInput(str(path), "one power mode", "a table of several: some are profiled, the others predicted")
     if most_modes >= len(table.modes):
         right = f"fewer than the {len(table.modes)} modes of {path}: the others are to be predicted"
-        raise BadInput("--mode-counts", str(most_modes), right)
+        raise BadInput("--modes", str(most_modes), right)
     return table
 
 

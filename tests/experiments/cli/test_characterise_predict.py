@@ -143,7 +143,7 @@ def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) ->
 
     assert shown.exit_code == 0, shown.output
     assert "8/2265.6/1377/2133" in shown.output
-    assert json.loads(data.output)[0]["workload"] == NAME
+    assert json.loads(data.stdout)[0]["workload"] == NAME
 
 
 @pytest.fixture

@@ -364,7 +364,7 @@ def test_the_list_refuses_the_folder_of_another_plan(plan, out, rig):
 def test_the_options_reach_the_command(plan, out):
     done = CliRunner().invoke(app, ["characterise", str(plan), "--folder", str(out), "--dry-run", "--json"])
     assert done.exit_code == 0, done.output
-    assert len(json.loads(done.output)) == 3
+    assert len(json.loads(done.stdout)) == 3
     assert not out.exists()
     for name in ("characterise", "characterise-report", "characterise-predict"):
         assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0

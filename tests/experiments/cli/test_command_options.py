@@ -29,8 +29,8 @@ def list_commands(group: typer.Typer) -> Iterator[Callable[..., Any]]:
 COMMANDS = {f"{command.__module__}.{command.__name__}": command for command in list_commands(app)}
 
 
-OTHER_IN_PYTHON = {"as_json", "modes", "overrides"}
-"""Not of Python's functions, or keywords of their own: ``--json``, the number of modes, ``--set``."""
+OTHER_IN_PYTHON = {"as_json", "overrides"}
+"""Not of Python's functions, or keywords of their own: ``--json``, ``--set``."""
 
 
 class Built(Exception):

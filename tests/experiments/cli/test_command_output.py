@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from experiments.cli.command_output import check_output
+from experiments.cli.command_output import check_output, make_progress_console
 from experiments.cli.main import app
+from experiments.spec.experiment_loader import CONFIGS
 from fedge.errors import BadInput
 
 
@@ -27,6 +29,25 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
     for path in (table, type(tmp_path)("/dev/null")):
         with pytest.raises(BadInput, match="holds something else"):
             check_output("--json", path, "[")
+
+
+@pytest.mark.parametrize(("options", "quiet"), [((), False), (("--quiet",), True)])
+def test_progress_is_shown_unless_the_command_is_quiet(options, quiet):
+    with get_command(app).make_context("fedge", [*options, "doctor"]):
+        assert make_progress_console().quiet is quiet
+
+
+@pytest.mark.parametrize(
+    "command", ["fleet logs", "fleet profile --workload resnet18-cifar10", f"sweep {CONFIGS}/policies-sweep.yaml"]
+)
+def test_a_folder_that_is_a_file_is_refused_with_its_option(fedge, tmp_path, command):
+    file = tmp_path / "file"
+    file.touch()
+
+    done = fedge(*command.split(), "--folder", file)
+
+    assert done.code == 2
+    assert done.message.startswith(f"fedge: --folder: got {file}")
 
 
 COMMANDS = """

@@ -117,7 +117,7 @@ def test_no_figure_is_cut_in_a_narrow_terminal(
     print_plan(asked, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert not any("…" in line for line in lines)
-    assert sum(line.startswith(("power ", "latency ", "rate ")) for line in lines) == 12
+    assert sum(line.startswith(("limit: power ", "limit: latency ", "limit: rate ")) for line in lines) == 12
 
 
 def test_training_alone_has_no_column_of_batches(

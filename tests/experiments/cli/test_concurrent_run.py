@@ -100,6 +100,16 @@ def test_training_alone_serves_nothing_and_takes_the_place_of_an_earlier_result(
 
 
 @pytest.mark.slow
+def test_quiet_leaves_the_result_only(fedge):
+    done = fedge("--quiet", "concurrent", "run", *SMALL, "--how", "alone", "--seconds", "0.5")
+
+    assert done.code == 0, done.err
+    assert "alone" in done.out
+    assert "measured:" not in done.out
+    assert done.err == ""
+
+
+@pytest.mark.slow
 def test_a_budget_that_no_batch_size_holds_is_refused_with_one_that_would_be(fedge):
     done = run(fedge, *SMALL, "--max-latency-s", "0.0001")
 
@@ -115,7 +125,9 @@ def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge, tmp_path):
         client = clients["board"]
         path = client._path
 
-        done = run(fedge, *SMALL[:-2], "--worker", path, "--seconds", "0.5", "--infer-batch", "2", "--json", out)
+        done = run(
+            fedge, *SMALL[:-2], "--worker-socket", path, "--seconds", "0.5", "--infer-batch-size", "2", "--out", out
+        )
 
         assert done.code == 0, done.err
         assert json.loads(out.read_text())["concurrent_run"]["infer_batch_size"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,31 @@ from contracts.processes import wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
 from experiments.backends.simulation import find_free_port
+from experiments.cli import dashboard_view, fleet_dashboard
 from experiments.cli.dashboard_view import board
+from fedge import phases
 from fedge.errors import BadInput
 from fedge.telemetry.board_messages import encode_batch
 from fedge.telemetry.live_records import TelemetryBatch
 from fedge.types import Trace
+
+
+@pytest.mark.parametrize(
+    "announce", [dashboard_view._announce_url(False), lambda url: fleet_dashboard._announce(url, False)]
+)
+def test_no_phase_is_under_way_once_the_page_is_served(announce: Callable[[str], None]) -> None:
+    begun: list[str] = []
+
+    def listen(name: str, *, announce: bool) -> None:
+        begun.append(name)
+
+    phases.add_listener(listen)
+    try:
+        announce("http://127.0.0.1:8400/")
+    finally:
+        phases.remove_listener(listen)
+
+    assert begun[-1:] == [""]
 
 
 def test_an_address_may_carry_its_token() -> None:

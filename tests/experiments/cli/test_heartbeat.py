@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -58,6 +60,58 @@ def test_the_log_of_a_long_phase_stays_short(clock: Clock, length_s: int, most: 
         beat.tick()
 
     assert length_s / 30 < len(log.getvalue().splitlines()) <= most
+
+
+def test_a_phase_that_is_not_announced_has_its_own_time_too(clock: Clock) -> None:
+    log = io.StringIO()
+    beat = Heartbeat("run", log)
+    beat.begin("round 1 of 2", announce=True)
+    clock.now_s += 200.0
+    beat.begin("round 2 of 2", announce=False)
+    clock.now_s += 4.0
+    beat.begin("round 2 of 2", announce=False)
+    clock.now_s += 6.0
+    beat.tick()
+
+    assert log.getvalue().splitlines() == ["fedge: round 1 of 2", "fedge: round 2 of 2, 10 s"]
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_nothing_is_written_while_nothing_is_under_way(clock: Clock, kind: type[io.StringIO]) -> None:
+    shown = kind()
+    beat = Heartbeat("board", shown)
+    beat.begin("", announce=False)
+    clock.now_s += 600.0
+    beat.tick()
+
+    assert shown.getvalue() == ""
+
+
+def test_the_first_sign_comes_at_once_after_a_slow_start(clock: Clock) -> None:
+    log = io.StringIO()
+    Heartbeat("run", log, age_s=4.0).tick()
+
+    assert log.getvalue() == "fedge: run, 0 s\n"
+
+
+PROGRAM = """
+import sys
+from experiments.cli.heartbeat import show_signs_of_life
+from fedge.phases import begin_phase
+with show_signs_of_life("run"):
+    begin_phase("starting Ray", announce=True)
+    sys.stderr.write("a note\\n")
+    sys.stdout.write("result\\n")
+"""
+
+
+def test_a_command_goes_on_if_nobody_reads_standard_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as broken:
+        done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=broken, check=False)
+
+    assert (done.returncode, done.stdout) == (0, b"result\n")
 
 
 def test_output_of_the_command_delays_the_sign_and_removes_the_line_of_a_terminal(clock: Clock) -> None:

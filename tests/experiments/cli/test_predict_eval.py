@@ -118,11 +118,11 @@ def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, 
         ({"methods": "no.module:Predictor"}, "importable"),
         ({"explorer": "lucky"}, "--explorer: got 'lucky'; known: "),
         ({"choice": "lucky"}, "--choice: got 'lucky'; known: plain, margin, verified"),
-        ({"modes": "10,"}, "--mode-counts: got '10,'"),
-        ({"modes": "0"}, "--mode-counts: got '0'"),
-        ({"modes": "ten"}, "--mode-counts: got 'ten'"),
+        ({"modes": "10,"}, "--modes: got '10,'"),
+        ({"modes": "0"}, "--modes: got '0'"),
+        ({"modes": "ten"}, "--modes: got 'ten'"),
         ({"modes": "5,5"}, "each once"),
-        ({"modes": "10,126"}, "--mode-counts: got 126; fewer than the 126 modes"),
+        ({"modes": "10,126"}, "--modes: got 126; fewer than the 126 modes"),
         ({"budgets": "17:50"}, "--budgets: got '17:50'; LOW:HIGH:STEP"),
         ({"budgets": "50:17:1"}, "--budgets: got '50:17:1'"),
         ({"budgets": "17:50:0"}, "--budgets: got '17:50:0'"),
@@ -242,7 +242,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
     asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
     command = [*FEDGE, "predict", "eval", "--target", str(asked.targets[0])]
-    options = ["--methods", f"{plug_ins}:Slow", "--mode-counts", "5", "--explorer", f"{plug_ins}:Draw"]
+    options = ["--methods", f"{plug_ins}:Slow", "--modes", "5", "--explorer", f"{plug_ins}:Draw"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     out = tmp_path / "rows.json"
     process = subprocess.Popen(

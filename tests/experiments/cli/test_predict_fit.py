@@ -55,6 +55,12 @@ def test_json_holds_the_same_and_nothing_else_is_printed(table, out, capsys):
     assert len(told["prior"]["tables"]) == told["prior"]["beliefs"] > 0
 
 
+def test_all_modes_are_learnt_from_on_demand(table, out):
+    fit_to_file(asked(table, modes="all", method="linear"), out, as_json=True)
+
+    assert len(load_model(out).measurements) == 126
+
+
 def test_without_a_number_all_rows_are_learnt_from(table, out, capsys):
     fit_to_file(asked(table), out, as_json=False)
 
@@ -155,9 +161,10 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
     [
         ({"method": "nosuch"}, "--method: got 'nosuch'; known: .*fedge"),
         ({"method": "my:Own"}, "--method: got 'my:Own'; one of .* a model file cannot name code of your own"),
-        ({"explorer": "random"}, "--explorer: got 'random'; it together with --mode-count"),
+        ({"explorer": "random"}, "--explorer: got 'random'; it together with --modes"),
         ({"explorer": "nosuch", "modes": 5}, "--explorer: got 'nosuch'; known"),
-        ({"modes": 127}, r"--mode-count: got 127; at most 126"),
+        ({"modes": 127}, r"--modes: got 127; at most 126"),
+        ({"modes": "0"}, "--modes: got '0'; a whole number above 0, or all"),
         ({"budget_s": -1.0}, "--budget-s: got -1; seconds, above 0"),
         ({"budget_j": float("nan")}, "--budget-j: got nan; joules, above 0"),
         ({"budget_s": 1.0}, "--budget-s: got 1 s; at least"),

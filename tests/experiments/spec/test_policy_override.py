@@ -20,6 +20,10 @@ FILE = "fleet: [nano]\npolicy: {name: energy-budget, budget_j: 9000, confidence:
         (["policy.name=energy-budget"], {"budget_j": 9000.0, "confidence": 0.9}, []),
         (["policy.budget_j=5"], {"budget_j": 5.0, "confidence": 0.9}, []),
         (["policy.name=mine:choose"], {"budget_j": 9000.0, "confidence": 0.9}, []),
+        (["policy=maxn"], {}, ["budget_j, confidence"]),
+        (["policy.confidence=0.8", "policy=balanced"], {"confidence": 0.8}, ["budget_j"]),
+        (["policy=balanced", "policy.time_weight=0.7"], {"time_weight": 0.7}, ["budget_j, confidence"]),
+        (["policy.name=maxn", "policy=least-energy"], {}, ["budget_j, confidence"]),
     ],
 )
 def test_options_of_the_file_s_policy_follow_if_the_other_takes_them(

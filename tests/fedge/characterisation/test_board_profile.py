@@ -10,7 +10,6 @@ import pytest
 
 from fedge.characterisation import profiling_journal
 from fedge.characterisation.board_profile import (
-    ALL_MODES,
     CampaignStopped,
     ProfilingCampaign,
     ProfilingRequest,
@@ -20,7 +19,7 @@ from fedge.characterisation.board_profile import (
 from fedge.characterisation.profiling_journal import open_profiling_journal
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet
-from fedge.modes import stack_modes
+from fedge.modes import ALL_MODES, stack_modes
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
 from fedge.types import Modes, PowerMode
 

@@ -97,7 +97,7 @@ def test_profiling_never_exceeds_its_budgets(
     try:
         model, _ = train_model(board, FitRequest(method, seed, "random", 20, seconds, joules))
     except BadInput as error:
-        assert "--cost" in error.where  # noqa: PT017 - too little for any mode
+        assert "--budget" in error.where  # noqa: PT017 - too little for any mode
         return
 
     origin = model.about.origin
