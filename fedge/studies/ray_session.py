@@ -144,7 +144,7 @@ def _join_cluster() -> Iterator[None]:
 def _start_private_ray(cpus: float) -> Iterator[None]:
     """Start Ray on loopback; its processes end with the block, and with this process if that is killed."""
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _make_token()} if _accepts_token() else {}
-    with temporary_ray_folder() as temp, set_environment(PRIVATE_SETTINGS | access):
+    with temporary_ray_folder() as temp, set_environment(PRIVATE_SETTINGS | access), _keep_to_loopback():
         import ray
 
         # Folders that a killed task leaves are deleted with the others. Modules are found as in this process.
@@ -164,6 +164,22 @@ def _start_private_ray(cpus: float) -> Iterator[None]:
         finally:
             ray.shutdown()
             node.kill_all_processes(check_alive=False, allow_graceful=True)
+
+
+@contextmanager
+def _keep_to_loopback() -> Iterator[None]:
+    """Let Ray connect to 127.0.0.1 itself, also if it was imported before ``LOOPBACK_VARIABLE`` was set.
+
+    Otherwise it would try the machine's other address, where a private Ray does not listen, for minutes.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _start_node(cpus: int, temp: Path) -> Any:

@@ -59,3 +59,19 @@ def test_a_private_ray_listens_on_loopback_and_refuses_who_has_no_token() -> Non
     assert refused != "0"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 1)
+
+
+IMPORTED_BEFORE = """
+import ray
+from fedge.studies.ray_session import open_ray
+with open_ray(1):
+    print(ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+@pytest.mark.slow
+def test_a_private_ray_is_reached_also_where_ray_was_imported_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_BEFORE], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout == "7\n"
