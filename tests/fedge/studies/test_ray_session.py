@@ -65,7 +65,8 @@ IMPORTED_BEFORE = """
 import ray
 from fedge.studies.ray_session import open_ray
 with open_ray(1):
-    print(ray.get(ray.remote(lambda: 7).remote()))
+    found = ray.get(ray.remote(lambda: 7).remote())
+print(found)
 """
 
 
