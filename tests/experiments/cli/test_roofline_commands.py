@@ -166,7 +166,7 @@ def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None
 
 def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
-    bench(device="agx-orin", seconds=1.0, mode="12/2201.6/726.75/3199", seed=0, out=out)
+    bench(board="agx-orin", seconds=1.0, mode="12/2201.6/726.75/3199", seed=0, out=out)
     found = json.loads(out.read_text())
     assert found["label"] == "calibrated"
     assert found["mode"] == "12c/2201.6/726.75/3199 MHz"
