@@ -147,14 +147,14 @@ class GpuPowerLimits:
                 for card, limit_mw in zip(self._cards, now, strict=True):
                     self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
             elif not saved:
-                raise BoardError(self._held)
+                raise BoardError(self._lock_refusal)
         finally:
             if lock is not None:
                 os.close(lock)
         return [saved.get(name, limit_mw) for name, limit_mw in zip(self._ids, now, strict=True)]
 
     @property
-    def _held(self) -> str:
+    def _lock_refusal(self) -> str:
         return f"another program holds the GPUs ({self._path}): wait until it is done"
 
     def _take_lock(self) -> int | None:
@@ -179,7 +179,7 @@ class GpuPowerLimits:
         except OSError as error:
             raise PowerdError("failed", f"{self._path} cannot be written ({error.strerror})") from error
         if lock is None:
-            raise PowerdError("held", self._held)
+            raise PowerdError("held", self._lock_refusal)
         saved = {"boot": _read_boot_id(), "limits_mw": dict(zip(self._ids, self._found, strict=True))}
         os.ftruncate(lock, 0)
         os.pwrite(lock, json.dumps(saved).encode("ascii"), 0)

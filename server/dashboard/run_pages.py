@@ -27,7 +27,7 @@ COMPARISON_POLICY = (
 
 
 class RunFolders(Protocol):
-    """What the index shows; called by one thread at a time."""
+    """Source of the index of runs; called by one thread at a time."""
 
     def find(self) -> Mapping[str, Path]:
         """Return the folder of every run by its name."""
