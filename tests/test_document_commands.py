@@ -32,7 +32,7 @@ from fedge.types import Modes
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_COMMAND = typer.main.get_command(app)
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?fedge [a-z].*)", re.DOTALL)
 SWEEP = "experiments/configs/characterisation/emulated-quick.yaml"

@@ -108,7 +108,7 @@ class _BoardRecord(_StrictModel):
 
 
 class PlanRecord(_StrictModel):
-    """The file of a characterisation: boards, workloads, and the settings that are swept (docs/characterise.md)."""
+    """The file of a characterisation: boards, workloads and swept settings (docs/how-to/characterise.md)."""
 
     name: _Name
     board: str | None = None

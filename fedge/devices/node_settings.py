@@ -17,7 +17,7 @@ SETTINGS_PATH = Path("/etc/fedge/node.yaml")
 """Default path of the settings file on a board."""
 
 
-EXPECTED_SETTINGS = "a board's settings: at least 'board: NAME' (docs/boards.md)"
+EXPECTED_SETTINGS = "a board's settings: at least 'board: NAME' (docs/how-to/boards.md)"
 
 
 class TelemetrySettings(BaseModel):

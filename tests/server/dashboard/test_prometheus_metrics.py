@@ -233,7 +233,7 @@ def test_nothing_is_kept_in_prometheus_clients_own_registry() -> None:
 
 
 def test_the_manual_has_every_metric_with_its_kind_and_labels() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "monitoring.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `fedge_")]
     told = {name.strip(" `"): (kind.strip(), labels.strip().replace("`", "")) for name, kind, labels in rows}
 
