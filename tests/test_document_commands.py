@@ -49,7 +49,7 @@ if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
     NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
     "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
-    "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
+    "ray-dashboard|replay |roofline bench|check-training|place-run resnet50|report compared"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""
 
@@ -127,19 +127,21 @@ def run(command: str, fedge: Launcher, *, refused: bool = False, shown: tuple[st
 
 
 def find_unsaid(shown: tuple[str, ...], said: str) -> list[str]:
-    """Return the lines that a page shows and a command does not print; numbers may differ, and what ``...`` omits."""
-    lines = [blur(line) for line in said.splitlines()]
+    """Return the lines that a page shows and a command does not print; numbers, what ``...`` omits, and where a line is
+    wrapped may differ.
+    """
+    text = blur(said)
 
     def is_said(line: str) -> bool:
         parts = [re.escape(blur(part)) for part in line.split("...")]
-        return any(re.fullmatch(".*?".join(parts).replace(r"\ ", r"\ ?"), one) for one in lines)
+        return re.search(".*?".join(parts).replace(r"\ ", r"\ ?"), text) is not None
 
     return [line for line in shown if blur(line) not in {"", "..."} and not is_said(line)]
 
 
-def blur(line: str) -> str:
-    """Return a line without what differs from run to run: numbers, checksums, the widths of columns."""
-    return " ".join(NUMBER.sub("#", HASH.sub("#", RULES.sub(" ", line))).split())
+def blur(text: str) -> str:
+    """Return a text without what differs from run to run: numbers, checksums, spaces and ends of lines."""
+    return " ".join(NUMBER.sub("#", HASH.sub("#", RULES.sub(" ", text))).split())
 
 
 def test_a_shown_line_is_missed_unless_it_is_printed_with_any_numbers() -> None:
@@ -159,18 +161,15 @@ def copy_experiments(folder: Path) -> None:
             name = re.match(r"name: ([\w-]+)\n", block)
             if language == "yaml" and name is not None:
                 (folder / f"{name.group(1)}.yaml").write_text(shorten(block), encoding="utf-8")
-            file = re.match(r"# (\w+\.py)\n", block)
-            if language == "python" and file is not None:
-                (folder / file.group(1)).write_text(block, encoding="utf-8")
+            file = re.match(r"# (\w+\.(?:py|yaml))\n", block)
+            if language in {"python", "yaml"} and file is not None:
+                (folder / file.group(1)).write_text(shorten(block), encoding="utf-8")
 
 
 def shorten(experiment: str) -> str:
-    return re.sub(
-        r"^backend: sim\b",
-        "backend: local",
-        re.sub(r"^rounds: \d+", "rounds: 2", experiment, flags=re.MULTILINE),
-        flags=re.MULTILINE,
-    )
+    for key, found, shorter in (("rounds", r"\d+", "2"), ("seeds", r"\d+", "2"), ("backend", r"sim\b", "local")):
+        experiment = re.sub(rf"^{key}: {found}", f"{key}: {shorter}", experiment, flags=re.MULTILINE)
+    return experiment
 
 
 def prepare(command: str, folder: Path, fedge: Launcher, finished_run: Path) -> None:
