@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -82,10 +83,23 @@ def start(
     if verbose and quiet:
         raise BadInput("--quiet", "--verbose as well", "one of the two")
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
-    for package in ("fedge", "experiments", "server", "clients"):
-        logging.getLogger(package).setLevel(level)
+    ctx.with_resource(_set_log_level(level))
     if not quiet:
         ctx.with_resource(show_signs_of_life(" ".join(_list_command_words(ctx))))
+
+
+@contextmanager
+def _set_log_level(level: int) -> Iterator[None]:
+    """Let the project log from ``level`` on, and as before afterwards: a command may run in a user's program."""
+    loggers = [logging.getLogger(package) for package in ("fedge", "experiments", "server", "clients")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, found in zip(loggers, before, strict=True):
+            logger.setLevel(found)
 
 
 def _list_command_words(ctx: typer.Context) -> Iterator[str]:
