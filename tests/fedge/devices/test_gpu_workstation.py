@@ -54,7 +54,7 @@ def leave_limits(folder: Path) -> None:
 
 
 class BusyBoard:
-    """The device, whose cards work while the contract's work runs, and take long enough for each step to outweigh a busy machine."""
+    """The device, whose cards work while the contract's work runs; a step outweighs what a busy machine adds."""
 
     def __init__(self, board: JetsonBoard, nvml: FakeNvml) -> None:
         self.spec, self.use_mode, self.idle_w = board.spec, board.use_mode, board.idle_w
