@@ -26,6 +26,7 @@ from pfl.data.sampling import get_user_sampler  # noqa: E402
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
 from pfl.metrics import Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
+
 from plain.task import images, network  # noqa: E402
 
 
