@@ -27,6 +27,7 @@ from experiments.cli.heartbeat import show_signs_of_life
 from experiments.cli.knowledge_commands import app as knowledge
 from experiments.cli.layers_commands import layers
 from experiments.cli.memory_commands import app as memory
+from experiments.cli.new_plugin import new
 from experiments.cli.place_commands import place, place_run
 from experiments.cli.power_commands import board_check, power
 from experiments.cli.predict_commands import app as predict
@@ -118,6 +119,7 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=EXPERIMENTS)(new)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)
