@@ -107,6 +107,8 @@ class LiveView:
         elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
             # The first one is announced: it also loads the data and the networks.
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
+        elif done == self._experiment.rounds:
+            phases.begin_phase("ending the run")  # clients and servers stop
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
 
