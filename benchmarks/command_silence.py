@@ -57,14 +57,15 @@ query runs/run "select board, sum(energy_j) from clients group by board"
 export runs/run --to tensorboard --folder events
 board runs/run
 replay runs/run --policy maxn --draws 2 --jobs 1
-knowledge import runs/run --knowledge k
-knowledge list --knowledge k
-knowledge show run --knowledge k
-knowledge export run --knowledge k --folder k2
-knowledge forget run --knowledge k2
 {PROFILE} --out {TABLE}
 {PROFILE} --kind infer --batch-size 8 --out {SERVED}
 calibrate {TABLE} --folder calibrated
+knowledge import runs/run --knowledge k
+knowledge import {TABLE} --knowledge k
+knowledge list --knowledge k
+knowledge show table --knowledge k
+knowledge export table --knowledge k --folder k2
+knowledge forget table --knowledge k2
 predict fit {TABLE} --modes 10 --out m.safetensors
 predict show m.safetensors
 predict choose m.safetensors --max-power-w 30
@@ -79,7 +80,7 @@ place-run digits-cnn --batch-sizes 1 --seconds 1
 memory predict mobilenet_v2 --board tx2 --batch-size 16
 roofline resnet50 --board agx-orin
 roofline bench --board agx-orin
-topology find squeezenet1_1 --board tx2 --batch-size 16 --max-memory-mb 150 --input-shape 3x64x64 --folder small
+topology find squeezenet1_1 --board tx2 --batch-size 16 --max-memory-mb 3000 --input-shape 3x64x64 --folder small
 topology show small/1
 concurrent plan --board agx-orin --max-power-w 30 --train-workload resnet18-imagenet
 concurrent run --train-task digits-cnn --infer-task digits-cnn --rate-hz 20 --max-latency-s 2 --seconds 3
@@ -116,7 +117,7 @@ run {CONFIGS}/quickstart.yaml --set rounds=3 --folder sim
 study fleet {CONFIGS}/quickstart.yaml --policies balanced,maxn --rounds 5
 sweep {CONFIGS}/policies-sweep.yaml --folder swept
 """.strip().splitlines()
-NAMED = re.compile(r"(fedge: [a-z]|round [0-9]+/)")
+NAMED = re.compile(r"(fedge: (?!note)|round [0-9]+/)")
 """The beginning of a line that names what is under way."""
 SERVES_S = 12.0
 """How long a server is left to itself after its address: it should say nothing then."""

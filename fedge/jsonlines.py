@@ -64,13 +64,15 @@ def open_locked(path: Path, command: str) -> int:
     except OSError as error:
         raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "another folder") from error
     try:
-        if try_lock(file):
-            return file
-        error, got = None, f"a journal that another `{command}` writes"
-    except OSError as unlocked:
-        error, got = unlocked, f"a file that cannot be locked ({unlocked.strerror})"
-    os.close(file)
-    raise BadInput(str(path), got, "wait until it is done, or write elsewhere") from error
+        is_own = try_lock(file)
+    except OSError as error:
+        os.close(file)
+        raise BadInput(str(path), f"a file that cannot be locked ({error.strerror})", "another folder") from error
+    if not is_own:
+        os.close(file)
+        right = "wait until it is done, or write elsewhere"
+        raise BadInput(str(path), f"a journal that another `{command}` writes", right)
+    return file
 
 
 def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right: str) -> int:
