@@ -18,7 +18,7 @@ from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, Run
-from experiments.cli.command_output import make_console, print_json, warn, write_if_heard
+from experiments.cli.command_output import make_console, print_json, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -220,7 +220,7 @@ def main() -> None:
         warn(f"{error}")
         sys.exit(BAD_INPUT)
     except MissingPackage as error:
-        write_if_heard(sys.stderr, f"{error}\n")
+        write_error(f"{error}")
         sys.exit(BAD_INPUT)
     except FedgeError as error:
         warn(f"{error}")
@@ -229,7 +229,7 @@ def main() -> None:
         module = (error.name or "").partition(".")[0]
         if module not in LIBRARIES:
             raise
-        write_if_heard(sys.stderr, f"{describe_missing(_find_command_name(sys.argv[1:]), module)}\n")
+        write_error(describe_missing(_find_command_name(sys.argv[1:]), module))
         sys.exit(BAD_INPUT)
     except OSError as error:
         if error.filename is None:

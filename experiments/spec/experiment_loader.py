@@ -174,9 +174,14 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     if lost := [name for name in dropped if name not in given]:
         is_taken = taken is None or not set(lost).isdisjoint(taken)
         reason = f"policy.name={new} instead keeps what {new} takes" if is_taken else f"{new} takes no such option"
-        note(f"{', '.join(lost)} of the file's policy {old} left out: {reason}")
+        note(describe_lost_options(lost, old, reason))
     for name in dropped:
         del policy[name]
+
+
+def describe_lost_options(lost: Sequence[str], policy: str, reason: str) -> str:
+    """Return the note on options of the file's policy that another policy does not have."""
+    return f"{', '.join(lost)} of the file's policy {policy} left out: {reason}"
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
