@@ -124,7 +124,7 @@ def size_kb(paths: Iterable[Path]) -> float:
 def print_growth(rounds: Sequence[int], figures: Sequence[dict[str, float]]) -> None:
     """Print, per figure, its means in the first and last quarter after the warm-up and its slope."""
     at = np.asarray(rounds, dtype=float)
-    warm = at >= at[-1] / 10
+    warm = (at >= at[-1] / 10) & (at > at[0])
     quarter = max(1, int(warm.sum()) // 4)
     print(f"{'figure':24} {'first quarter':>14} {'last quarter':>14} {'per 1,000 rounds':>18} {'of it':>8}")
     for name, unit in FIGURES.items():
@@ -135,7 +135,9 @@ def print_growth(rounds: Sequence[int], figures: Sequence[dict[str, float]]) -> 
         slope = 1e3 * float(np.polyfit(x, y, 1)[0])
         mean = float(y[:quarter].mean())
         share = f"{slope / mean:8.1%}" if mean else f"{'':>8}"
-        print(f"{f'{name} ({unit})' if unit else name:24} {mean:14.1f} {y[-quarter:].mean():14.1f} {slope:18.2f} {share}")
+        print(
+            f"{f'{name} ({unit})' if unit else name:24} {mean:14.1f} {y[-quarter:].mean():14.1f} {slope:18.2f} {share}"
+        )
 
 
 if __name__ == "__main__":

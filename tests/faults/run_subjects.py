@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from contracts.launching import FEDGE
 from contracts.processes import wait_for
 from faults.fault_points import (
     CLOCK,
@@ -51,6 +50,7 @@ VARIANTS = (
 SIGNALS = {KILL: signal.SIGKILL, TERMINATE: signal.SIGTERM, INTERRUPT: signal.SIGINT}
 LIMIT_S = 600.0
 MOST_RESTARTS = 4
+ALONE = ("--jobs", "1")
 NO_RUN = ("no such folder", "a folder without run.yaml")
 """What `fedge resume` says where no run has begun yet."""
 
@@ -76,7 +76,9 @@ def read_whole(folder: Path, wall_s: float) -> WholeRun:
 
 def check_end(folder: Path, whole: WholeRun) -> None:
     """Require the rows and the model of the run that nothing befell."""
-    for kind, rows, wanted in zip(("rounds", "clients", "events", "samples"), read_all(folder), whole.rows, strict=True):
+    for kind, rows, wanted in zip(
+        ("rounds", "clients", "events", "samples"), read_all(folder), whole.rows, strict=True
+    ):
         require(rows == wanted, f"{kind}: {len(rows)} rows, which are not the {len(wanted)} of a whole run")
     require((folder / "model.safetensors").read_bytes() == whole.model, "another model than that of a whole run")
 
@@ -97,31 +99,34 @@ def check_cause(log: Path, code: int | None, fault: str) -> None:
     said = log.read_text(encoding="utf-8", errors="replace")
     require(code is not None, "it hangs")
     require("Traceback" not in said, f"a traceback: {said[-400:]}")
-    allowed = {-SIGNALS[fault]} if fault in SIGNALS else {-signal.SIGABRT, -signal.SIGSEGV} if fault == MEMORY else set()
+    allowed = (
+        {-SIGNALS[fault]} if fault in SIGNALS else {-signal.SIGABRT, -signal.SIGSEGV} if fault == MEMORY else set()
+    )
     require(code in {0, 1, 2, 130, 143} | allowed, f"it ended with {code}: {said[-500:]}")
     cause = [line for line in said.splitlines() if line.startswith("fedge: ")]
     require(code in {0, 130, 143} | allowed or cause, f"it ended with {code} and no cause: {said[-500:]}")
 
 
-class LocalRuns:
-    """Runs of one backend in the warm process, and the whole run of each variant."""
+class TinyRuns:
+    """Runs in the warm process, and of each variant the whole run, on ``local`` in one process."""
 
-    def __init__(self, fedge: WarmCommands, scratch: Path, backend: str = "local", jobs: int = 1) -> None:
+    def __init__(self, fedge: WarmCommands, scratch: Path, *options: str) -> None:
         self.fedge, self.scratch, self._wholes = fedge, scratch, dict[tuple[str, ...], WholeRun]()
-        self._jobs = jobs
+        self._options = options
         self.config = scratch / "tiny.yaml"
-        self.config.write_text(EXPERIMENT.format(rounds=ROUNDS, backend=backend), encoding="utf-8")
+        self.config.write_text(EXPERIMENT.format(rounds=ROUNDS, backend="local"), encoding="utf-8")
 
-    def words(self, folder: Path, variant: tuple[str, ...]) -> list[str]:
+    def words(self, folder: Path, variant: tuple[str, ...], options: tuple[str, ...] | None = None) -> list[str]:
         sets = [word for one in variant for word in ("--set", one)]
-        return ["run", str(self.config), "--folder", str(folder), "--jobs", str(self._jobs), *sets]
+        more = self._options if options is None else options
+        return ["run", str(self.config), "--folder", str(folder), *more, *sets]
 
     def whole(self, variant: tuple[str, ...]) -> WholeRun:
         """Return the run that nothing befalls; made when first asked for."""
         if variant not in self._wholes:
             folder = self.scratch / f"whole-{len(self._wholes)}"
             log, begun_s = folder.with_suffix(".log"), time.monotonic()
-            code = self.fedge.run(self.words(folder, variant), log)
+            code = self.fedge.run(self.words(folder, variant, ALONE), log)
             require(code == 0, log.read_text(encoding="utf-8"))
             self._wholes[variant] = read_whole(folder, time.monotonic() - begun_s)
         return self._wholes[variant]
@@ -138,7 +143,7 @@ class LocalRuns:
 def open_local(scratch: Path) -> Iterator[Attack]:
     """The launcher of a run in one process."""
     with WarmCommands() as fedge:
-        runs = LocalRuns(fedge, scratch)
+        runs = TinyRuns(fedge, scratch, *ALONE)
 
         def attack(chance: Random, folder: Path, fault: str) -> bool:
             variant = chance.choice(VARIANTS)
@@ -174,7 +179,7 @@ class Trouble:
     wall_s: float
 
 
-def trouble(runs: LocalRuns, variant: tuple[str, ...], chance: Random, what: Trouble) -> tuple[bool, int | None]:
+def trouble(runs: TinyRuns, variant: tuple[str, ...], chance: Random, what: Trouble) -> tuple[bool, int | None]:
     """Start a run and let the fault befall it; return whether it came in time, and the run's exit code."""
     fedge, words = runs.fedge, runs.words(what.folder, variant)
     order = {
@@ -249,5 +254,108 @@ def can_mount() -> bool:
     return held is not None and bool(int(held[1], 16) >> 21 & 1)
 
 
+# Processes that a run starts ------------------------------------------------------------------------------------------
+
+VICTIMS = {
+    "kill launcher": "",
+    "kill superlink": "bin/flower-superlink",
+    "kill superexec": "bin/flower-superexec",
+    "kill serverapp": "bin/flwr-simulation",
+    "kill actor": "ClientAppActor",
+    "kill raylet": "raylet/raylet",
+    "kill gcs": "gcs_server",
+    "kill worker": "spawn_main",
+}
+"""By fault, a part of the command line of the process that is killed; Ray's programs overwrite their environment."""
+
+
+def find_victims(fault: str, launcher: int, folder: Path) -> list[int]:
+    """Return the processes of a run that the fault may befall."""
+    if not VICTIMS[fault]:
+        return [launcher]
+    return [pid for pid, line in list_run_processes(launcher, folder).items() if VICTIMS[fault] in line]
+
+
+def list_run_processes(launcher: int, folder: Path) -> dict[int, str]:
+    """Return the command lines of a run's processes without the launcher, by its children and their working folder."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            line = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+            here = (process / "cwd").readlink().is_relative_to(folder)
+            if state not in "ZX" and (here or int(parent) == launcher):
+                found[int(process.name)] = line
+    return found
+
+
+@contextmanager
+def open_processes(scratch: Path, *options: str) -> Iterator[Attack]:
+    """A run whose launcher, or one of the processes that it started, is killed after some round."""
+    with WarmCommands() as fedge:
+        runs = TinyRuns(fedge, scratch, *options)
+
+        def attack(chance: Random, folder: Path, fault: str) -> bool:
+            variant = chance.choice(VARIANTS[:2])
+            whole, run, log = runs.whole(variant), folder / "run", folder / "log"
+            pid = fedge.start(runs.words(run, variant), log)
+            after = RandomInstant(chance.randrange(ROUNDS), chance.uniform(0.0, 1.0))
+            hit, code = kill_after_round(fedge, after, lambda: find_victims(fault, pid, run), log)
+            if code is None:
+                code = fedge.wait()
+            if VICTIMS[fault]:
+                check_cause(log, code, fault)
+            check_told(run, log, whole)
+            wait_for(lambda: not list_run_processes(pid, run), "no process is left", LIMIT_S)
+            if code != 0:
+                runs.go_on(run, variant, folder / "after")
+            check_end(run, whole)
+            return hit
+
+        yield attack
+
+
+@dataclass(frozen=True, slots=True)
+class RandomInstant:
+    """A time after the end of a round; round 0 ends when the process that is killed is there."""
+
+    round: int
+    after_s: float
+
+
+def kill_after_round(
+    fedge: WarmCommands, instant: RandomInstant, find: Callable[[], list[int]], log: Path
+) -> tuple[bool, int | None]:
+    """Kill one of the processes found at the instant; return whether there was one, and a code if the run ended."""
+    number = instant.round
+    ends_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < ends_s:
+        code = fedge.wait(0.05)
+        if code is not None:
+            return False, code
+        told = number == 0 or f"\nround {number}/" in f"\n{log.read_text(encoding='utf-8') if log.exists() else ''}"
+        if told and find():
+            time.sleep(instant.after_s)
+            if victims := find():
+                with suppress(ProcessLookupError):
+                    os.kill(victims[-1], signal.SIGKILL)
+                    return True, None
+    return False, None
+
+
+@contextmanager
+def open_local_workers(scratch: Path) -> Iterator[Attack]:
+    with open_processes(scratch, "--jobs", "2") as attack:
+        yield attack
+
+
+@contextmanager
+def open_sim(scratch: Path) -> Iterator[Attack]:
+    with open_processes(scratch, "--backend", "sim") as attack:
+        yield attack
+
+
 LOCAL_FAULTS = (KILL, TERMINATE, KILL, FILE_SIZE, KILL, INTERRUPT, KILL, MEMORY, KILL, STOP, KILL, CLOCK)
 DISKS = (FULL_DISK, READ_ONLY, FULL_DISK)
+SIM_FAULTS = tuple(fault for fault in VICTIMS if fault != "kill worker")
+WORKERS_FAULTS = ("kill worker", "kill launcher")

@@ -18,7 +18,7 @@ from random import Random
 from contracts.live_server import LiveServer, live_server, post
 from contracts.processes import wait_for
 from faults.fault_points import KILL, MESSAGES, STOP, Attack, require
-from faults.run_subjects import LocalRuns
+from faults.run_subjects import ALONE, TinyRuns
 from faults.warm_commands import WarmCommands
 
 from experiments.backends.simulation import find_free_port
@@ -60,10 +60,8 @@ class BadLine(socketserver.ThreadingUnixStreamServer):
                 time.sleep(self._chance.uniform(0.0, 0.3))
             elif trouble == "slow":
                 request.sendall(self._pass_on(data, pieces=7))
-            elif trouble == "twice":
-                self._pass_on(data)
-            elif trouble == "lost":  # it arrives, and nobody is told
-                self._pass_on(data)
+            elif trouble in {"twice", "lost"}:
+                self._pass_on(data)  # it arrives; of the lost one nobody is told
             if trouble in {"late", "twice"}:
                 request.sendall(self._pass_on(data))
 
@@ -172,7 +170,7 @@ def check_samples(folder: Path, boards: list[str]) -> None:
 def open_page(scratch: Path) -> Iterator[Attack]:
     """The board page of a run, while it is read."""
     with WarmCommands() as fedge:
-        runs = LocalRuns(fedge, scratch)
+        runs = TinyRuns(fedge, scratch, *ALONE)
         runs.whole(())
         run = scratch / "whole-0"
         before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from faults.board_subjects import DISTURBED, open_powerd, open_trainer, open_worker
 from faults.fault_points import KILL, MESSAGES, STOP, TERMINATE, FaultSubject
-from faults.run_subjects import DISKS, LOCAL_FAULTS, can_mount, open_local
+from faults.run_subjects import (
+    DISKS,
+    LOCAL_FAULTS,
+    SIM_FAULTS,
+    WORKERS_FAULTS,
+    can_mount,
+    open_local,
+    open_local_workers,
+    open_sim,
+)
 from faults.server_subjects import open_ingest, open_page
 from faults.study_subjects import (
     SIGNALLED,
@@ -22,6 +31,8 @@ SUBJECTS = {
     "powerd": FaultSubject(open_powerd, DISTURBED),
     "ingest": FaultSubject(open_ingest, (KILL, MESSAGES, STOP, TERMINATE)),
     "local": FaultSubject(open_local, (*LOCAL_FAULTS, *(DISKS if can_mount() else ()))),
+    "local workers": FaultSubject(open_local_workers, WORKERS_FAULTS),
+    "sim": FaultSubject(open_sim, SIM_FAULTS),
     "page": FaultSubject(open_page, DISTURBED),
     "sweep": FaultSubject(open_sweep, SIGNALLED),
     "trainer": FaultSubject(open_trainer, DISTURBED),

@@ -1,4 +1,4 @@
-"""``fedge`` commands as processes that start at once: each is forked from a process that has imported all that it needs.
+"""``fedge`` commands as processes that start at once: each is forked from one that has imported what it needs.
 
 As a program it takes an order in JSON a line, and answers with the process id and, at its end, the exit code.
 """
@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
@@ -40,13 +40,13 @@ IMPORTED = (
 )
 POINT = "FEDGE_FAULT_POINT"
 """Variable of the environment by which the processes that a command started are found."""
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 
 
 class WarmCommands:
     """Starts one command at a time; the processes are gone with the block."""
 
-    def __enter__(self) -> WarmCommands:
+    def __enter__(self) -> Self:
         environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__))]
         self._server = subprocess.Popen(
@@ -73,6 +73,7 @@ class WarmCommands:
             The process id.
         """
         assert self._server.stdin is not None
+        log.touch()
         self._server.stdin.write(json.dumps(order | {"words": [*map(str, words)], "log": str(log)}).encode() + b"\n")
         return int(self._read(LIMIT_S) or 0)
 
