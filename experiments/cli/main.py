@@ -44,7 +44,7 @@ from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput, FedgeError, one_line
 from fedge.extras import LIBRARIES, MissingPackage, describe_missing
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -231,10 +231,16 @@ def main() -> None:
             raise
         write_error(describe_missing(_find_command_name(sys.argv[1:]), module))
         sys.exit(BAD_INPUT)
+    except (ImportError, MemoryError) as error:
+        # A library that finds no room for its own code.
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        warn("memory has run out; free some, or use fewer boards or --jobs, then call `fedge resume RUN` or this again")
+        sys.exit(FAILED)
     except OSError as error:
         if error.filename is None:
             raise
-        warn(f"{error.filename}: {error.strerror}; a path that can be read or written")
+        warn(f"{one_line(error.filename)}: {error.strerror}; a path that can be read or written")
         sys.exit(FAILED)
     except KeyboardInterrupt:
         warn("interrupted")

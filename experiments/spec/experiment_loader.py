@@ -132,8 +132,8 @@ def build_experiment(
 
 def find_experiment_file(path: Path) -> Path:
     """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
-    shipped = CONFIGS / f"{path}.yaml"
-    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
+    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml")}.get(str(path))
+    return shipped if shipped is not None and not path.exists() else path
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
