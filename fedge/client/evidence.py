@@ -218,7 +218,13 @@ def build_front(
         radio_j=link.radio_j,
         power=context.includes_low_power,
     )
-    return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))
+    return dataclasses.replace(
+        front,
+        switch_s=mode_switch_s(own_measurements),
+        up_s=link.up_s,
+        up_share=link.up_share,
+        encode_s=link.encode_s,
+    )
 
 
 def find_known_modes(

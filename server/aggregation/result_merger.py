@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
 from fedge.telemetry.settlement import RoundSettlement
@@ -68,7 +69,7 @@ def merge_replies(
     if not fresh and not stale:
         return MergedModel(task.arrays, kept, 0, (_build_empty_event(task, settled, replies, others_at_work),))
     contributions: Sequence[Contribution] = [*stale, *fresh]
-    if experiment.late.action == "partial":
+    if experiment.late.action == "partial" or experiment.policy.name == JOINT_POLICY:
         work = experiment.workload
         rate = work.learning_rate if task.learning_rate is None else task.learning_rate
         sgd = LocalSgd(work.momentum, rate * task.proximal_mu)
