@@ -265,7 +265,8 @@ def validate_reply(
         return reply
     try:
         expected = _select_expected_arrays(reply, arrays, narrow)
-        decoded = dataclasses.replace(reply, trained=decode_result(expected, trainable, reply.trained))
+        trained = decode_result(expected, trainable, reply.trained)
+        decoded = reply if trained is reply.trained else dataclasses.replace(reply, trained=trained)
         contribution = to_contribution(board, decoded)
         assert contribution is not None, "it has a report and a result"
         check_arrays(expected, contribution)

@@ -24,7 +24,7 @@ SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 MIN_PROGRESS = 0.7
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
 quickstart (docs/joint.md) less costs final accuracy, more costs time."""
-SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.9}
+SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
 """Part q of an update's progress that arrives by encoding, as benchmarks/local_steps.py finds it; top-k is late."""
 
 
@@ -88,7 +88,8 @@ def plan_joint(
     if found is None:
         return FleetPlan(dict.fromkeys(boards, goal), why="No part of any board is worth anything.")
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
-    return _build_plan(columns, options, found, goal, problem, unknown)
+    maxn = compute_maxn_round(columns, [fronts[board] for board in columns.boards])
+    return _build_plan(columns, options, found, goal=goal, problem=problem, unknown=unknown, maxn=maxn)
 
 
 def build_problem(
@@ -108,6 +109,7 @@ def build_problem(
     fixed_s = np.stack([_transfer_s(fronts, link_s, option.encoding) for option in options], axis=1)
     radio_w = radio_j / np.maximum(link_s, 1e-12)
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
+    maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
     return JointProblem(
         work_s,
@@ -118,9 +120,22 @@ def build_problem(
         scale=np.broadcast_to(shares, fixed_s.shape).copy(),
         value=(weights / weights.sum())[:, None] * worth,
         idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
-        time_price=weight / columns.maxn_round_s,
-        energy_price=(1.0 - weight) / max(columns.maxn_energy_j, 1e-12),
+        time_price=weight / maxn_s,
+        energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
     )
+
+
+def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[float, float]:
+    """Return seconds and joules of the round in which every client does its whole share at MAXN and sends all of it.
+
+    Fronts that were offered with encoded updates give the same, so that the prices stay while the encodings change.
+    """
+    link_s = columns.maxn_s - columns.maxn_work_s
+    whole_s = _transfer_s(fronts, link_s, WHOLE_UPDATE)
+    round_s = float((whole_s + columns.maxn_work_s).max())
+    radio_j = columns.radio_j * whole_s / np.maximum(link_s, 1e-12)
+    waiting_j = columns.maxn_idle_w * (round_s - columns.maxn_work_s)
+    return round_s, float((columns.maxn_work_j + radio_j + waiting_j).sum())
 
 
 def _transfer_s(fronts: Sequence[Front], link_s: Floats, encoding: UpdateEncoding) -> Floats:
@@ -161,11 +176,14 @@ def _build_plan(
     columns: FrontColumns,
     options: Sequence[WorkOption],
     found: JointSolution,
+    *,
     goal: RoundGoal,
     problem: JointProblem,
     unknown: Mapping[str, RoundGoal],
+    maxn: tuple[float, float],
 ) -> FleetPlan:
     """Return the goals of the working clients, and of those that are not known."""
+    maxn_s, maxn_j = maxn
     power_limited = "fleet_power_w" in goal.limits
     goals = dict(unknown)
     for i in np.flatnonzero(found.option >= 0).tolist():
@@ -191,8 +209,8 @@ def _build_plan(
         deadline_s=found.deadline_s,
         round_s=found.deadline_s,
         energy_j=found.energy_j,
-        maxn_round_s=columns.maxn_round_s,
-        maxn_energy_j=columns.maxn_energy_j,
+        maxn_round_s=maxn_s,
+        maxn_energy_j=maxn_j,
         feasible=found.feasible,
         why=why if found.feasible else f"{why} Not within the limits.",
     )

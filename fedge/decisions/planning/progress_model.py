@@ -26,9 +26,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PAIRS = tuple((a, c) for a in (0.05, 0.1, 0.2, 0.4, 0.7, 1.0) for c in (0.0, 0.05, 0.1, 0.2) if a + c <= 1.0)
+PAIRS = tuple((a, c) for a in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0) for c in (0.0, 0.05, 0.1, 0.2) if a + c <= 1.0)
 """Values of A and C; the prior is centred on the first of ``PRIOR``."""
-PRIOR = (0.2, 0.05)
+PRIOR = (0.5, 0.05)
 """A and C before any round, as in benchmarks/local_steps.py: digits and synthetic images, Dirichlet 0.1 and 1."""
 PRIOR_SD = (1.0, 0.1)
 """Spread of log A and of C; wide, so that some ten rounds of unlike shares outweigh the prior."""
