@@ -566,6 +566,7 @@ class Front:
         up_s: Seconds of ``link_s`` that the upload takes.
         up_share: Bytes of that upload relative to the update before it is encoded.
         encode_s: Seconds that encoding the update takes, part of ``up_s`` if it is encoded.
+        fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
     """
 
     points: tuple[FrontPoint, ...]
@@ -578,6 +579,7 @@ class Front:
     up_s: float = 0.0
     up_share: float = 1.0
     encode_s: float = 0.0
+    fixed_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from fedge.decisions.planning.joint_search import JointLimits, JointProblem, Joi
 from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_pair, step_worth
 from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, RoundGoal
 
-SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
 MIN_PROGRESS = 0.7
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
@@ -108,6 +108,7 @@ def build_problem(
     link_s, radio_j = columns.maxn_s - columns.maxn_work_s, columns.radio_j
     fixed_s = np.stack([_transfer_s(fronts, link_s, option.encoding) for option in options], axis=1)
     radio_w = radio_j / np.maximum(link_s, 1e-12)
+    fixed = np.array([front.fixed_share for front in fronts])
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
@@ -117,7 +118,7 @@ def build_problem(
         power_w,
         fixed_s=fixed_s,
         fixed_j=radio_w[:, None] * fixed_s,
-        scale=np.broadcast_to(shares, fixed_s.shape).copy(),
+        scale=fixed[:, None] + (1.0 - fixed[:, None]) * shares,
         value=(weights / weights.sum())[:, None] * worth,
         idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
         time_price=weight / maxn_s,

@@ -100,7 +100,7 @@ def test_what_an_update_left_out_is_sent_with_later_ones() -> None:
         {"place": np.zeros(2, np.int32), "value": np.ones(1, np.float32)},
         {"other": np.zeros(620)},
     ],
-    ids=lambda arrays: "+".join(arrays),
+    ids="+".join,
 )
 def test_arrays_that_encode_no_update_of_the_model_are_refused(arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(UndecodableUpdate, match="620 values"):

@@ -105,9 +105,7 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"compression": CompressionSpec(kind="topk", keep=0.1)}], ids=str)
-def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, changes: dict[str, object]
-) -> None:
+def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, changes: dict[str, object]) -> None:
     whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
     want = play(Learners(), whole, **changes)
     play(Learners(), part, tmp_path, rounds=2, **changes)

@@ -97,5 +97,3 @@ def test_the_order_of_the_boards_makes_no_difference(fronts: list[Front], time_w
 
 def test_the_reason_names_the_gap_to_the_bound() -> None:
     assert "of the least cost" in plan_joint({"a": a_front(5.0)}, ["a"], GOAL).why
-
-
