@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet fuzz coverage check lint types layers format docs bench clean
+.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet test-faults fuzz coverage check lint types layers format docs bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,10 @@ test-vendor: setup ## The boards' programs under the Python versions of JetPack
 
 test-fleet: setup ## Playbooks on a fleet of test hosts (root; installs systemd-nspawn; forty minutes)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
+
+# make test-faults FAULTS="--points 100 local store"
+test-faults: setup ## Kills and other faults at random instants; prints tried and held per process (FAULTS="--points N [PROCESS ...]")
+	@$(BIN)/python tests/faults/run_faults.py $(FAULTS)
 
 # make fuzz FUZZ="--inputs 20000 store-wal", or FUZZ="--hours 8 --keep found".
 fuzz: setup ## Hostile inputs to every parser; prints tried and failed per target (FUZZ="--inputs N | --hours H [TARGET ...]")

@@ -347,6 +347,8 @@ class PolicySpec(_SpecModel):
     deadline_s: Positive | None = None
     time_weight: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
+    min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Least expected progress of a round relative to one in which every client does its whole share."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @property
@@ -403,6 +405,18 @@ class ModSpec(_SpecModel):
 
     name: str
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
+
+
+class CompressionSpec(_SpecModel):
+    """The encoding of the clients' updates.
+
+    Attributes:
+        kind: ``none``, ``fp16``, ``int8`` or ``topk``; null: ``none``, but the plan's choice under ``joint``.
+        keep: Share of the values that ``topk`` sends; the others are added to the client's next update.
+    """
+
+    kind: Literal["none", "fp16", "int8", "topk"] | None = None
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.05
 
 
 class SelectionSpec(_SpecModel):
@@ -534,6 +548,7 @@ class Experiment(_SpecModel):
     """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
+    compression: CompressionSpec = CompressionSpec()
     mods: tuple[ModSpec, ...] = ()
     """Flower's mods on what clients send after training, the outermost first."""
     late: LateReplySpec = LateReplySpec()

@@ -1,4 +1,4 @@
-"""Lock on a file, so that one process at a time writes a run or a store; it ends with the process."""
+"""Lock on a file, so that one process at a time writes a run, a store or a journal; it ends with the process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from pathlib import Path
 from fedge.errors import BadInput
 
 logger = logging.getLogger(__name__)
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, without waiting; return whether no other process holds it.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FileLock:
@@ -33,14 +46,15 @@ class FileLock:
             raise BadInput(str(path), str(error.strerror), "a folder that this user may write to") from error
         self._end = weakref.finalize(self, os.close, fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            is_own = try_lock(fd)
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): nothing keeps two writers apart", path, error.strerror)
+            is_own = True
+        if not is_own:
             owner = os.pread(fd, 64, 0).decode("ascii", "replace").strip()
             self.release()
             got = f"{what} that process {owner or '(unknown)'} is writing"
-            raise BadInput(str(path.parent), got, "one writer at a time: wait until it is done, or end it") from error
-        except OSError as error:
-            logger.warning("%s cannot be locked (%s): nothing keeps two writers apart", path, error.strerror)
+            raise BadInput(str(path.parent), got, "one writer at a time: wait until it is done, or end it")
         _write_owner(fd)
 
     def release(self) -> None:
@@ -55,14 +69,11 @@ def is_locked(path: Path) -> bool | None:
     """
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(file.fileno(), shared=True)
     except FileNotFoundError:
         return False
     except OSError:
         return None
-    return False
 
 
 def _write_owner(fd: int) -> None:
