@@ -267,3 +267,17 @@ def test_what_is_not_run_is_some_page_s_command() -> None:
 
     assert len(every) > 100
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in every)] == []
+
+
+@pytest.mark.slow
+def test_the_quickstart_ends_as_the_readme_shows(fedge: Launcher, tmp_path: Path) -> None:
+    """Every line with any numbers; the numbers within a quarter: they move with every change of a model."""
+    shown = next(block for _, block in FENCE.findall(PAGES[0].read_text("utf-8")) if block.startswith("quickstart: "))
+    done = fedge("run", str(ROOT / "experiments/configs/quickstart.yaml"), "--backend", "local", "--folder", "run")
+
+    assert find_unsaid(tuple(shown.splitlines()[:-1]), done.out) == []
+    for name, share in (("accuracy", 0.02), ("energy", 0.05), ("saving vs MAXN", 0.25), ("mean round", 0.05)):
+        figures = [re.search(rf"^{name} +([\d.]+)", text, re.MULTILINE) for text in (shown, done.out)]
+        assert all(figures), name
+        page, real = (float(one.group(1)) for one in figures if one is not None)
+        assert real == pytest.approx(page, rel=share), name

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedge", "clients", "server", "experiments", "benchmarks", "ansible", "tests")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PATH = re.compile(r"`((?:fedge|server|experiments|clients|benchmarks|tests|ansible|docs)/[\w./-]+)`")
+MAX_WORDS = 84_500
+"""Of all pages under ``docs``, code and tables included, without what is generated; it may only fall."""
 FILE_NAME = re.compile(r"`([a-z_]\w*\.py)`")
 
 
@@ -32,3 +34,16 @@ def test_every_benchmark_backs_a_page() -> None:
     programs = runpy.run_path(str(ROOT / "benchmarks/figures.py"))["list_programs"]()
     assert len(programs) > 20
     assert [name for name, (summary, pages) in programs.items() if not (summary and pages)] == []
+
+
+def test_the_manual_does_not_grow() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    assert sum(len(page.split()) for page in pages) <= MAX_WORDS
+
+
+def test_the_readme_fits_two_screens_and_names_every_tutorial() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 110
+    assert [
+        path.name for path in (ROOT / "docs" / "tutorials").glob("*.md") if f"tutorials/{path.name}" not in text
+    ] == []
