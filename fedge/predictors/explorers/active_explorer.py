@@ -47,8 +47,8 @@ START_SHARES = ((1.0, 1.0, 1.0, 1.0), (0.17, 0.33, 0.1, 0.67), (1.0, 1.0, 0.5, 0
 """The first modes where nothing is measured: cores and CPU, GPU and memory clock as shares of the candidates' largest.
 
 The top, nearly the bottom, and a top whose GPU and memory are slow. Chosen among 320 such triples by the error that the
-predictor has after them on all measured tables of training and inference; docs/how-to/exploring.md has the errors where the
-judged workload was left out of the choice.
+predictor has after them on all measured tables of training and inference; docs/how-to/exploring.md has the errors where
+the judged workload was left out of the choice.
 """
 
 
@@ -91,7 +91,6 @@ class ActiveExplorer:
         proposed = self._remaining.propose(pool[rows])
         self._known.update(dict.fromkeys(proposed))
         return proposed
-
 
     def _find_start(self) -> list[int]:
         """Return the rows of the remaining candidates nearest to ``START_SHARES``, without repetition."""
