@@ -92,7 +92,6 @@ class ActiveExplorer:
         self._known.update(dict.fromkeys(proposed))
         return proposed
 
-
     def _find_start(self) -> list[int]:
         """Return the rows of the remaining candidates nearest to ``START_SHARES``, without repetition."""
         left = self._remaining.rows
