@@ -75,7 +75,7 @@ simulate(Path(app), Path(run), config, int(nodes))
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What every side runs.
+    """The run that every side makes.
 
     Attributes:
         folder: Folder of the samples and of the runs.
@@ -107,7 +107,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, shape = Path(scratch), IMAGES if options.images else DIGITS
         steps = write_samples(folder / "samples", options.clients, images=options.images)
-        run = Comparison(folder, options.clients, options.sampled or options.clients, shape, steps)
+        sampled = options.sampled or options.clients
+        run = Comparison(folder, clients=options.clients, sampled=sampled, shape=shape, steps=steps)
         sides = {"plain Flower": partial(time_plain, run)}
         if options.pfl:
             sides["pfl"] = partial(time_pfl, run, options.pfl)

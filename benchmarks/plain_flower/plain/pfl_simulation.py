@@ -64,15 +64,16 @@ def main() -> None:
     sampler = get_user_sampler("minimize_reuse", list(range(int(clients))))
     backend = SimulatedBackend(FederatedDataset(load_client, sampler), FederatedDataset(load_client, sampler))
     test = CentralEvaluationCallback(Dataset(raw_data=images(Path(folder), "test")), NNEvalHyperParams(None))
+    training = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=float(rate), local_batch_size=int(batch))
     FederatedAveraging().run(
         NNAlgorithmParams(
             int(rounds), evaluation_frequency=sys.maxsize, train_cohort_size=int(sampled), val_cohort_size=0
         ),
         backend,
         model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=float(rate), local_batch_size=int(batch)),
-        NNEvalHyperParams(None),
-        [test],
+        model_train_params=training,
+        model_eval_params=NNEvalHyperParams(None),
+        callbacks=[test],
     )
 
 
