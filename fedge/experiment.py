@@ -323,7 +323,7 @@ class PolicySpec(_SpecModel):
 
     Attributes:
         name: ``maxn``, ``preset:NAME``, ``fastest-within-power``, ``least-energy-within-deadline``, ``balanced``,
-            ``least-energy``, ``fastest``, ``energy-budget``, or your own ``module:function``.
+            ``least-energy``, ``fastest``, ``energy-budget``, ``joint``, or your own ``module:function``.
         power_w: Limit on the power of one board, in watts; ``fastest-within-power`` needs it.
         deadline_s: Time in which a round's work and transfers must be done, in seconds;
             ``least-energy-within-deadline`` needs it.

@@ -137,8 +137,8 @@ def build_schema(record: type[BaseModel], title: str) -> dict[str, Any]:
                 field["description"] = docs[key]
             _allow_short_form(key, field)
         part.pop("title", None)
-        if "cost" in part.get("required", ()):  # named after `network` or `placement` where one of them is given
-            part["required"].remove("cost")
+        if "placement" in part.get("properties", {}):  # or `network` give the name, and the former gives the rate
+            part["required"] = [key for key in part["required"] if key not in {"cost", "rate_hz"}]
     return {"$schema": DRAFT, "title": title, **schema}
 
 
