@@ -131,9 +131,18 @@ def build_experiment(
 
 
 def find_experiment_file(path: Path) -> Path:
-    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name.
+
+    Raises:
+        BadInput: If there is neither.
+    """
+    if path.exists():
+        return path
     shipped = CONFIGS / f"{path}.yaml"
-    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
+    if path.name == str(path) and shipped.is_file():
+        return shipped
+    named = (file.stem for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep"))
+    raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(named))}")
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
