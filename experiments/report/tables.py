@@ -174,6 +174,13 @@ class Table:
         return to_latex(self.heads, self.numeric_columns, self._plain_rows())
 
     @property
+    def markdown(self) -> str:
+        """Return the table as Markdown, with the numbers as shown."""
+        rule = ("---:" if numeric else "---" for numeric in self.numeric_columns)
+        lines = (self.heads, tuple(rule), *self._plain_rows())
+        return "\n".join(f"| {' | '.join(part.replace('|', '&#124;') for part in line)} |" for line in lines)
+
+    @property
     def html(self) -> Markup:
         """Return the table as HTML; headings of numeric columns are right-aligned as well."""
         heads = zip(self.heads, self.numeric_columns, strict=True)

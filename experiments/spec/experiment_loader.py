@@ -138,11 +138,10 @@ def find_experiment_file(path: Path) -> Path:
     """
     if path.exists():
         return path
-    shipped = CONFIGS / f"{path}.yaml"
-    if path.name == str(path) and shipped.is_file():
-        return shipped
-    named = (file.stem for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep"))
-    raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(named))}")
+    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep")}
+    if str(path) not in shipped:
+        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
+    return shipped[str(path)]
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:

@@ -161,7 +161,7 @@ def run_agent(settings: NodeSettings) -> None:
     """
     telemetry = settings.telemetry
     if telemetry is None:
-        right = "a section telemetry with url, ca, certificate and key (docs/live.md)"
+        right = "a section telemetry with url, ca, certificate and key (docs/explanation/live.md)"
         raise BadInput("telemetry", "no section telemetry in the settings", right)
     if not BOARD.fullmatch(settings.board):
         raise BadInput("board", repr(settings.board), "a name of at most 64 letters, digits, ., _ and -")
