@@ -245,7 +245,10 @@ def find_key(record: type[BaseModel], name: str) -> list[KeyDescription]:
     every = list(describe_keys(record))
     found = [one for one in every if _is_within(one.key.replace("[]", ""), plain)]
     if not found:
-        raise UnknownName("KEY", name, tuple(one.key for one in every if "." not in one.key))
+        above = plain.rpartition(".")[0]
+        known = (one.key.replace("[]", "") for one in every)
+        beside = tuple(key for key in known if key.rpartition(".")[0] == above)
+        raise UnknownName("KEY", name, beside or tuple(one.key for one in every if "." not in one.key))
     return found
 
 
