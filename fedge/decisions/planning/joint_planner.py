@@ -21,7 +21,7 @@ from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, R
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
-MIN_PROGRESS = 0.7
+MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
 quickstart (docs/joint.md) less costs final accuracy, more costs time."""
 SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
@@ -75,7 +75,7 @@ def plan_joint(
     Args:
         fronts: The known fronts by board.
         boards: The boards of the round.
-        goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.7), ``deadline_s``,
+        goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.9), ``deadline_s``,
             ``round_energy_j`` and ``fleet_power_w``.
         context: Weights, encodings and the model of progress.
     """
