@@ -58,7 +58,7 @@ class ArenaRow:
 
 @dataclass(frozen=True, slots=True)
 class ArenaResult:
-    """What the variants were judged by, and their rows; ``disturbed`` are those of the second sweep."""
+    """Target, budgets, and the variants' rows; ``disturbed`` are those of the second sweep."""
 
     target: float
     budget_s: float
@@ -124,14 +124,14 @@ def judge_variants(
     budget_s = min(course.seconds[-1] for course in runs) if budget_s is None else budget_s
     budget_j = min(course.joules[-1] for course in runs) if budget_j is None else budget_j
     judged = [_judge(one, target, budget_s, budget_j) for one in (courses, disturbed or {})]
-    return ArenaResult(target, budget_s, budget_j, judged[0], judged[1])
+    return ArenaResult(target, budget_s, budget_j, rows=judged[0], disturbed=judged[1])
 
 
 def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) -> tuple[ArenaRow, ...]:
     rows, first = list[ArenaRow](), tuple[Mapping[int, float | None], ...]()
     for label, runs in courses.items():
         costs = {seed: find_cost(course, target) for seed, course in runs.items()}
-        figures = (
+        figures: tuple[Mapping[int, float | None], ...] = (
             {seed: find_quality(course, budget_s, budget_j) for seed, course in runs.items()},
             {seed: None if cost is None else cost[0] for seed, cost in costs.items()},
             {seed: None if cost is None else cost[1] for seed, cost in costs.items()},
@@ -139,7 +139,7 @@ def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) ->
         quality, seconds, joules = (
             _compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures)
         )
-        rows.append(ArenaRow(label, len(runs), quality, seconds, joules))
+        rows.append(ArenaRow(label, len(runs), quality=quality, seconds=seconds, joules=joules))
         first = first or figures
     return tuple(rows)
 

@@ -41,10 +41,10 @@ WHOLE_UPDATE = UpdateEncoding()
 
 @dataclass(frozen=True, slots=True)
 class JointContext:
-    """What the plan knows beyond the fronts.
+    """The input of the plan beyond the fronts.
 
     Attributes:
-        weights: Weight of each client, positive; clients that are not named count as the mean.
+        weights: Each client's weight, positive; clients that are not named count as the mean.
         encodings: Encodings to choose from.
         fit: What earlier rounds showed of progress.
     """
@@ -82,13 +82,14 @@ def plan_joint(
     columns = build_columns({board: fronts[board] for board in boards if board in fronts}, 0.0)
     if not columns.boards:
         return FleetPlan(dict.fromkeys(boards, goal), why="No board's front is known.")
+    known = [fronts[board] for board in columns.boards]
     options = [WorkOption(share, encoding) for encoding in context.encodings for share in SHARES]
-    problem = build_problem(columns, [fronts[board] for board in columns.boards], options, context, goal)
+    problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal))
     if found is None:
         return FleetPlan(dict.fromkeys(boards, goal), why="No part of any board is worth anything.")
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
-    maxn = compute_maxn_round(columns, [fronts[board] for board in columns.boards])
+    maxn = compute_maxn_round(columns, known)
     return _build_plan(columns, options, found, goal=goal, problem=problem, unknown=unknown, maxn=maxn)
 
 
