@@ -313,7 +313,8 @@ class Coordinator:
         settled = settle_round(start, answers, self.experiment.late)
         traced = book_traces(settled.clients, answers)
         plan = opening.plan
-        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if plan.feasible else plan.why}
+        quiet = plan.feasible and self.experiment.policy.name != JOINT_POLICY
+        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if quiet else plan.why}
         decisions = [
             EventRow(fleet.clock_s, round=opening.number, board=None, kind=kind, message=why)
             for kind, why in reasons.items()
