@@ -36,7 +36,7 @@ from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
 from fedge.client.step_accounting import merge_consecutive
-from fedge.decisions.planning import load_planner
+from fedge.decisions.planning import JOINT_POLICY, load_planner
 from fedge.devices.gpu_workstation import GPU_WORKSTATION, open_power_limits
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
@@ -50,6 +50,7 @@ from fedge.types import RoundGoal, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
+JOINT_REFUSAL = "a policy that sets power modes: the app alone decides its steps and what it sends"
 
 RECORD = "fedge"
 """Name of the mod's record in messages and in the node's context."""
@@ -127,6 +128,8 @@ def power_mode(
     Raises:
         BadInput: An option is invalid.
     """
+    if policy == JOINT_POLICY:
+        raise BadInput("policy", repr(policy), JOINT_REFUSAL)
     PolicySpec.model_validate({"name": policy, **limits})
     devices = (device,) if isinstance(device, str) else tuple(device)
     options = PowerModeOptions(

@@ -126,7 +126,7 @@ class FleetRequests:
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
         return {
-            board: validate_reply(board, reply, task.arrays, self.narrow, task.trainable)
+            board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
             for board, reply in replies.items()
         }
 
@@ -236,7 +236,7 @@ def _count_equivalent_steps(report: RoundReport) -> int:
 def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Collection[IncomingReply]) -> bool:
     """Return True if these replies are enough to end a round of real boards."""
     useful = [
-        validate_reply(reply.answer.board, reply, task.arrays, narrow, task.trainable)
+        validate_reply(reply.answer.board, reply, task.arrays, narrow, trainable=task.trainable)
         for reply in replies
         if not reply.answer.cut
     ]

@@ -96,7 +96,7 @@ class RunState:
         last_j: Energy of all boards in the last round, in joules.
         evaluation_j: Energy of all boards in the last evaluation by clients, in joules; 0 before the first one.
         residuals: What the encodings of each emulated client's updates left out.
-        progress: What the rounds showed of the worth of local steps; used by the policy ``joint`` only.
+        progress: Model of progress fitted to the rounds; the policy ``joint`` only.
     """
 
     round: int
