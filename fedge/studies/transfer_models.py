@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
 from fedge.analysis.roofline.pagoda_fit import fit_per_mode
-from fedge.analysis.roofline.roofline_analysis import find_networks
+from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     batch_energy_j,
@@ -30,7 +30,7 @@ from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
-from fedge.costs.layered_work import find_known_layers
+from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.memory_calibration import fit_memory_calibration
 from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
 from fedge.costs.memory.step_table import StepTable
@@ -47,7 +47,7 @@ from fedge.predictors.table_board import TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_options import find_steps
 from fedge.studies.mode_choice_study import run_mode_choice
-from fedge.studies.transfer_rotation import JudgedTable, LeftOut, find_family, list_hidden_names, list_remaining
+from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
 from fedge.types import Floats, Predictions, ProfileTable, Workload
 
 TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online"]
@@ -113,7 +113,9 @@ def score_quantity(blank: TransferRow, predicted: Floats, measured: Floats, sd_l
     )
 
 
-def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats) -> TransferRow:
+def score_choice(
+    blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
+) -> TransferRow:
     """Return the row of a decision, judged on the table's plausible rows.
 
     Args:
@@ -121,6 +123,7 @@ def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_
         table: The measured table, n rows; it must hold MAXN, the mode of its largest knobs.
         step_s: Predicted seconds per step, shape (n,).
         power_w: Predicted watts, shape (n,).
+        margin: Margin on the predicted slowdown, log units.
     """
     maxn = find_mode_index(table.modes, table.maxn)
     allowed = find_plausible_rows(table, table.maxn)
@@ -129,7 +132,7 @@ def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_
     predicted_j, energy_j = (
         np.where(allowed, t * p, np.inf) for t, p in ((step_s, power_w), (table.step_s, table.power_w))
     )
-    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn).row
+    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn, margin=margin).row
     best, slower = find_oracle_row(table.step_s, energy_j, maxn), table.step_s / table.step_s[maxn]
     return replace(
         blank,
@@ -147,11 +150,13 @@ def _percent(values: Floats | NDArray[np.bool_]) -> float:
     return 100.0 * float(values.mean())
 
 
-def score_modes(blank: TransferRow, table: ProfileTable, found: Predictions) -> Iterator[TransferRow]:
-    """Yield the rows of time, power and the decision of predictions of all modes of a table."""
+def score_modes(
+    blank: TransferRow, table: ProfileTable, found: Predictions, margin: float = 0.0
+) -> Iterator[TransferRow]:
+    """Yield the rows of time, power and the decision, with a margin, of predictions of all modes of a table."""
     yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
     yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
-    choice = score_choice(blank, table, found.step_s, found.power_w)
+    choice = score_choice(blank, table, found.step_s, found.power_w, margin)
     if choice.refused != NO_MAXN:
         yield choice
 
@@ -221,7 +226,7 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
     sds = (np.full(len(step_s), sd) for sd in (cost.residual_time_sd_log, cost.residual_power_sd_log))
     found = Predictions(table.modes, step_s, power_w, *sds)
-    yield from score_modes(TransferRow("layers", left_out, judged.name, "time"), table, found)
+    yield from score_modes(TransferRow("layers", left_out, judged.name, "time"), table, found, UNFITTED_MARGIN)
 
 
 # Rooflines ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import get_args
 
 from fedge import registry
 from fedge.child_processes import limit_to_one_thread
+from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.studies.task_pool import run_jobs
@@ -23,7 +24,7 @@ from fedge.studies.transfer_models import (
     judge_predictor,
     judge_rooflines,
 )
-from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, find_family, read_judged_tables
+from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
 
 PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
 DEFAULT_COUNTS = "0,3,5,10,50"
