@@ -209,7 +209,7 @@ def transfer(
         list[str] | None,
         typer.Option(
             "--part",
-            help="A model: predictor, layers, roofline, pagoda, memory or online; may be repeated. All by default.",
+            help="A model: predictor, layers, roofline, pagoda, memory, online, serving; repeatable. All by default.",
         ),
     ] = None,
     modes: Annotated[

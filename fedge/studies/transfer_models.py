@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
 from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.memory_calibration import fit_memory_calibration
 from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
+from fedge.costs.memory.step_need import BOUND_SDS
 from fedge.costs.memory.step_table import StepTable
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput
@@ -47,14 +49,18 @@ from fedge.predictors.table_board import TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_options import find_steps
 from fedge.studies.mode_choice_study import run_mode_choice
+from fedge.studies.serving.job_tables import JobTableOptions
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
 from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
 from fedge.types import Floats, Predictions, ProfileTable, Workload
 
-TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online"]
-TransferQuantity = Literal["time", "power", "memory", "choice", "rounds"]
+TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
+TransferQuantity = Literal["time", "power", "memory", "choice", "rounds", "problems"]
 ONLINE_RATIOS = (1.5, 2.0, 3.0)
 ONLINE_ROUNDS = 40
 """Rounds of an online run: modes are learnt in the first ten, and the other thirty are judged."""
+SERVING_PROBLEMS = 100
+"""Problems of a pair of jobs that are drawn of Fulcrum's 6,560."""
 NO_MAXN = "the table has no plausible row of MAXN, to which a slowdown refers"
 UNPRUNED = 0.0
 """Pruning level of the networks as they are published, which are also judged alone."""
@@ -72,12 +78,13 @@ class TransferRow:
         rows: Number of judged values.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.
-        bounded: Share of the values at or below the one-sided 95 % bound.
+        bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
         saving: Measured energy saved by the chosen mode, compared with MAXN.
         oracle_saving: Energy saved by the best mode within the slowdown.
-        regret: Measured energy of the decisions beyond the oracle's.
-        missed: Share of the deadlines that were missed, or 100 for a choice that is slower than allowed.
+        regret: Measured energy of the decisions beyond the oracle's; of problems the training steps that are lost.
+        missed: Share of the deadlines that were missed, or of the solvable problems that were not solved; 100 for a
+            choice that is slower than allowed.
         refused: Why the model makes no prediction or choice.
     """
 
@@ -100,8 +107,10 @@ class TransferRow:
     refused: str | None = None
 
 
-def score_quantity(blank: TransferRow, predicted: Floats, measured: Floats, sd_log: Floats | float) -> TransferRow:
-    """Return the row of one quantity; all arrays have the shape (n,)."""
+def score_quantity(
+    blank: TransferRow, predicted: Floats, measured: Floats, sd_log: Floats | float, bound_sds: float = Z_90
+) -> TransferRow:
+    """Return the row of one quantity; all arrays have the shape (n,). The bound lies ``bound_sds`` spreads above."""
     off = np.log(predicted / measured)
     return replace(
         blank,
@@ -109,7 +118,7 @@ def score_quantity(blank: TransferRow, predicted: Floats, measured: Floats, sd_l
         error=_percent(np.abs(np.expm1(off))),
         bias=_percent(np.expm1(off)),
         covered=_percent(np.abs(off) <= Z_90 * sd_log),
-        bounded=_percent(off >= -Z_90 * np.asarray(sd_log)),
+        bounded=_percent(off >= -bound_sds * np.asarray(sd_log)),
     )
 
 
@@ -304,7 +313,8 @@ def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], b
         there = steps[np.isfinite(steps.measured[target])]
         for name, some in ((network, there), (f"{network} unpruned", there[there.level == UNPRUNED])):
             blank = TransferRow("memory", left_out, name, "memory" if target == "memory" else "time")
-            yield score_quantity(blank, compute(some), some.measured[target], sd_log)
+            bound_sds = BOUND_SDS if target == "memory" else Z_90
+            yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds)
 
 
 # Choice of modes in rounds --------------------------------------------------------------------------------------------
@@ -334,3 +344,29 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
                 regret=found.regret_after10_pct,
                 missed=100.0 * found.deadlines_missed / ONLINE_ROUNDS,
             )
+
+
+# Training beside inference --------------------------------------------------------------------------------------------
+
+
+def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the default strategy for both jobs on one board, without either's workload."""
+    options = StrategyStudyOptions(
+        JobTableOptions((Path(train.table.path),), (Path(infer.table.path),)),
+        problem_count=SERVING_PROBLEMS,
+        seeds=seeds,
+        plausible=True,
+    )
+    for job in build_strategy_jobs(options):
+        found = run_timed_job(job)
+        yield TransferRow(
+            "serving",
+            "workload",
+            f"{train.board}/{found.pair}",
+            "problems",
+            seed=job.seed,
+            rows=found.problems,
+            regret=found.loss_mean,
+            missed=None if found.solved_share is None else 100.0 - found.solved_share,
+            refused=found.error,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +24,14 @@ from fedge.studies.transfer_models import (
     judge_online,
     judge_predictor,
     judge_rooflines,
+    judge_serving,
 )
 from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
 
 PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
+QUANTITIES: tuple[TransferQuantity, ...] = get_args(TransferQuantity)
+DECISIONS: dict[TransferPart, TransferQuantity] = {"memory": "memory", "online": "rounds", "serving": "problems"}
+"""What a model decides, where that is not a mode."""
 DEFAULT_COUNTS = "0,3,5,10,50"
 STEP_FOLDER = "perf4sight-*"
 """Folders of measured training steps beside those of the boards; the rest of the name is the board's."""
@@ -51,11 +56,12 @@ class TransferOptions:
 
 @dataclass(frozen=True, slots=True)
 class TransferCell:
-    """One model on one table; ``judged`` is the table's name."""
+    """One model on one table; ``judged`` is the table's name, ``beside`` that of a table of inference beside it."""
 
     part: TransferPart
     left_out: LeftOut
     judged: str
+    beside: str = ""
 
     def __str__(self) -> str:
         return f"{self.part}, {self.judged}, its {self.left_out} left out"
@@ -121,6 +127,12 @@ def _list_cells(
     part: TransferPart | str, tables: Sequence[JudgedTable], steps: Sequence[StepTable]
 ) -> Iterator[TransferCell]:
     """Yield the cells of a part: a left-out batch size needs tables of several, a left-out board other boards."""
+    if part == "serving":
+        for train, infer in itertools.product(tables, tables):
+            first = next(one for one in tables if one.table.path == infer.table.path) is infer
+            if (train.kind, infer.kind) == ("train", "infer") and train.board == infer.board and first:
+                yield TransferCell("serving", "workload", train.name, infer.name)
+        return
     for case in LEFT_OUT:
         if part == "memory":
             families = [find_family(table.network) for table in steps]
@@ -149,14 +161,17 @@ def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
     try:
         return list(_judge(study, cell))
     except FedgeError as error:
-        quantity: TransferQuantity = "rounds" if cell.part == "online" else "choice"
-        return [TransferRow(cell.part, cell.left_out, cell.judged, quantity, refused=str(error))]
+        return [
+            TransferRow(cell.part, cell.left_out, cell.judged, DECISIONS.get(cell.part, "choice"), refused=str(error))
+        ]
 
 
 def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
     if cell.part == "memory":
         return judge_memory(cell.judged, cell.left_out, study.step_tables, study.step_board)
     judged = study.tables[cell.judged]
+    if cell.part == "serving":
+        return judge_serving(judged, study.tables[cell.beside], study.seeds)
     if cell.part == "predictor":
         return judge_predictor(judged, cell.left_out, study.counts, study.seeds)
     if cell.part == "layers":
@@ -203,12 +218,18 @@ class TransferSummary:
 
 
 def summarize_transfer(rows: Sequence[TransferRow]) -> list[TransferSummary]:
-    """Summarise rows by model, what is left out, quantity and number of modes, in their order."""
+    """Summarise rows by model, what is left out, number of modes and quantity, in this order."""
     groups: dict[tuple[object, ...], list[TransferRow]] = {}
     for row in rows:
         modes = None if row.part == "online" else row.modes
         groups.setdefault((row.part, row.left_out, row.quantity, modes), []).append(row)
-    return [_summarize_group(group) for group in groups.values()]
+    summaries = [_summarize_group(group) for group in groups.values()]
+    return sorted(summaries, key=_summary_key)
+
+
+def _summary_key(one: TransferSummary) -> tuple[int, int, int, int]:
+    places = PARTS.index(one.part), LEFT_OUT.index(one.left_out), QUANTITIES.index(one.quantity)
+    return *places[:2], -1 if one.modes is None else one.modes, places[2]
 
 
 def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:

@@ -104,6 +104,8 @@ class ActiveExplorer:
     def _find_start(self, count: int) -> list[int]:
         """Return the rows of the remaining candidates nearest to the first ``START_SHARES``, without repetition."""
         left = self._remaining.rows
+        if not len(left):
+            return []
         knobs = self._remaining.candidates.knobs[left]
         shares = np.log(knobs / knobs.max(axis=0))
         distance = np.abs(shares[:, None, :] - np.log(START_SHARES[:count])).sum(axis=2)

@@ -135,9 +135,10 @@ def test_a_table_with_holes_is_searched_in_the_modes_that_it_has(
     found = search_pair(strategy(SearchContext(pair.modes, pair.batch_sizes)), pair, made_up_problem(seed, family))
 
     assert all(0 <= trial.row < len(pair.modes) for trial in found.tried)
-    assert found.choice is None or evaluate_choices(made_up_problem(seed, family), pair).feasible[
-        found.choice.batch or 0, found.choice.row
-    ]
+    assert (
+        found.choice is None
+        or evaluate_choices(made_up_problem(seed, family), pair).feasible[found.choice.batch or 0, found.choice.row]
+    )
 
 
 class TestBinary(StrategyContract):
