@@ -182,7 +182,7 @@ def study_fleet(
     from experiments.report.predictors.choice_terminal import print_fleet_study
 
     _check_outputs(out, html)
-    study = build_fleet_study(options)
+    study = build_fleet_study(options, warn)
     if dry_run:
         print_plan({"runs": len(study.jobs), **{f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}}, as_json)
         return

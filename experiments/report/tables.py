@@ -286,7 +286,10 @@ def lay_out_lines(lines: Iterable[tuple[str, str]], label_width: int = 0) -> Ren
     return table
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print lines literally and without wrapping."""
+def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Print lines literally: whole into a file, and on a terminal wrapped between words, never within one."""
+    from rich.text import Text
+
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        text = Text(line, style, overflow="ignore")
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal, crop=False)
