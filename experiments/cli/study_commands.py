@@ -251,7 +251,8 @@ def transfer(
     if docs is not None:
         from experiments.report.document_figures import write_figures
 
-        command = " ".join(("fedge study transfer TABLES", *(f"--part {part}" for part in parts or ())))
+        options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
+        command = f"fedge study transfer TABLES {' '.join(options)}"
         write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
 
 

@@ -52,9 +52,10 @@ from fedge.studies.mode_choice_study import run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
 from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
-from fedge.types import Floats, Predictions, ProfileTable, Workload
+from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
 
 TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
+TransferKind = Literal["train", "infer", "both"]
 TransferQuantity = Literal["time", "power", "memory", "choice", "rounds", "problems"]
 ONLINE_RATIOS = (1.5, 2.0, 3.0)
 ONLINE_ROUNDS = 40
@@ -74,6 +75,7 @@ class TransferRow:
         part: The model.
         left_out: What was left out with the table.
         judged: Name of the table.
+        kind: Whether its steps are of training, of inference, or both beside each other.
         modes: Number of measured modes that the model was given.
         rows: Number of judged values.
         bias: Mean signed error.
@@ -92,6 +94,7 @@ class TransferRow:
     left_out: LeftOut
     judged: str
     quantity: TransferQuantity
+    kind: TransferKind = "train"
     modes: int | None = None
     seed: int = 0
     rows: int = 0
@@ -165,9 +168,13 @@ def score_modes(
     """Yield the rows of time, power and the decision, with a margin, of predictions of all modes of a table."""
     yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
     yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
-    choice = score_choice(blank, table, found.step_s, found.power_w, margin)
+    choice = score_choice(blank, table, found.step_s, found.power_w, margin=margin)
     if choice.refused != NO_MAXN:
         yield choice
+
+
+def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> TransferRow:
+    return TransferRow(part, left_out, judged.name, "time", judged.kind)
 
 
 # The predictor, after few measured modes ------------------------------------------------------------------------------
@@ -190,7 +197,7 @@ def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int
             explorer = load_explorer(find_method_explorer(DEFAULT_PREDICTOR), table.modes, own)
             rows = profile_table(explorer, board, count)
             found = load_predictor(DEFAULT_PREDICTOR, own).fit(board.measure_rows(rows)).predict(table.modes)
-            blank = TransferRow("predictor", left_out, judged.name, "time", count, seed)
+            blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed)
             yield from score_modes(blank, table, found)
 
 
@@ -211,7 +218,9 @@ def _build_knowledge(judged: JudgedTable, left_out: LeftOut) -> PriorKnowledge:
             raise BadInput("batch size", f"{table.workload} on {spec.name}", "a workload with other batch sizes")
         return PriorKnowledge(table.maxn, (cost_at_batch_size(others, table.batch_size).coefficients,))
     kept = _keep_profiles(hidden)
-    priors = build_inference_priors(spec, table.workload, table.batch_size, specs, kept, unseen=table.sha256)
+    priors = build_inference_priors(
+        spec, table.workload, batch_size=table.batch_size, specs=specs, calibrated=kept, unseen=table.sha256
+    )
     return PriorKnowledge(table.maxn, tuple(prior.coefficients for prior in priors))
 
 
@@ -230,12 +239,13 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
     if work.layers is None:
         raise BadInput("workload", f"{table.workload}, whose layers are not known", "a known workload")
     timed = [one for one in load_timed_steps() if not {one.network, one.device} & (hidden | {judged.network})]
-    specs = load_catalogue()
-    cost = estimate_network_cost(find(judged.board), work, specs, _keep_profiles(hidden), timed)
+    cost = estimate_network_cost(
+        find(judged.board), work, specs=load_catalogue(), calibrated=_keep_profiles(hidden), timed=timed
+    )
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
     sds = (np.full(len(step_s), sd) for sd in (cost.residual_time_sd_log, cost.residual_power_sd_log))
     found = Predictions(table.modes, step_s, power_w, *sds)
-    yield from score_modes(TransferRow("layers", left_out, judged.name, "time"), table, found, UNFITTED_MARGIN)
+    yield from score_modes(_start_row("layers", judged, left_out), table, found, UNFITTED_MARGIN)
 
 
 # Rooflines ------------------------------------------------------------------------------------------------------------
@@ -267,7 +277,7 @@ def judge_rooflines(
     step_s = compute_batch_times(lines, batch).total_s
     power_w = batch_energy_j(lines, batch, step_s) / step_s
     found = Predictions(table.modes, step_s, power_w, *(np.full(len(step_s), sd) for sd in sds))
-    yield from score_modes(TransferRow(method, left_out, judged.name, "time"), table, found)
+    yield from score_modes(_start_row(method, judged, left_out), table, found)
 
 
 @lru_cache(maxsize=16)  # the batch sizes of a network that is left out share a fit
@@ -314,21 +324,25 @@ def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], b
         for name, some in ((network, there), (f"{network} unpruned", there[there.level == UNPRUNED])):
             blank = TransferRow("memory", left_out, name, "memory" if target == "memory" else "time")
             bound_sds = BOUND_SDS if target == "memory" else Z_90
-            yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds)
+            yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds=bound_sds)
 
 
 # Choice of modes in rounds --------------------------------------------------------------------------------------------
 
 
 def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out."""
+    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out.
+
+    Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
+    """
+    table = _keep_plausible_rows(judged.table)
     for ratio in ONLINE_RATIOS:
         for seed in range(1, seeds + 1):
             found = run_mode_choice(
-                judged.table,
+                table,
                 ratio=ratio,
                 rounds=ONLINE_ROUNDS,
-                steps=find_steps(judged.table),
+                steps=find_steps(table),
                 policy="fedge",
                 seed=seed,
             )
@@ -344,6 +358,12 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
                 regret=found.regret_after10_pct,
                 missed=100.0 * found.deadlines_missed / ONLINE_ROUNDS,
             )
+
+
+def _keep_plausible_rows(table: ProfileTable) -> ProfileTable:
+    keep = find_plausible_rows(table, table.maxn)
+    modes = Modes(table.modes.knobs[keep])
+    return replace(table, modes=modes, step_s=table.step_s[keep], power_w=table.power_w[keep], idle_w=None)
 
 
 # Training beside inference --------------------------------------------------------------------------------------------
@@ -364,6 +384,7 @@ def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterato
             "workload",
             f"{train.board}/{found.pair}",
             "problems",
+            kind="both",
             seed=job.seed,
             rows=found.problems,
             regret=found.loss_mean,

@@ -16,6 +16,7 @@ from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
+    TransferKind,
     TransferPart,
     TransferQuantity,
     TransferRow,
@@ -29,6 +30,7 @@ from fedge.studies.transfer_models import (
 from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
 
 PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
+KINDS: tuple[TransferKind, ...] = get_args(TransferKind)
 QUANTITIES: tuple[TransferQuantity, ...] = get_args(TransferQuantity)
 DECISIONS: dict[TransferPart, TransferQuantity] = {"memory": "memory", "online": "rounds", "serving": "problems"}
 """What a model decides, where that is not a mode."""
@@ -120,7 +122,8 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     steps = read_step_tables(folders[0]) if folders else ()
     board = folders[0].name.rpartition("-")[2] if folders else ""
     cells = tuple(cell for part in options.parts or PARTS for cell in _list_cells(part, list(tables.values()), steps))
-    return TransferStudy(tables, steps, board, tuple(map(int, words)), options.seeds, cells)
+    counts = tuple(map(int, words))
+    return TransferStudy(tables, steps, step_board=board, counts=counts, seeds=options.seeds, cells=cells)
 
 
 def _list_cells(
@@ -161,9 +164,10 @@ def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
     try:
         return list(_judge(study, cell))
     except FedgeError as error:
-        return [
-            TransferRow(cell.part, cell.left_out, cell.judged, DECISIONS.get(cell.part, "choice"), refused=str(error))
-        ]
+        own = study.tables.get(cell.judged)
+        kind: TransferKind = "both" if cell.beside else "train" if own is None else own.kind
+        decision = DECISIONS.get(cell.part, "choice")
+        return [TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))]
 
 
 def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
@@ -202,6 +206,7 @@ class TransferSummary:
 
     part: TransferPart
     left_out: LeftOut
+    kind: TransferKind
     quantity: TransferQuantity
     modes: int | None
     tables: int
@@ -218,18 +223,18 @@ class TransferSummary:
 
 
 def summarize_transfer(rows: Sequence[TransferRow]) -> list[TransferSummary]:
-    """Summarise rows by model, what is left out, number of modes and quantity, in this order."""
+    """Summarise rows by model, what is left out, kind, number of modes and quantity, in this order."""
     groups: dict[tuple[object, ...], list[TransferRow]] = {}
     for row in rows:
         modes = None if row.part == "online" else row.modes
-        groups.setdefault((row.part, row.left_out, row.quantity, modes), []).append(row)
+        groups.setdefault((row.part, row.left_out, row.kind, row.quantity, modes), []).append(row)
     summaries = [_summarize_group(group) for group in groups.values()]
     return sorted(summaries, key=_summary_key)
 
 
-def _summary_key(one: TransferSummary) -> tuple[int, int, int, int]:
-    places = PARTS.index(one.part), LEFT_OUT.index(one.left_out), QUANTITIES.index(one.quantity)
-    return *places[:2], -1 if one.modes is None else one.modes, places[2]
+def _summary_key(one: TransferSummary) -> tuple[int, ...]:
+    model = PARTS.index(one.part), LEFT_OUT.index(one.left_out), KINDS.index(one.kind)
+    return *model, -1 if one.modes is None else one.modes, QUANTITIES.index(one.quantity)
 
 
 def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
@@ -245,7 +250,8 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
     return TransferSummary(
         first.part,
         first.left_out,
-        first.quantity,
+        first.kind,
+        quantity=first.quantity,
         modes=None if first.part == "online" else first.modes,
         tables=len(by_table),
         error=_mean(errors),

@@ -37,7 +37,7 @@ NOTE = (
 
 def build_transfer_table(rows: Sequence[TransferRow]) -> Table:
     """Build the table of means: one line per model, what was left out, quantity and number of modes."""
-    heads = ("model", "left out", "quantity", "modes", "tables", *(heading for heading, _ in FIGURES))
+    heads = ("model", "left out", "kind", "quantity", "modes", "tables", *(heading for heading, _ in FIGURES))
     return Table("transfer", heads, tuple(_summary_cells(one) for one in summarize_transfer(rows)), "Transfer")
 
 
@@ -45,6 +45,7 @@ def _summary_cells(one: TransferSummary) -> tuple[Cell, ...]:
     return (
         text_cell(one.part),
         text_cell(one.left_out),
+        text_cell(one.kind),
         text_cell(one.quantity),
         value_cell(one.modes),
         value_cell(one.tables),

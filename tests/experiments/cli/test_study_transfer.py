@@ -35,7 +35,7 @@ def test_rows_page_and_document_hold_the_same_figures(fedge: Launcher, tables: P
     assert [tuple(row) for row in rows] == [tuple(field.name for field in fields(TransferRow))] * len(rows)
     assert {row["left_out"] for row in rows} == {"workload", "board", "family"}
     text = document.read_text(encoding="utf-8")
-    assert "`fedge study transfer TABLES --part layers`, 20" in text
+    assert "`fedge study transfer TABLES --part layers --modes 0,3,5,10,50 --seeds 3`, 20" in text
     assert text.startswith("# Page")
     assert text.endswith(f"{BLOCK_END}\n\nafter\n")
     assert "old" not in text
