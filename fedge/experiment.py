@@ -228,7 +228,8 @@ class MemorySpec(_SpecModel):
     Attributes:
         guard: Lower the batch size, the width of the network, or both, until the predicted memory plus the margin fits;
             if False, train at the requested scale and possibly fail.
-        margin: Margin as a share of the predicted memory.
+        margin: Margin as a share of the predicted memory; None: the prediction's 99 % bound, which a board's measured
+            peaks bring closer.
         min_batch: Smallest batch size.
         widths: Allowed shares of every layer's channels. None: 1, 0.75, 0.5 and 0.25 if the task's network can be
             narrowed and the strategy averages, otherwise 1 only.
@@ -236,7 +237,7 @@ class MemorySpec(_SpecModel):
     """
 
     guard: bool = True
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.05
+    margin: Annotated[float, Field(ge=0, le=1)] | None = None
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
     lower: Literal["batch-first", "width-first"] = "batch-first"

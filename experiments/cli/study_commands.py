@@ -254,7 +254,7 @@ def transfer(
         list[str] | None,
         typer.Option(
             "--part",
-            help="A model: predictor, layers, roofline, pagoda, memory or online; may be repeated. All by default.",
+            help="A model: predictor, layers, roofline, pagoda, memory, online, serving; repeatable. All by default.",
         ),
     ] = None,
     modes: Annotated[
@@ -297,7 +297,8 @@ def transfer(
     if docs is not None:
         from experiments.report.document_figures import write_figures
 
-        command = " ".join(("fedge study transfer TABLES", *(f"--part {part}" for part in parts or ())))
+        options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
+        command = f"fedge study transfer TABLES {' '.join(options)}"
         write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
 
 
