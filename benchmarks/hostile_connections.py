@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/hostile_connections.py [--seconds 30] [--half-open 2000] [--bad 50]
 
-The service of a fleet runs in a process of its own: page on a TCP port, telemetry on a Unix socket as behind the proxy.
+The service of a fleet, those who attack it and the boards have a process each: page on a TCP port, telemetry on a Unix
+socket as behind the proxy.
 Half-open connections send the beginning of a request to the page, say no more, and are opened again whenever the
 service closes them. The bad clients sit behind the proxy, where only a registered board can be, and send in turn what
 is no JSON, a message of another board, one of 2 MB, an unfinished one, and an endless head. Each board sends a stretch
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from live_channel import build_message
+from live_channel import build_message, read_cpu_s
 
 from experiments.backends.dashboard_service import FleetDashboard, ListenAddress, serve_fleet
 from experiments.backends.simulation import find_free_port
@@ -51,12 +54,14 @@ class Attack:
         self.delays_s: list[float] = []
         self.told: Counter[str] = Counter()
 
-    async def run(self, half_open: int, bad: int) -> None:
-        """Let everybody do their part until the time is over."""
-        parts: list[Coroutine[Any, Any, None]] = [self._tell(number) for number in range(BOARDS)]
-        parts += [self._hold_open() for _ in range(half_open)]
-        parts += [self._send_rubbish(number) for number in range(bad)]
-        await asyncio.gather(*parts, self._read_page())
+    async def attack(self, half_open: int, bad: int) -> None:
+        """Let those who attack do their part until the time is over."""
+        parts: list[Coroutine[Any, Any, None]] = [self._hold_open() for _ in range(half_open)]
+        await asyncio.gather(*parts, *(self._send_rubbish(number) for number in range(bad)))
+
+    async def use(self) -> None:
+        """Let boards and a reader do theirs."""
+        await asyncio.gather(*(self._tell(number) for number in range(BOARDS)), self._read_page())
 
     def _goes_on(self) -> bool:
         return time.monotonic() < self._ends_s
@@ -118,7 +123,14 @@ def main() -> None:
     parser.add_argument("--half-open", type=int, default=2_000)
     parser.add_argument("--bad", type=int, default=50)
     parser.add_argument("--serve", nargs=2, metavar=("FOLDER", "PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--attack", nargs=2, metavar=("FOLDER", "PORT"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.attack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        story = Attack(Path(given.attack[0]) / "in", int(given.attack[1]), given.seconds)
+        asyncio.run(story.attack(given.half_open, given.bad))
+        print(json.dumps(story.told))
+        return
     if given.serve:
         folder = Path(given.serve[0])
         service = FleetDashboard(folder / "store", None, folder / "in", store_bytes=10**10, store_age_s=1e9)
@@ -136,13 +148,19 @@ def attack_service(given: argparse.Namespace, folder: Path) -> None:
         while not (folder / "in").is_socket():
             time.sleep(0.05)
             assert service.poll() is None, "the service ended"
-        attack = Attack(folder / "in", port, given.seconds)
-        asyncio.run(attack.run(given.half_open, given.bad))
+        numbers = [f"--seconds={given.seconds}", f"--half-open={given.half_open}", f"--bad={given.bad}"]
+        command = [sys.executable, __file__, *numbers, "--attack", str(folder), str(port)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as bad:
+            attack = Attack(folder / "in", port, given.seconds)
+            asyncio.run(attack.use())
+            assert bad.stdout is not None
+            attack.told.update(json.loads(bad.stdout.read()))
         memory_kb = next(
             line.split()[1]
             for line in Path(f"/proc/{service.pid}/status").read_text().splitlines()
             if line.startswith("VmHWM")
         )
+        cpu_s = read_cpu_s(service.pid)
         service.terminate()
         assert service.stderr is not None
         log = service.stderr.read()
@@ -155,7 +173,9 @@ def attack_service(given: argparse.Namespace, folder: Path) -> None:
     print(f"delay                    median {delays_s[sent // 2]:.3f} s, longest {delays_s[-1]:.3f} s")
     for what in ("half-open connections", "rubbish", "page answered", "page refused"):
         print(f"{what:24} {attack.told[what]}")
-    print(f"service: most memory     {int(memory_kb) / 1024:.0f} MB, log {len(log) / 1e3:.1f} kB")
+    print(
+        f"service                  {cpu_s:.1f} s of computing, at most {int(memory_kb) / 1024:.0f} MB, log {len(log) / 1e3:.1f} kB"
+    )
 
 
 if __name__ == "__main__":
