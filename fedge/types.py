@@ -6,6 +6,7 @@ at once; this file itself needs the standard library only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -346,6 +347,24 @@ class Measurement:
 def pick_median(repeats: Sequence[Measurement]) -> Measurement:
     """Return the repeat of a mode with the median step time, which is robust to outliers; the faster of two."""
     return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
+MOST_MEASUREMENTS = 200
+"""Own measurements that a client keeps. They travel with every request and are fitted in every round: without a limit
+both grew for as long as a run went on (``benchmarks/soak.py``). A hundred rounds bring about as many.
+"""
+
+
+def add_measurements(before: Sequence[Measurement], now: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return measurements with further ones, oldest first; beyond ``MOST_MEASUREMENTS`` old repeats are forgotten.
+
+    Of the mode that was measured most often the oldest one goes, so every mode that was measured stays known.
+    """
+    kept = [*before, *now]
+    while len(kept) > MOST_MEASUREMENTS:
+        ((mode, _),) = Counter(one.mode for one in kept).most_common(1)
+        del kept[next(place for place, one in enumerate(kept) if one.mode == mode)]
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

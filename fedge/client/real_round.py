@@ -34,7 +34,7 @@ from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
 from fedge.seeds import derive_seed
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.telemetry.trace_operations import shift_trace
-from fedge.types import Measurement, NamedArrays, TrainingScale
+from fedge.types import Measurement, NamedArrays, TrainingScale, add_measurements
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.exit_causes import OOM_KILLED
 
@@ -223,7 +223,7 @@ class _RealRound:
         before, attempt, after_s = self.request.state, conditions.attempt, time.monotonic() - self.started_s
         state = dataclasses.replace(
             before,
-            measurements=(*before.measurements, *training.parts),
+            measurements=add_measurements(before.measurements, training.parts),
             temperature_c=self.session.here.hottest_c(),
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +21,7 @@ from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
+from fedge.telemetry.store_records import REFUSED
 from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
@@ -28,6 +31,10 @@ from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
+MAX_NORM_RATIO = 100.0
+"""Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
+largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
+"""
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
 
@@ -125,10 +132,11 @@ class FleetRequests:
         replies = self.port.ask(
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
-        return {
+        valid = {
             board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
             for board, reply in replies.items()
         }
+        return refuse_outliers(valid, task.arrays)
 
     @property
     def _fixed_compression(self) -> Compression | None:
@@ -271,8 +279,48 @@ def validate_reply(
         assert contribution is not None, "it has a report and a result"
         check_arrays(expected, contribution)
     except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
-        return IncomingReply(ReplyMessage(board, error=str(error)))
+        return _refuse(board, str(error))
     return decoded
+
+
+def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:
+    """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
+
+    Args:
+        replies: Valid replies of one round.
+        arrays: The model that was sent.
+
+    Returns:
+        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm has become an ``error``.
+        With fewer than three results nobody can tell who is right.
+    """
+    norms = {
+        board: compute_change_norm(arrays, reply.trained.arrays)
+        for board, reply in replies.items()
+        if reply.trained is not None
+    }
+    usual = statistics.median(norms.values()) if len(norms) >= 3 else 0.0
+    wrong = {board: norm / usual for board, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
+    return {
+        board: _refuse(board, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
+        if board in wrong
+        else reply
+        for board, reply in replies.items()
+    }
+
+
+def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:
+    """Return the Euclidean norm of the change of all floating-point arrays; a narrow model's of the part it has."""
+    changes = [
+        np.asarray(value, dtype=np.float64) - np.asarray(arrays[name])[tuple(map(slice, value.shape))]
+        for name, value in trained.items()
+        if value.dtype.kind == "f"
+    ]
+    return math.sqrt(sum(float(np.vdot(change, change)) for change in changes))
+
+
+def _refuse(board: str, reason: str) -> IncomingReply:
+    return IncomingReply(ReplyMessage(board, error=f"{REFUSED}{reason}"))
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:
