@@ -147,6 +147,7 @@ class FleetRequests:
                 state=states.get(name, UNKNOWN_STATE),
                 shared=shared.get(name, ()),
                 recalled=recalled.get(name, ()),
+                references=self.knowledge.references.get(name, ()),
                 recalls_recorded=name in self.knowledge.recorded if self.knowledge.origins.get(name) else None,
             )
             for name, goal in goals.items()
