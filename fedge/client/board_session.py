@@ -135,6 +135,7 @@ class BoardSession:
             steps=self.steps,
             samples=self.samples,
             references=request.references,
+            link_mbps=request.link_mbps,
         )
 
 
@@ -146,11 +147,20 @@ def build_setup(
     steps: int,
     samples: int,
     references: Sequence[ReferenceRows] = (),
+    link_mbps: float | None = None,
 ) -> ClientSetup:
     """Return what is known of an opened board before a round of ``steps`` steps over ``samples`` samples.
 
-    The files of the entry's references are on the server; their rows are an argument. Needs the board's lease, because
-    its idle power may have to be measured.
+    The board's lease is needed, because its idle power may have to be measured.
+
+    Args:
+        experiment: The resolved experiment.
+        board: The board's name, index and fleet entry.
+        here: The opened board.
+        steps: Steps of a round.
+        samples: Training samples of the board.
+        references: Rows of the entry's references, whose files are on the server.
+        link_mbps: Measured rate of the board's link in Mbit/s; None if it is not known yet.
     """
     entry, spec = board.entry, here.board.spec
     workload, catalogued = build_workload(entry, experiment.workload), here.catalogued
@@ -170,7 +180,7 @@ def build_setup(
         predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
         steps=steps,
         samples=samples,
-        link=build_link(entry.link),
+        link=build_link(entry.link, link_mbps),
         service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
         scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
     )

@@ -24,7 +24,7 @@ from experiments.backends.launcher import check_runnable
 from fedge.devices.board_kinds import build_workload_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.experiment import Experiment, LinkSpec, SuperlinkSpec
 from fedge.knowledge.recall import MAX_MODES, read_run_knowledge
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.telemetry.run_folder import RUN_YAML
@@ -97,7 +97,9 @@ def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> N
     reference.parent.mkdir()
     average = build_workload_kind("orin-nano", Workload("mobilenetv3l-gld23k", 16)).average
     rows = {"modes": Modes(average.modes.knobs[::9]), "step_s": average.step_s[::9], "power_w": average.power_w[::9]}
-    table = ProfileTable("orin-nano", "mobilenetv3l-gld23k", batch_size=16, sha256="", path="", label="calibrated", **rows)
+    table = ProfileTable(
+        "orin-nano", "mobilenetv3l-gld23k", batch_size=16, sha256="", path="", label="calibrated", **rows
+    )
     write_mode_table(reference, table)
     entry = {"device": "orin-nano", "name": "board", "references": [str(reference)]}
     with loopback_fleet(["orin-nano-jp6"], tmp_path) as fleet:
@@ -109,6 +111,29 @@ def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> N
     (sent,) = read_run_knowledge(tmp_path / "run").references["board-1"]
     assert (sent.workload, sent.label, len(sent.rows)) == ("mobilenetv3l-gld23k", "calibrated", MAX_MODES)
     assert "mobilenetv3l" not in (tmp_path / "run" / ".flwr" / "run-config.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_a_boards_second_round_counts_on_the_link_that_its_first_one_measured(tmp_path: Path) -> None:
+    named = {"device": "orin-nano", "name": "named", "link": {"down_mbps": 8, "up_mbps": 4}}
+    changes = {"fleet": [{"device": "orin-nano", "name": "board"}, named]}
+    with loopback_fleet(["orin-nano-jp6"] * 2, tmp_path, names=["board-1", "named-1"]) as fleet:
+        for desk in fleet.desks.values():
+            note_idle(desk)
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=changes)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = {(row.board, row.round): row for row in read_rows(tmp_path / "run", ClientRow)}
+    rates = {
+        key: tuple(4.0 * row.moved_mb / (spent_s - LinkSpec().latency_s) for spent_s in (row.down_s, row.up_s))
+        for key, row in rows.items()
+    }
+    measured = rows["board-1", 1].link_mbps
+    assert rates["board-1", 1] == pytest.approx((50.0, 20.0))
+    assert rates["board-1", 2] == pytest.approx((measured, measured))
+    assert all(rates["named-1", number] == pytest.approx((8.0, 4.0)) for number in (1, 2))
 
 
 @pytest.mark.fleet
