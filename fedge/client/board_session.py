@@ -15,7 +15,7 @@ from fedge.client.inference_service import ExpectedService, average_inference_co
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
 from fedge.client.step_accounting import count_steps
-from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task
+from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task, read_file_task
 from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
 from fedge.devices.board_kinds import build_link, list_priors, mode_idle_power_w
@@ -238,8 +238,7 @@ def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
-    source = _find_task_file(Path(name)).read_bytes()
-    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest(), **cut}
+    return {**read_file_task(name, _find_task_file(Path(name))), **cut}
 
 
 def _find_task_file(path: Path) -> Path:
