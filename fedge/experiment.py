@@ -20,14 +20,14 @@ class LinkSpec(_SpecModel):
     """A client's network.
 
     Attributes:
-        down_mbps: Rate to the client in Mbit/s.
-        up_mbps: Rate from the client in Mbit/s.
+        down_mbps: Rate to the client in Mbit/s; None for that of its last rounds on a real board, and 50 before.
+        up_mbps: Rate from the client in Mbit/s; None likewise, and 20 before.
         latency_s: One-way latency in seconds.
         radio_w: Power of the radio above idle during transfers, in watts.
     """
 
-    down_mbps: Positive = 50.0
-    up_mbps: Positive = 20.0
+    down_mbps: Positive | None = None
+    up_mbps: Positive | None = None
     latency_s: Annotated[float, Field(ge=0)] = 0.02
     radio_w: Annotated[float, Field(ge=0)] = 0.8
 

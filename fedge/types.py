@@ -344,6 +344,25 @@ class Measurement:
         return self.work_s * self.power_w
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """A table of another workload on a kind of board, as rows for boards that do not have its file.
+
+    Attributes:
+        device: Kind of board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        label: Origin of the times and powers.
+        rows: One measurement per mode.
+    """
+
+    device: str
+    workload: str
+    batch_size: int
+    label: Label
+    rows: tuple[Measurement, ...]
+
+
 def pick_median(repeats: Sequence[Measurement]) -> Measurement:
     """Return the repeat of a mode with the median step time, which is robust to outliers; the faster of two."""
     return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]

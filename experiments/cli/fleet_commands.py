@@ -181,7 +181,9 @@ def run(
 @fleet.command("profile")
 def profile(
     *,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`.")],
+    workload: Annotated[
+        str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`; a task file (.py) is copied.")
+    ],
     budget_s: Annotated[
         float | None,
         typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
@@ -193,6 +195,9 @@ def profile(
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: BatchSize = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, within the budget, for boards that a run works with.")
+    ] = False,
     seed: Seed = 0,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder to write: the tables, one subfolder per board.")
@@ -218,6 +223,7 @@ def profile(
         "explorer": explorer,
         "batch-size": batch_size,
         "seed": seed,
+        "wait": wait or None,
     }
     code, rows = profile_fleet(_build_options(inventory, playbooks, limit), given, folder)
     profile_table(rows).print(make_console())

@@ -24,7 +24,8 @@ def profile(
         str,
         typer.Option(
             metavar="NAME",
-            help="The workload, such as resnet18-imagenet. Emulated: also any NETWORK of `fedge layers`.",
+            help="The workload, such as resnet18-imagenet. Here: also a task file (.py). Emulated: also any NETWORK of "
+            "`fedge layers`.",
         ),
     ],
     out: Annotated[
@@ -46,6 +47,9 @@ def profile(
         float | None,
         typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, within the budget, while a run works with this board.")
+    ] = False,
     seed: Seed = 0,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -29,6 +29,7 @@ from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
+from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
 MAX_NORM_RATIO = 100.0
@@ -37,6 +38,8 @@ largest of those with unequal labels and shares is printed by ``benchmarks/bad_c
 """
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
+
+NO_HISTORIES: Mapping[str, ClientHistory] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,15 +100,17 @@ class FleetRequests:
         task: RoundTask,
         goals: Mapping[str, RoundGoal],
         states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
         residuals: Mapping[str, Floats32] = MappingProxyType({}),
     ) -> Mapping[str, IncomingReply]:
         """Request one round of training from every client that has a goal.
 
         Args:
             task: The training task.
-            goals: Each client's goal.
-            states: Each client's state.
-            residuals: What the encodings of emulated clients' updates left out.
+            goals: Goal by client.
+            states: State by client.
+            histories: History by client, which holds the measured rate of its link.
+            residuals: What the encodings of emulated clients' updates left out, by client.
 
         Returns:
             A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
@@ -124,7 +129,8 @@ class FleetRequests:
             ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)
         if (fixed := self._fixed_compression) is not None:
             goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
-        asks = {name: _add_encoding(each, task) for name, each in self._build_requests(ask, goals, states).items()}
+        asks = self._build_requests(ask, goals, states, histories)
+        asks = {name: _add_encoding(each, task) for name, each in asks.items()}
         questions = {
             name: OutgoingRequest(each, task.arrays, task.cut.within_s, residuals.get(name))
             for name, each in asks.items()
@@ -145,25 +151,36 @@ class FleetRequests:
         return None if spec.kind is None else Compression(spec.kind, spec.keep)
 
     def request_evaluation(
-        self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
+        self, number: int, fleet: FleetState, arrays: NamedArrays, names: Iterable[str]
     ) -> Mapping[str, IncomingReply]:
-        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``.
+        """Request an evaluation of the model of round ``number`` from the clients ``names`` of ``fleet``.
 
         Returns:
             A reply for every client, with ``error`` if its figures are impossible.
         """
-        policy, size = self.experiment.policy.name, count_bytes(arrays)
+        ask = RequestMessage(
+            "evaluate", number, fleet.clock_s, self.experiment.policy.name, model_bytes=count_bytes(arrays)
+        )
         questions = {
             name: OutgoingRequest(
-                RequestMessage("evaluate", number, start_s, policy, state=state, model_bytes=size), arrays
+                dataclasses.replace(
+                    ask,
+                    state=fleet.states.get(name, UNKNOWN_STATE),
+                    link_mbps=fleet.histories.get(name, UNKNOWN_CLIENT).link_mbps,
+                ),
+                arrays,
             )
-            for name, state in states.items()
+            for name in names
         }
         replies = self.port.ask(questions, self.experiment.reply_timeout_s)
         return {board: validate_evaluation(board, reply) for board, reply in replies.items()}
 
     def _build_requests(
-        self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
+        self,
+        ask: RequestMessage,
+        goals: Mapping[str, RoundGoal | None],
+        states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
     ) -> dict[str, RequestMessage]:
         """Return the request for each client: its goal, its state, and measurements of peers and of earlier runs."""
         recalled = {
@@ -183,6 +200,8 @@ class FleetRequests:
                 state=states.get(name, UNKNOWN_STATE),
                 shared=shared.get(name, ()),
                 recalled=recalled.get(name, ()),
+                references=self.knowledge.references.get(name, ()),
+                link_mbps=histories.get(name, UNKNOWN_CLIENT).link_mbps,
                 recalls_recorded=name in self.knowledge.recorded if self.knowledge.origins.get(name) else None,
             )
             for name, goal in goals.items()
