@@ -32,7 +32,7 @@ from fedge.types import Modes
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_COMMAND = typer.main.get_command(app)
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?fedge [a-z].*)", re.DOTALL)
 SWEEP = "experiments/configs/characterisation/emulated-quick.yaml"
@@ -54,11 +54,23 @@ SLOW = re.compile(
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""
 
 
+NUMBER = re.compile(r"[-−+~±]?\b\d[\d.,]*(?:e-?\d+)?")
+HASH = re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b")
+RULES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┬┴┼╇╈]+")
+
+
 class Command(NamedTuple):
-    """A command of a page, and whether the page shows that it is refused, with the message."""
+    """A command of a page.
+
+    Attributes:
+        text: The command.
+        refused: Whether the page shows that it is refused, with the message.
+        shown: The lines of output that the page shows behind it; ``...`` stands for others.
+    """
 
     text: str
     refused: bool
+    shown: tuple[str, ...] = ()
 
 
 def list_commands(page: Path) -> Iterator[Command]:
@@ -74,8 +86,9 @@ def list_commands(page: Path) -> Iterator[Command]:
                 whole, place = f"{whole}\n{lines[place]}", place + 1  # noqa: PLW2901
             found = COMMAND.fullmatch(whole)
             assert found is not None
+            shown = tuple(itertools.takewhile(lambda text: not text.startswith("$ "), lines[place:])) if prompts else ()
             refused = re.match("fedge: .*: got ", "".join(lines[place : place + 1])) is not None
-            yield Command(found.group(1).replace(".venv/bin/", ""), refused)
+            yield Command(found.group(1).replace(".venv/bin/", ""), refused, shown)
 
 
 def why_not_run(command: str) -> str:
@@ -106,10 +119,34 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return Launcher(monkeypatch, capsys)
 
 
-def run(command: str, fedge: Launcher, *, refused: bool = False) -> None:
+def run(command: str, fedge: Launcher, *, refused: bool = False, shown: tuple[str, ...] = ()) -> None:
     done = fedge(*shlex.split(command, comments=True)[1:])
     assert done.code == (2 if refused else 0), f"{command}\n{done.out[-1000:]}\n{done.err[-1000:]}"
     assert "Traceback" not in done.err, command
+    assert find_unsaid(shown, f"{done.out}\n{done.err}") == [], f"{command}\n{done.out[-3000:]}\n{done.err[-1000:]}"
+
+
+def find_unsaid(shown: tuple[str, ...], said: str) -> list[str]:
+    """Return the lines that a page shows and a command does not print; numbers may differ, and what ``...`` omits."""
+    lines = [blur(line) for line in said.splitlines()]
+
+    def is_said(line: str) -> bool:
+        parts = [re.escape(blur(part)) for part in line.split("...")]
+        return any(re.fullmatch(".*?".join(parts).replace(r"\ ", r"\ ?"), one) for one in lines)
+
+    return [line for line in shown if blur(line) not in {"", "..."} and not is_said(line)]
+
+
+def blur(line: str) -> str:
+    """Return a line without what differs from run to run: numbers, checksums, the widths of columns."""
+    return " ".join(NUMBER.sub("#", HASH.sub("#", RULES.sub(" ", line))).split())
+
+
+def test_a_shown_line_is_missed_unless_it_is_printed_with_any_numbers() -> None:
+    said = "energy   41.9 kJ\n ── ──\nwritten: a.csv"
+
+    assert find_unsaid(("energy  3.2 kJ", "...", " ────", "", "written: ..."), said) == []
+    assert find_unsaid(("energy 3 J", "power 3 W"), said) == ["energy 3 J", "power 3 W"]
 
 
 def copy_experiments(folder: Path) -> None:
@@ -169,7 +206,7 @@ def run_commands(commands: list[Command], folder: Path, fedge: Launcher, finishe
     for command in commands:
         prepare(command.text, folder, fedge, finished_run)
         backend = " --backend sim" if "--ray-dashboard" in command.text else ""  # the copies have the quicker one
-        run(f"{command.text}{backend}", fedge, refused=command.refused)
+        run(f"{command.text}{backend}", fedge, refused=command.refused, shown=command.shown)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedge", "clients", "server", "experiments", "benchmarks", "ansible", "tests")
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PATH = re.compile(r"`((?:fedge|server|experiments|clients|benchmarks|tests|ansible|docs)/[\w./-]+)`")
 FILE_NAME = re.compile(r"`([a-z_]\w*\.py)`")
 
@@ -24,7 +24,7 @@ def test_paths_in_documents_exist(document: Path) -> None:
 
 def test_modules_named_in_the_contributors_page_exist() -> None:
     names = {path.name for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    text = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/contributing.md").read_text(encoding="utf-8")
     assert not sorted(set(FILE_NAME.findall(text)) - names)
 
 

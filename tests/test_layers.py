@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.call_cache",
         "fedge.json_reader",
         "fedge.strict_json",
+        "fedge.file_lock",
         "fedge.phases",
         "fedge.child_processes",
         "fedge.import_path",

@@ -29,6 +29,7 @@ from experiments.cli.command_output import (
     show_job_progress,
     write_json,
 )
+from experiments.report.tables import print_lines
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class _RunDisplay:
             yield progress
 
     def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        print_lines(self._console, [text])
 
 
 def _exit(number: int, _frame: object) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
@@ -180,7 +182,7 @@ def study_fleet(
     from experiments.report.predictors.choice_terminal import print_fleet_study
 
     _check_outputs(out, html)
-    study = build_fleet_study(options)
+    study = build_fleet_study(options, warn)
     if dry_run:
         print_plan({"runs": len(study.jobs), **{f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}}, as_json)
         return
@@ -195,6 +197,62 @@ def study_fleet(
         from experiments.report.predictors.fleet_study_page import write_fleet_page
 
         write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
+
+
+@app.command("transfer")
+def transfer(
+    tables: Annotated[
+        Path, typer.Argument(metavar="TABLES", help="Folder of measured tables: <board>/train and <board>/infer.")
+    ],
+    *,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="A model: predictor, layers, roofline, pagoda, memory or online; may be repeated. All by default.",
+        ),
+    ] = None,
+    modes: Annotated[
+        str, typer.Option("--modes", help="Numbers of measured modes of the predictor, separated by commas.")
+    ] = "0,3,5,10,50",
+    seeds: Seeds = 3,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    out: OutFile = None,
+    html: ChartPage = None,
+    docs: Annotated[
+        Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
+
+    Workloads, boards, families of networks and batch sizes are left out. Example: fedge study transfer tables --part
+    memory
+    """
+    parameters = dict(locals())
+    from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
+    from fedge.studies.transfer_study import TransferOptions, build_transfer_study
+
+    _check_outputs(out, html)
+    study = build_transfer_study(
+        build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
+    )
+    with show_progress(len(study.cells)) as report_cell:
+        rows = study.run(report_cell, jobs)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_transfer(make_console(), rows)
+    write_json(out, [asdict(row) for row in rows])
+    if html is not None:
+        from experiments.report.predictors.transfer_report import write_transfer_page
+
+        write_output("--html", html, lambda path: write_transfer_page(rows, tables, path))
+    if docs is not None:
+        from experiments.report.document_figures import write_figures
+
+        command = " ".join(("fedge study transfer TABLES", *(f"--part {part}" for part in parts or ())))
+        write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

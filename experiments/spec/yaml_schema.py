@@ -22,6 +22,8 @@ from fedge.errors import UnknownName
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 FILLED_IN = "filled in by the launcher"
 """Ends the meaning of a key that no user writes."""
+KEYS_OWN = "its keys' own"
+"""Stands for the default of a mapping."""
 RANGE_WORDS = {
     "exclusiveMinimum": "above {}",
     "minimum": "at least {}",
@@ -185,7 +187,7 @@ def _describe_key(key: str, shown: Mapping[str, Any], required: bool, meaning: s
     forms = [one for one in shown.get("anyOf", [shown]) if one.get("type") != "null"]
     kind = " or ".join(dict.fromkeys(map(_format_kind, forms)))
     allowed = ", ".join(filter(None, map(_format_range, forms)))
-    default = None if required else _format_value(shown["default"]) if "default" in shown else "its keys' own"
+    default = None if required else _format_value(shown["default"]) if "default" in shown else KEYS_OWN
     return KeyDescription(key, kind, default, allowed=allowed, meaning=meaning, example=_find_example(key, shown))
 
 
@@ -221,7 +223,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, dict):
-        return "its keys' own"
+        return KEYS_OWN
     return str(value)
 
 

@@ -176,7 +176,7 @@ class _RealRound:
     ) -> Asking[RoundResult]:
         worker, work = self.session.worker, self.session.experiment.workload
         scale = conditions.scale or TrainingScale(work.batch_size)
-        options = build_train_options(work, setup.steps_at(context.scale), scale, self.request)
+        options = build_train_options(work, setup.round_steps(self.request, context.scale), scale, self.request)
         seed = derive_seed(self.session.experiment.seed, setup.board.name, self.request.round, "train")
         left_s, replies = self._time_left_s(), device.service_replies
         cancel_after_s = None if left_s is None else left_s + CANCEL_GRACE_S
@@ -213,7 +213,7 @@ class _RealRound:
         )
         trace = device.build_trace(*build_link_phases(report, context.waiting_mode))
         whole = self.request.cancel_s is None or report.steps == report.asked_steps
-        error = None if whole else _explain_cancellation(report.steps, setup.steps_at(context.scale), after_s)
+        error = None if whole else _explain_cancellation(report.steps, report.asked_steps, after_s)
         return dataclasses.replace(reply, error=error, cut=not whole, trace=trace)
 
     def _answer_cancelled(
@@ -228,7 +228,7 @@ class _RealRound:
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,
         )
-        error = _explain_cancellation(training.done, setup.steps_at(conditions.scale), after_s)
+        error = _explain_cancellation(training.done, setup.round_steps(self.request, conditions.scale), after_s)
         trace = shift_trace(device.build_trace(), setup.transfer(self.request, conditions.scale).down_s)
         return ReplyMessage(setup.board.name, state=state, error=error, cut=True, trace=trace)
 

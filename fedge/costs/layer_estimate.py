@@ -3,7 +3,7 @@
 GPU time comes from ``gpu_rates``. Launch time is the number of operators times the other workloads' time per operator.
 Loading, host work and overlap are those of the board's other workloads, and power is that of the most similar one.
 Other workloads enter through their calibrated profiles alone, so leaving a profile out leaves its table out;
-``benchmarks/cost_from_layers.py`` does so table by table.
+``fedge study transfer`` does so table by table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Default; a lower limit adds observations but biases the rates."""
 OWN_BOARD_ERRORS: dict[WorkloadKind, tuple[float, float]] = {"train": (0.10, 0.09), "infer": (0.13, 0.17)}
 OTHER_BOARD_ERRORS = (0.19, 0.45)
 """Mean relative errors of time and power over all modes when a table is left out: on a board with other tables (above)
-and on one without (``benchmarks/cost_from_layers.py``; no inference was measured on a second board)."""
+and on one without (``fedge study transfer``; no inference was measured on a second board)."""
 
 
 def estimate_network_cost(

@@ -40,7 +40,7 @@ class PowerAware(Strategy):
 
     Args:
         strategy: Any strategy of Flower or of the user.
-        policy: Name of a policy (docs/policies.md).
+        policy: Name of a policy (docs/explanation/policies.md).
         folder: New folder for the run's rows; None stores nothing.
         name: Name of the run.
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.

@@ -1,4 +1,4 @@
-"""A Flower mod that trains every round in a power mode that fits (docs/flower-app.md).
+"""A Flower mod that trains every round in a power mode that fits (docs/tutorials/flower-app.md).
 
 On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson, or a machine whose
 GPUs have a power limit that this user may set, the training runs step by step (``fedge.flower.step_gate``), so that
@@ -70,7 +70,7 @@ SECONDS, JOULES = "fedge-seconds", "fedge-joules"
 DEVICE_KEY = "fedge-device"
 """Key of the node's configuration that replaces ``device``."""
 SETTINGS_KEY = "settings"
-"""Key of the node's configuration with the path of the board's settings (docs/boards.md)."""
+"""Key of the node's configuration with the path of the board's settings (docs/how-to/boards.md)."""
 PARTITION_KEY = "partition-id"
 EMULATED_PREFIX = "emulated:"
 NO_TRANSFER_MB = 1e-9
@@ -114,7 +114,7 @@ def power_mode(
     """Return a mod for a Flower ``ClientApp`` that chooses the power mode of every training message.
 
     Args:
-        policy: Name of a policy (docs/policies.md).
+        policy: Name of a policy (docs/explanation/policies.md).
         device: ``auto`` for the Jetson that this is, if its power daemon runs, else for the power limit of this
             machine's NVIDIA GPUs (``gpu``), if this user may set it, else for measuring only; ``emulated:BOARD`` for an
             emulated board; several for nodes with different partition ids. The node's configuration ``fedge-device``
