@@ -42,12 +42,9 @@ def price_app(work: WorkloadSpec, context: Context, *, assumed: bool) -> Workloa
 
 
 def _count_network(network: NetworkSpec) -> ConfigRecord:
-    """Return name, input and layers of the app's network; the random numbers of its training stay the same."""
-    import torch
-
+    """Return name, input and layers of the app's network."""
     shape = None if network.input is None else "x".join(map(str, network.input))
-    with torch.random.fork_rng(devices=[]):
-        work, counted = find_named_workload(network.model, input_shape=shape, option="network")
+    work, counted = find_named_workload(network.model, input_shape=shape, option="network")
     if counted is None:
         raise BadInput("network", network.model, "a network whose layers are known; cost= names a cost profile")
     return ConfigRecord({"cost": work.name, "input": [*counted.input_shape], "layers": format_layers(counted)})
