@@ -210,9 +210,10 @@ def _user_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
     module_name, _, function_name = model.partition(":")
 
     def build() -> nn.Module:
-        made = _run_user_function(model, module_name, function_name)
-        from torch import nn
+        from torch import nn, random
 
+        with random.fork_rng(devices=[]):  # the weights are not used: random numbers of a training stay as they are
+            made = _run_user_function(model, module_name, function_name)
         if not isinstance(made, nn.Module):
             raise BadInput(model, type(made).__name__, "a function that returns a torch.nn.Module")
         return made
