@@ -87,7 +87,7 @@ ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n(?:     .*)?$)*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class KeyDescription:
-    """What a user may write for a key.
+    """The values that a user may write for a key.
 
     Attributes:
         key: Its place, such as ``fleet[].link.up_mbps``.

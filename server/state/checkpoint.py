@@ -67,7 +67,7 @@ UNKNOWN_CLIENT = ClientHistory()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetState:
-    """What the server knows of all clients at one simulated time; each mapping is by client name."""
+    """The server's knowledge of all clients at one simulated time; each mapping is by client name."""
 
     clock_s: float
     states: Mapping[str, ClientState] = field(default_factory=dict)
