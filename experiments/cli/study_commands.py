@@ -138,8 +138,8 @@ def fleet(
         typer.Option(
             "--policies",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
-            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
-            "own module:function.",
+            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, joint, maxn, "
+            "preset:NAME, or your own module:function.",
         ),
     ] = None,
     rounds: Rounds = 20,
