@@ -253,7 +253,8 @@ def transfer(
 
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
+        date = f"{datetime.now(UTC):%Y-%m-%d}"
+        write_figures(docs, build_transfer_table(rows), command=command, date=date, note=NOTE)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:
