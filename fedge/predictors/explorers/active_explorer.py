@@ -54,7 +54,7 @@ START_SHARES = (
 
 The top, nearly the bottom, a top whose GPU and memory are slow, the middle, and a top whose CPU is slow. Chosen by the
 error of the predictor after them on all measured tables, among some 300 designs of three modes and then 130 of five;
-docs/exploring.md has the errors where the judged workload was left out of the choice.
+docs/how-to/exploring.md has the errors where the judged workload was left out of the choice.
 """
 MIN_START = 3
 """Fewest modes that are asked for at once from which they begin with ``START_SHARES``; designs of two were no better
