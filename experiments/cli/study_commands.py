@@ -16,6 +16,7 @@ from experiments.cli.command_options import (
     ChartPage,
     DryRun,
     Experiment,
+    Jobs,
     OutFile,
     Overrides,
     Seeds,
@@ -253,14 +254,14 @@ def transfer(
         list[str] | None,
         typer.Option(
             "--part",
-            help="A model: predictor, layers, roofline, pagoda, memory or online; may be repeated. All by default.",
+            help="A model: predictor, layers, roofline, pagoda, memory, online, serving; repeatable. All by default.",
         ),
     ] = None,
     modes: Annotated[
-        str, typer.Option("--modes", help="Numbers of measured modes of the predictor, separated by commas.")
+        str, typer.Option("--modes", metavar="N,...", help="Number of modes to profile; several, separated by commas.")
     ] = "0,3,5,10,50",
     seeds: Seeds = 3,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    jobs: Jobs = None,
     out: OutFile = None,
     html: ChartPage = None,
     docs: Annotated[
@@ -270,8 +271,9 @@ def transfer(
 ) -> None:
     """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
 
-    Workloads, boards, families of networks and batch sizes are left out. Example: fedge study transfer tables --part
-    memory
+    Workloads, boards, families of networks and batch sizes are left out.
+
+    Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
     from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
@@ -295,7 +297,8 @@ def transfer(
     if docs is not None:
         from experiments.report.document_figures import write_figures
 
-        command = " ".join(("fedge study transfer TABLES", *(f"--part {part}" for part in parts or ())))
+        options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
+        command = f"fedge study transfer TABLES {' '.join(options)}"
         write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
 
 

@@ -18,7 +18,8 @@ from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
-from fedge.flower.power_mod import ANSWER, GOAL, JOINT_REFUSAL, JOULES, RECORD, SECONDS
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER, GOAL, JOINT_REFUSAL, JOULES, SECONDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round

@@ -163,7 +163,8 @@ class Coordinator:
             return None
         task = self._build_task(state, opening, aggregator)
         goals = complete_goals(self.experiment, opening.plan, opening.number)
-        replies = self._requests.request_training(task, goals, opening.fleet.states, state.residuals)
+        known = opening.fleet
+        replies = self._requests.request_training(task, goals, known.states, known.histories, residuals=state.residuals)
         late = self._take_late_replies(opening.fleet, opening.pending, state, aggregator)
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = self._settle(opening, late.fleet, availability, answers)

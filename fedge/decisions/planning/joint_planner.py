@@ -23,7 +23,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
 MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
-quickstart (docs/joint.md) less costs final accuracy, more costs time."""
+quickstart (docs/explanation/joint.md) less costs final accuracy, more costs time."""
 SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
 """Part q of an update's progress that arrives by encoding, as benchmarks/local_steps.py finds it; top-k is late."""
 
