@@ -18,7 +18,7 @@ import yaml
 from fedge.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("fedge", "clients", "server", "experiments", "benchmarks", "ansible", "tests")
+PACKAGES = ("fedge", "clients", "server", "experiments", "benchmarks", "ansible", "tests", "docs")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PATH = re.compile(r"`((?:fedge|server|experiments|clients|benchmarks|tests|ansible|docs)/[\w./-]+)`")
 MAX_WORDS = 83_700
