@@ -316,11 +316,12 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
 
 
 def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the facts that only some runs have: lost boards, stale results, an energy budget."""
+    """Return the facts that only some runs have: lost boards, refused and stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness = summary.get("mean_staleness")
+    staleness, refused = summary.get("mean_staleness"), summary.get("refused")
     facts = {
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
+        "refused": f"results of {refused} clients' rounds, for what they held; see the events" if refused else None,
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
