@@ -38,7 +38,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedge.flower import PowerAware, power_mode
-from fedge.flower.power_mod import ANSWER, RECORD
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER
 from fedge.wire import ReplyMessage, from_json
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ def replace_file(path: Path) -> Iterator[Path]:
         path: The file to replace or create.
 
     Raises:
-        OSError: The file or its folder cannot be written.
+        OSError: The file or its folder cannot be written; it names a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -27,6 +27,10 @@ def replace_file(path: Path) -> Iterator[Path]:
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
+    except OSError as error:
+        if error.filename is None:  # of a write, as on a full disk
+            error.filename = str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -63,7 +63,8 @@ class RequestMessage:
         proximal_mu: Weight of FedProx's proximal term.
         learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
-        trainable: Names of the arrays that mods see; the others are statistics and counters.
+        trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
+        up_share: Bytes of the encoded update relative to the model's.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
@@ -94,6 +95,7 @@ class RequestMessage:
     claim_s: float = 0.0
     settings: Mapping[str, float] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
+    up_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

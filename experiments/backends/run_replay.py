@@ -131,6 +131,7 @@ def replay_run(
     draws: int = 8,
     workers: int | None = None,
     report: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> ReplayResult:
     """Predict what a run would have cost under other conditions.
 
@@ -140,6 +141,7 @@ def replay_run(
         draws: Number of draws of the boards' time and power.
         workers: Number of draws that run at a time; None for as many as there are cores.
         report: Called with the name of every draw that has ended.
+        note: Called with a sentence on what another policy removes.
 
     Raises:
         BadInput: If the folder holds no such run, or a change is invalid or leaves what the run measured.
@@ -150,7 +152,7 @@ def replay_run(
         raise BadInput(str(folder), "the rows of a Flower app, without its boards' states", "a run of `fedge run`")
     if state is None or not rounds:
         raise BadInput(str(folder), "a run without a finished round", "a run that has finished rounds")
-    base, changed = _plan_local(run, len(rounds)), _load_changed(folder, changes, len(rounds))
+    base, changed = _plan_local(run, len(rounds)), _load_changed(folder, changes, len(rounds), note)
     _check_changes(base, changed)
     if run.backend == experiment_checks.FLEET_BACKEND:
         base, changed = (_move_trained_model(experiment, state.arrays) for experiment in (base, changed))
@@ -214,8 +216,8 @@ def _move_trained_model(experiment: Experiment, arrays: NamedArrays) -> Experime
     return experiment.model_copy(update={"workload": work.model_copy(update={"model_mb": size_mb})})
 
 
-def _load_changed(folder: Path, changes: Sequence[str], rounds: int) -> Experiment:
-    experiment = load_experiment(folder / run_folder.RUN_YAML, (*changes, "backend=local"))
+def _load_changed(folder: Path, changes: Sequence[str], rounds: int, note: Callable[[str], None]) -> Experiment:
+    experiment = load_experiment(folder / run_folder.RUN_YAML, (*changes, "backend=local"), note)
     given = {change.partition("=")[0].strip() for change in changes}
     changed = _plan_local(experiment, experiment.rounds if "rounds" in given else rounds)
     launcher.check_runnable(changed)

@@ -18,7 +18,7 @@ from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, Run
-from experiments.cli.command_output import make_console, print_json, warn, write_if_heard
+from experiments.cli.command_output import make_console, print_json, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -27,6 +27,7 @@ from experiments.cli.heartbeat import show_signs_of_life
 from experiments.cli.knowledge_commands import app as knowledge
 from experiments.cli.layers_commands import layers
 from experiments.cli.memory_commands import app as memory
+from experiments.cli.new_plugin import new
 from experiments.cli.place_commands import place, place_run
 from experiments.cli.power_commands import board_check, power
 from experiments.cli.predict_commands import app as predict
@@ -43,7 +44,7 @@ from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput, FedgeError, one_line
 from fedge.extras import LIBRARIES, MissingPackage, describe_missing
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -55,7 +56,8 @@ MODES, REAL_BOARDS, HERE = "Power modes and studies", "Real boards", "This machi
 app = typer.Typer(
     name="fedge",
     cls=PanelGroup,
-    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.",
+    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.\n\n"
+    "Start with: fedge run quickstart. What this machine can run: fedge doctor.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -118,6 +120,7 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=EXPERIMENTS)(new)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)
@@ -218,7 +221,7 @@ def main() -> None:
         warn(f"{error}")
         sys.exit(BAD_INPUT)
     except MissingPackage as error:
-        write_if_heard(sys.stderr, f"{error}\n")
+        write_error(f"{error}")
         sys.exit(BAD_INPUT)
     except FedgeError as error:
         warn(f"{error}")
@@ -227,12 +230,18 @@ def main() -> None:
         module = (error.name or "").partition(".")[0]
         if module not in LIBRARIES:
             raise
-        write_if_heard(sys.stderr, f"{describe_missing(_find_command_name(sys.argv[1:]), module)}\n")
+        write_error(describe_missing(_find_command_name(sys.argv[1:]), module))
         sys.exit(BAD_INPUT)
+    except (ImportError, MemoryError) as error:
+        # A library that finds no room for its own code.
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        warn("memory has run out; free some, or use fewer boards or --jobs, then call `fedge resume RUN` or this again")
+        sys.exit(FAILED)
     except OSError as error:
         if error.filename is None:
             raise
-        warn(f"{error.filename}: {error.strerror}; a path that can be read or written")
+        warn(f"{one_line(error.filename)}: {error.strerror}; a path that can be read or written")
         sys.exit(FAILED)
     except KeyboardInterrupt:
         warn("interrupted")

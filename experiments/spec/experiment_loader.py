@@ -131,9 +131,17 @@ def build_experiment(
 
 
 def find_experiment_file(path: Path) -> Path:
-    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
-    shipped = CONFIGS / f"{path}.yaml"
-    return shipped if not path.exists() and path.name == str(path) and shipped.is_file() else path
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name.
+
+    Raises:
+        BadInput: If there is neither.
+    """
+    if path.exists():
+        return path
+    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep")}
+    if str(path) not in shipped:
+        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
+    return shipped[str(path)]
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
@@ -174,9 +182,14 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     if lost := [name for name in dropped if name not in given]:
         is_taken = taken is None or not set(lost).isdisjoint(taken)
         reason = f"policy.name={new} instead keeps what {new} takes" if is_taken else f"{new} takes no such option"
-        note(f"{', '.join(lost)} of the file's policy {old} left out: {reason}")
+        note(describe_lost_options(lost, old, reason))
     for name in dropped:
         del policy[name]
+
+
+def describe_lost_options(lost: Sequence[str], policy: str, reason: str) -> str:
+    """Return the note on options of the file's policy that another policy does not have."""
+    return f"{', '.join(lost)} of the file's policy {policy} left out: {reason}"
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:

@@ -34,7 +34,7 @@ from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
 from fedge.seeds import derive_seed
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.telemetry.trace_operations import shift_trace
-from fedge.types import Measurement, NamedArrays, TrainingScale
+from fedge.types import Measurement, NamedArrays, TrainingScale, add_measurements
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.exit_causes import OOM_KILLED
 
@@ -178,7 +178,7 @@ class _RealRound:
     ) -> Asking[RoundResult]:
         worker, work = self.session.worker, self.session.experiment.workload
         scale = conditions.scale or TrainingScale(work.batch_size)
-        options = build_train_options(work, setup.steps_at(context.scale), scale, self.request)
+        options = build_train_options(work, setup.round_steps(self.request, context.scale), scale, self.request)
         seed = derive_seed(self.session.experiment.seed, setup.board.name, self.request.round, "train")
         left_s, replies = self._time_left_s(), device.service_replies
         cancel_after_s = None if left_s is None else left_s + CANCEL_GRACE_S
@@ -215,7 +215,7 @@ class _RealRound:
         )
         trace = device.build_trace(*build_link_phases(report, context.waiting_mode))
         whole = self.request.cancel_s is None or report.steps == report.asked_steps
-        error = None if whole else _explain_cancellation(report.steps, setup.steps_at(context.scale), after_s)
+        error = None if whole else _explain_cancellation(report.steps, report.asked_steps, after_s)
         return dataclasses.replace(reply, error=error, cut=not whole, trace=trace)
 
     def _answer_cancelled(
@@ -225,12 +225,12 @@ class _RealRound:
         before, attempt, after_s = self.request.state, conditions.attempt, time.monotonic() - self.started_s
         state = dataclasses.replace(
             before,
-            measurements=(*before.measurements, *training.parts),
+            measurements=add_measurements(before.measurements, training.parts),
             temperature_c=self.session.here.hottest_c(),
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,
         )
-        error = _explain_cancellation(training.done, setup.steps_at(conditions.scale), after_s)
+        error = _explain_cancellation(training.done, setup.round_steps(self.request, conditions.scale), after_s)
         trace = shift_trace(device.build_trace(), setup.transfer(self.request, conditions.scale).down_s)
         return ReplyMessage(setup.board.name, state=state, error=error, cut=True, trace=trace)
 

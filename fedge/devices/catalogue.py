@@ -1,6 +1,6 @@
 """The board catalogue: one YAML file per board, validated strictly and converted to a ``DeviceSpec``.
 
-The stock boards are in ``catalogue/`` beside this file; a user's own file has the same format (docs/devices.md).
+The stock boards are in ``catalogue/`` beside this file; a user's own file has the same format (docs/how-to/devices.md).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def load_spec(path: Path | str) -> DeviceSpec:
     Raises:
         BadInput: The file is invalid; names the file and the field.
     """
-    content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/devices.md)")
+    content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/how-to/devices.md)")
     return _build_spec(validate_fields(_Board, content, str(path)), str(path))
 
 

@@ -208,18 +208,18 @@ def parse_entries(declared: Any, body_bytes: int) -> Tuple[ArrayEntry, ...]:
 
 def _parse_entry(declared: Any) -> ArrayEntry:
     if not isinstance(declared, list) or len(declared) != 3:
-        raise FrameError(f"an array is declared as {str(declared)[:80]}; [name, dtype, shape]")
+        raise FrameError(f"an array is declared as {repr(declared)[:80]}; [name, dtype, shape]")
     name, dtype, shape = declared
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         raise FrameError(f"an array's name: got {str(name)[:80]!r}; text of at most {LONGEST_NAME} letters")
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise FrameError(f"array {name!r}: got dtype {str(dtype)[:80]!r}; one of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
-        raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; a list of at most {MOST_DIMENSIONS} lengths")
+        raise FrameError(f"array {name!r}: got shape {repr(shape)[:80]}; a list of at most {MOST_DIMENSIONS} lengths")
     if not all(type(length) is int and 0 <= length <= LONGEST_BODY for length in shape):
-        raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; whole numbers from 0 to {LONGEST_BODY}")
+        raise FrameError(f"array {name!r}: got shape {repr(shape)[:80]}; whole numbers from 0 to {LONGEST_BODY}")
     if _extent_product(shape) * ITEM_BYTES[dtype] > LONGEST_BODY:
-        raise FrameError(f"array {name!r}: got shape {str(shape)[:80]}; {EXTENT_RIGHT}")
+        raise FrameError(f"array {name!r}: got shape {repr(shape)[:80]}; {EXTENT_RIGHT}")
     return ArrayEntry(name, dtype, tuple(shape), 0 if 0 in shape else _extent_product(shape) * ITEM_BYTES[dtype])
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Hashable, Iterable, Mapping
+import math
+import statistics
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -13,12 +15,14 @@ import numpy as np
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
 from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
-from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
+from fedge.telemetry.store_records import REFUSED
+from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
@@ -28,6 +32,10 @@ from server.rounds.shared_measurements import share_measurements
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
+MAX_NORM_RATIO = 100.0
+"""Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
+largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
+"""
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
 
@@ -80,6 +88,8 @@ class FleetRequests:
             A reply for every client, with ``error`` if it failed.
         """
         ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
+        fixed, floats = self._fixed_compression, [name for name in arrays if arrays[name].dtype.kind == "f"]
+        ask = dataclasses.replace(ask, up_share=compute_up_share(fixed or NOT_COMPRESSED, arrays, floats))
         asks = self._build_requests(ask, dict.fromkeys(names), {})
         return self.port.ask(
             {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
@@ -91,14 +101,16 @@ class FleetRequests:
         goals: Mapping[str, RoundGoal],
         states: Mapping[str, ClientState],
         histories: Mapping[str, ClientHistory] = NO_HISTORIES,
+        residuals: Mapping[str, Floats32] = MappingProxyType({}),
     ) -> Mapping[str, IncomingReply]:
         """Request one round of training from every client that has a goal.
 
         Args:
-            task: The round's task.
+            task: The training task.
             goals: Goal by client.
             states: State by client.
             histories: History by client, which holds the measured rate of its link.
+            residuals: What the encodings of emulated clients' updates left out, by client.
 
         Returns:
             A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
@@ -115,12 +127,28 @@ class FleetRequests:
         )
         if self.experiment.mods:
             ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)
+        if (fixed := self._fixed_compression) is not None:
+            goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
         asks = self._build_requests(ask, goals, states, histories)
-        questions = {name: OutgoingRequest(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
+        asks = {name: _add_encoding(each, task) for name, each in asks.items()}
+        questions = {
+            name: OutgoingRequest(each, task.arrays, task.cut.within_s, residuals.get(name))
+            for name, each in asks.items()
+        }
         replies = self.port.ask(
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
-        return {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
+        valid = {
+            board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
+            for board, reply in replies.items()
+        }
+        return refuse_outliers(valid, task.arrays)
+
+    @property
+    def _fixed_compression(self) -> Compression | None:
+        """Return the encoding that the experiment gives all clients; None if it leaves the choice to the plan."""
+        spec = self.experiment.compression
+        return None if spec.kind is None else Compression(spec.kind, spec.keep)
 
     def request_evaluation(
         self, number: int, fleet: FleetState, arrays: NamedArrays, names: Iterable[str]
@@ -199,6 +227,14 @@ class FleetRequests:
         return {**peers, **states, **own}
 
 
+def _add_encoding(ask: RequestMessage, task: RoundTask) -> RequestMessage:
+    """Return a request with what the client needs to encode its update as its goal says."""
+    if ask.goal is None or ask.goal.compression.kind == "none":
+        return ask
+    share = compute_up_share(ask.goal.compression, task.arrays, task.trainable)
+    return dataclasses.replace(ask, trainable=task.trainable, up_share=share)
+
+
 def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
     """Convert a reply to a contribution; None if the client did not train."""
     report, trained = reply.answer.report, reply.trained
@@ -227,7 +263,9 @@ def _count_equivalent_steps(report: RoundReport) -> int:
 def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Collection[IncomingReply]) -> bool:
     """Return True if these replies are enough to end a round of real boards."""
     useful = [
-        validate_reply(reply.answer.board, reply, task.arrays, narrow) for reply in replies if not reply.answer.cut
+        validate_reply(reply.answer.board, reply, task.arrays, narrow, trainable=task.trainable)
+        for reply in replies
+        if not reply.answer.cut
     ]
     reports = [each.answer.report for each in useful if each.trained is not None]
     return has_enough_replies(task.cut, [report.busy_s for report in reports if report is not None])
@@ -239,21 +277,69 @@ def count_bytes(arrays: NamedArrays) -> int:
 
 
 def validate_reply(
-    board: str, reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None = None
+    board: str,
+    reply: IncomingReply,
+    arrays: NamedArrays,
+    narrow: NarrowShapes | None = None,
+    trainable: Sequence[str] = (),
 ) -> IncomingReply:
-    """Check a reply's arrays against the model, or against the narrow shapes that the reply declares.
+    """Decode a reply's update, and check its arrays against the model, or the narrow shapes that the reply declares.
 
     Returns:
-        The reply, or one with ``error`` if its arrays do not fit.
+        The reply with the trained arrays, or one with ``error`` if they do not fit.
     """
-    contribution = to_contribution(board, reply)
-    if contribution is None:
+    if reply.trained is None or reply.answer.report is None:
         return reply
     try:
-        check_arrays(_select_expected_arrays(reply, arrays, narrow), contribution)
-    except (ArrayMismatch, Refusal, BadInput) as error:
-        return IncomingReply(ReplyMessage(board, error=str(error)))
-    return reply
+        expected = _select_expected_arrays(reply, arrays, narrow)
+        trained = decode_result(expected, trainable, reply.trained)
+        decoded = reply if trained is reply.trained else dataclasses.replace(reply, trained=trained)
+        contribution = to_contribution(board, decoded)
+        assert contribution is not None, "it has a report and a result"
+        check_arrays(expected, contribution)
+    except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
+        return _refuse(board, str(error))
+    return decoded
+
+
+def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:
+    """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
+
+    Args:
+        replies: Valid replies of one round.
+        arrays: The model that was sent.
+
+    Returns:
+        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm has become an ``error``.
+        With fewer than three results nobody can tell who is right.
+    """
+    norms = {
+        board: compute_change_norm(arrays, reply.trained.arrays)
+        for board, reply in replies.items()
+        if reply.trained is not None
+    }
+    usual = statistics.median(norms.values()) if len(norms) >= 3 else 0.0
+    wrong = {board: norm / usual for board, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
+    return {
+        board: _refuse(board, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
+        if board in wrong
+        else reply
+        for board, reply in replies.items()
+    }
+
+
+def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:
+    """Return the Euclidean norm of the change of all floating-point arrays; a narrow model's of the part it has."""
+    changes = [
+        np.asarray(value, dtype=np.float64) - np.asarray(arrays[name])[tuple(map(slice, value.shape))]
+        for name, value in trained.items()
+        if value.dtype.kind == "f"
+    ]
+    return math.sqrt(sum(float(np.vdot(change, change)) for change in changes))
+
+
+def _refuse(board: str, reason: str) -> IncomingReply:
+    return IncomingReply(ReplyMessage(board, error=f"{REFUSED}{reason}"))
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:

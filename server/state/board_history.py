@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from fedge.telemetry.client_rows import compute_completed_work
 from fedge.telemetry.settlement import RoundSettlement
-from fedge.types import Front
+from fedge.types import Front, add_measurements
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
 
@@ -112,7 +112,7 @@ def _truncate_answer(answer: ReplyMessage, before: ClientState | None, until_s: 
     completed = tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)
     kept = dataclasses.replace(
         state,
-        measurements=(*(() if before is None else before.measurements), *completed),
+        measurements=add_measurements(() if before is None else before.measurements, completed),
         rested_at_s=state.rested_at_s - max(0.0, report.busy_s - until_s),
     )
     return ReplyMessage(answer.board, answer.front if len(completed) == len(report.parts) else None, state=kept)

@@ -59,6 +59,10 @@ class LiveServer:
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
 
 class UnixConnection(http.client.HTTPConnection):
     """http over a unix socket."""

@@ -10,8 +10,14 @@ import time
 from pathlib import Path
 
 from contracts.jetsons import build, contents
+from contracts.jetsons.kernel import KernelMachine
 
+from fedge.powerd import saved_state
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.config import Config
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
+from fedge.powerd.state_keeper import StateKeeper
+from fedge.powerd.verb_handlers import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT = "6f1c0a52-1111-4222-8333-000000000001"
@@ -108,3 +114,31 @@ class Running:
         """All that the daemon wrote so far."""
         self._log.seek(0)
         return self._log.read().decode()
+
+
+def lowest(root):
+    """The change of every knob to the lowest value that is allowed, and then all back."""
+    allowed = BoardControl(KernelMachine(str(root)), Config()).allowed_tables()._asdict()
+    mode = {knob: values[0] for knob, values in allowed.items() if values}
+
+    def change(client: PowerdClient) -> None:
+        client.set_mode(mode, lock_min=True)
+        client.restore()
+
+    return change
+
+
+def made_up_for(root, before) -> None:
+    """A next daemon sets again what was found, and owes nothing after that. It needs no process of its own: nothing
+    kills it, and the one before it has left nothing but files.
+    """
+    folder = root / "var/lib/fedge-powerd"
+    board = BoardControl(KernelMachine(str(root), quick=True), Config())
+    daemon = Daemon(board, StateKeeper(board, folder, BOOT), Config())
+    daemon.start()
+    assert state_of(root) == before
+    told = json.loads(daemon.answer(b'{"v":1,"verb":"get"}', 0).decode())
+    assert (told["changed"], told["stopped"]) == (False, None)
+    assert daemon.end() is True
+    assert state_of(root) == before
+    assert saved_state.read(folder) is None

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from contracts.crashing import disk_full
 
 from fedge.atomic_files import replace_file, write_text
 
@@ -37,6 +38,15 @@ def test_after_an_error_the_old_content_remains(tmp_path: Path) -> None:
 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "write_text", disk_full)
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_text(tmp_path / "file.txt", "new")
+
+    assert caught.value.filename == str(tmp_path / "file.txt")
 
 
 def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path) -> None:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
-from contracts.launching import FEDGE
-from contracts.processes import wait_for
 
 from experiments.backends.client_workers import MIN_CLIENT_ROUNDS, count_jobs
 from experiments.backends.local_backend import run_local
@@ -63,25 +57,3 @@ def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone: Path, tm
 
     assert outcome(shared) == outcome(alone)
     assert not multiprocessing.active_children()
-
-
-@pytest.mark.slow
-def test_a_run_whose_worker_is_killed_ends_with_a_reason_and_is_resumed_to_the_same_rows(tmp_path: Path) -> None:
-    text = yaml.safe_dump(SMALL.model_copy(update={"rounds": 12, "jobs": 2}).model_dump(mode="json"))
-    (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "whole").mkdir()
-    run_local(SMALL.model_copy(update={"rounds": 12, "jobs": 1}), tmp_path / "whole", lambda: None)
-
-    with subprocess.Popen(
-        [*FEDGE, "run", "exp.yaml", "--folder", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_for(lambda: list((tmp_path / "run/checkpoints").glob("round-*")), limit_s=60.0)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8").split()
-        workers = [pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text("utf-8")]
-        os.kill(int(workers[0]), signal.SIGKILL)
-        _, message = process.communicate(timeout=60)
-
-    assert process.returncode == 1
-    assert "a worker process ended before its time" in message
-    assert subprocess.run([*FEDGE, "resume", "run"], cwd=tmp_path, capture_output=True, check=False).returncode == 0
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")

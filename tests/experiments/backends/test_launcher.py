@@ -290,22 +290,6 @@ def _stopped(config: Path, out: Path, by: signal.Signals, *words: str) -> tuple[
     return process.returncode, rest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["FedAvg", pytest.param("FedAdam", marks=pytest.mark.long)])
-def test_a_killed_run_goes_on_to_the_rows_of_a_whole_one(fedge: Launcher, tmp_path: Path, strategy: str) -> None:
-    words = ("--set", f"strategy={strategy}")
-    code, _ = _stopped(tmp_path / "exp.yaml", tmp_path / "killed", signal.SIGKILL, *words)
-    played = len(read_rows(tmp_path / "killed", RoundRow))
-    assert code == -signal.SIGKILL
-    assert 2 <= played < MANY
-
-    assert fedge("resume", "killed").code == 0
-    assert fedge("run", "exp.yaml", "--folder", "whole", "--set", f"rounds={MANY}", *words).code == 0
-    assert _rows(tmp_path / "killed") == _rows(tmp_path / "whole")
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
-    assert models[0] == models[1]
-
-
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge: Launcher, tmp_path: Path) -> None:
     assert fedge("run", "exp.yaml", "--folder", "run", "--set", "rounds=3").code == 0
     whole = _rows(tmp_path / "run")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 pytest.importorskip("torch", reason="boards really train")
 
-from contracts.launching import run_here, started
+from contracts.launching import run_here
 
 from experiments.report.run import board_sections, run_summary
 from experiments.report.run.live_terminal import summary_table
@@ -19,7 +19,7 @@ from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.run_page import write_report, write_report_tables
 from experiments.spec.experiment_loader import load_experiment
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow
 
 # One process for all, so that the run that most of them look at is played once.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("memory run")]
@@ -120,32 +120,6 @@ def test_the_terminal_tells_of_it(run: LoadedRun) -> None:
     with Console(width=250, record=True) as console:
         console.print(summary_table(run.summary))
     assert "batch 8 -> 4" in console.export_text()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [("strategy=FedAvgM", "late.action=discount", "late.grace=0")])
-def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
-    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
-) -> None:
-    few = ("rounds=5", "workload.local_epochs=0.5", *settings)
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    words = [part for one in few for part in ("--set", one)]
-    process = started("run", project_root / "experiments/configs/memory.yaml", "--folder", killed, *words)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("round 2/"):
-            process.kill()
-            break
-    process.communicate(timeout=60)
-    assert 2 <= len(read_rows(killed, RoundRow)) < 5
-
-    assert called("resume", killed) == 0
-    played(project_root, whole, *few)
-
-    for kind in (RoundRow, ClientRow, EventRow, SampleRow):
-        assert read_rows(killed, kind) == read_rows(whole, kind)
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert any((row.width or 1.0) < 1.0 for row in read_rows(whole, ClientRow))
 
 
 @pytest.mark.parametrize(

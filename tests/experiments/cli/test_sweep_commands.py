@@ -55,9 +55,8 @@ def list_points(out: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long, id="here"), pytest.param(2, id="ray")])
-def test_a_killed_sweep_repeats_nothing_that_had_ended(config: Path, tmp_path: Path, workers: int) -> None:
-    out, mark = tmp_path / "out", uuid.uuid4().hex
+def test_a_killed_sweep_on_ray_repeats_nothing_that_had_ended(config: Path, tmp_path: Path) -> None:
+    out, mark, workers = tmp_path / "out", uuid.uuid4().hex, 2
     first = start(config, out, workers, **{RUN_MARK: mark})
     wait_for(lambda: list_points(out) or first.poll() is not None, "a point was written", LIMIT_S)
     first.send_signal(signal.SIGKILL)

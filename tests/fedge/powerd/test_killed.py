@@ -1,20 +1,15 @@
 """The daemon is killed (SIGKILL) at each single step of a change; the next start restores the state found at first."""
 
-import json
 import signal
 
 import pytest
 from contracts.jetsons import PLAYED
 from contracts.jetsons.kernel import KernelMachine
 from contracts.jetsons.nvpmodel import SWITCH
-from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_of
+from contracts.running_powerd import LIMIT_S, Running, board_root, lowest, made_up_for, state_of
 
 from fedge.powerd import nvpmodel, saved_state
-from fedge.powerd.board_control import BoardControl
-from fedge.powerd.config import Config
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
-from fedge.powerd.state_keeper import StateKeeper
-from fedge.powerd.verb_handlers import Daemon
 
 pytestmark = pytest.mark.slow
 
@@ -23,18 +18,6 @@ EVERY_WRITE = ("nano", "agx-xavier", "agx-orin-jp6")
 """One board of each generation of kernel files; the others are killed at ``SOME_WRITES``."""
 SOME_WRITES = (0, 1, 4, 8)
 """Before the first write, after it, in the midst of the change, and late in it or in the restore."""
-
-
-def lowest(root):
-    """The change of every knob to the lowest value that is allowed, and then all back."""
-    allowed = BoardControl(KernelMachine(str(root)), Config()).allowed_tables()._asdict()
-    mode = {knob: values[0] for knob, values in allowed.items() if values}
-
-    def change(client: PowerdClient) -> None:
-        client.set_mode(mode, lock_min=True)
-        client.restore()
-
-    return change
 
 
 def another_preset(client: PowerdClient) -> None:
@@ -60,22 +43,6 @@ def killed_at(root, change, **told) -> bool:
         finally:
             client.close()
         return False
-
-
-def made_up_for(root, before) -> None:
-    """A next daemon sets again what was found, and owes nothing after that. It needs no process of its own: nothing
-    kills it, and the one before it has left nothing but files.
-    """
-    folder = root / "var/lib/fedge-powerd"
-    board = BoardControl(KernelMachine(str(root), quick=True), Config())
-    daemon = Daemon(board, StateKeeper(board, folder, BOOT), Config())
-    daemon.start()
-    assert state_of(root) == before
-    told = json.loads(daemon.answer(b'{"v":1,"verb":"get"}', 0).decode())
-    assert (told["changed"], told["stopped"]) == (False, None)
-    assert daemon.end() is True
-    assert state_of(root) == before
-    assert saved_state.read(folder) is None
 
 
 def made_up_for_by_a_process(root, before) -> None:

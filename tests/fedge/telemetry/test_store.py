@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -341,45 +340,6 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     with pytest.raises(BadInput, match="run/store: got Not a directory; a folder that this user may write to"):
         RunTables(tmp_path / "run")
-
-
-ENDLESS_WRITER = """
-import itertools, os, sys
-from contracts.store_rows import round_row, client_row, traced
-from fedge.telemetry import store
-store.FULL_ROWS = 25
-tables = store.RunTables(__import__("pathlib").Path(sys.argv[1]))
-first = len(tables.rounds)
-for number in itertools.count(first):
-    tables.append([client_row(number, board) for board in "ab"])
-    tables.append([traced(number, "a", 7)])
-    tables.append([round_row(number)])
-    os.write(1, b"%d\\n" % number)
-"""
-
-
-@pytest.mark.slow
-def test_every_acknowledged_row_of_a_process_killed_at_random_is_there_once(tmp_path: Path) -> None:
-    chance = random.Random(7)
-    for _ in range(6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS_WRITER, str(tmp_path)], stdout=subprocess.PIPE, env={"PYTHONPATH": "tests:."}
-        )
-        assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(chance.randrange(5, 120))]
-        process.kill()
-        told += [int(line) for line in process.stdout.read().split()]
-        process.wait()
-
-        rounds = played(tmp_path)
-        assert rounds in ([*range(told[-1] + 1)], [*range(told[-1] + 2)])
-        clients = [row.round for row in read_rows(tmp_path, ClientRow)]
-        assert clients[: 2 * len(rounds)] == [number for number in rounds for _ in "ab"]
-        samples = [row.round for row in read_rows(tmp_path, SampleRow)]
-        assert samples[: 7 * len(rounds)] == [number for number in rounds for _ in range(7)]
-        RunTables(tmp_path).forget_after(rounds[-1])
-        assert len(read_rows(tmp_path, ClientRow)) == 2 * len(rounds)
-        assert len(read_rows(tmp_path, SampleRow)) == 7 * len(rounds)
 
 
 def test_the_trivial_store_keeps_rows_in_memory() -> None:

@@ -322,33 +322,3 @@ def test_a_flood_of_rubbish_from_one_board_leaves_all_other_rows_as_they_are(tmp
         counts["evil"][kind] > 0 for kind in ("malformed", "huge", "duplicate", "out-of-order", "foreign", "future")
     )
     assert {board: counts[board] for board in boards} == {board: {"taken": 59} for board in boards}
-
-
-@pytest.mark.slow
-def test_what_was_acknowledged_is_there_after_the_server_is_killed(tmp_path: Path) -> None:
-    with live_server(tmp_path) as server:
-        acknowledged, stop = [], threading.Event()
-
-        def sending() -> None:
-            for seq in range(1, 100_000):
-                if stop.is_set():
-                    return
-                try:
-                    if post(server.socket, encode_batch(message("a", seq)), "a")[0] == 200:
-                        acknowledged.append(T0 + 10 * seq)
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=sending)
-        thread.start()
-        while len(acknowledged) < 100:
-            time.sleep(0.01)
-        server.kill()
-        stop.set()
-        thread.join()
-        rows = [row.at_s for row in read_rows(server.folder, SampleRow)]
-        assert set(acknowledged) <= set(rows)
-        server.start()
-        again = round((rows[-1] - T0) / 10)
-        assert json.loads(post(server.socket, encode_batch(message("a", again)), "a")[1])["kind"] != "taken"
-        assert [row.at_s for row in read_rows(server.folder, SampleRow)] == rows
