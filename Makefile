@@ -102,7 +102,7 @@ format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff format .
 
 docs: setup ## Build the manual as a site into site/, with the generated reference; a dead link is an error
-	@NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build
 	@echo "site/index.html; with search: $(BIN)/python -m http.server -d site"
 
 bench: setup ## Run the benchmarks one after the other, each with its command, the machine and the date

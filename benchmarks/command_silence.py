@@ -8,7 +8,7 @@ tables are included. The hosts of the fleet answer nobody. A silence is the time
 the next one, or to the end; servers are ended a while after they have printed their address, and the silence from then
 on does not count. A silence is named if the line before it says what is under way: a line of
 experiments/cli/heartbeat.py or of a round. Exits with 1 if one without a name is longer than ``--most`` seconds, the
-goal, or a named one longer than the LATER_S of the heartbeat, or if a command of ``fedge --help`` is not in the list.
+goal, or a named one longer than the LONG_S of the heartbeat, or if a command of ``fedge --help`` is not in the list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments.cli.heartbeat import LATER_S  # noqa: E402
+from experiments.cli.heartbeat import LONG_S  # noqa: E402
 
 CONFIGS = ROOT / "experiments" / "configs"
 QUICK = f"{CONFIGS}/characterisation/emulated-quick.yaml"
@@ -43,6 +43,7 @@ COMMANDS = f"""
 doctor
 explain workload
 schema experiment
+new policy coolest
 devices list
 devices show agx-orin
 devices modes agx-orin
@@ -111,6 +112,7 @@ fleet down --inventory fleet.yml
 MEASURED = f"""
 memory fit --data {os.environ.get("FEDGE_PROFILES")}/perf4sight-tx2 --out memory.yaml
 memory eval --data {os.environ.get("FEDGE_PROFILES")}/perf4sight-tx2
+study transfer {os.environ.get("FEDGE_PROFILES")} --part memory --seeds 1 --jobs 1
 """.strip().splitlines()
 SIM = f"""
 run {CONFIGS}/quickstart.yaml --set rounds=3 --folder sim
@@ -214,7 +216,7 @@ def main() -> int:
         write_inputs(Path(folder))
         for command in chosen:
             found = measure_silence(command, Path(folder))
-            too_long += found.unnamed_s > options.most or found.named_s > LATER_S or bool(found.chatter)
+            too_long += found.unnamed_s > options.most or found.named_s > LONG_S or bool(found.chatter)
             shown = command.replace(f"{CONFIGS}/", "") + (f"  [after: {found.after}]" if found.after else "")
             times = f"{found.unnamed_s:5.1f} s | {found.named_s:5.1f} s | {found.wall_s:6.1f} s | {found.code:3}"
             print(f"{times} | {shown} {found.chatter}".rstrip(), flush=True)

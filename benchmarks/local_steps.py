@@ -1,4 +1,4 @@
-"""What unequal local steps, their normalisation and encoded updates cost in rounds: the numbers behind the joint plan.
+"""Cost in rounds of unequal local steps, their normalisation and encoded updates: the numbers behind the joint plan.
 
     OMP_NUM_THREADS=1 python benchmarks/local_steps.py [--seeds 2] [--quick]
 
@@ -77,7 +77,7 @@ def run_variant(variant: StepsVariant, alpha: float, seed: int, rounds: int) -> 
             if sent.residual is not None:
                 residuals[i] = sent.residual
             arrays = decode_result(model, list(model), sent).arrays
-            results.append(Contribution(f"{i}", arrays, len(part), sent.loss, sent.accuracy, steps=steps))
+            results.append(Contribution(f"{i}", arrays, len(part), loss=sent.loss, accuracy=sent.accuracy, steps=steps))
         model = average(model, results, variant.most)
         tested = task.evaluate(model)
         accuracies.append(0.0 if tested is None else tested[1])

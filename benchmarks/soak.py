@@ -73,7 +73,7 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
                 rounds.append(int(found[1]))
                 figures.append(look_at(run.pid, folder))
     if run.returncode:
-        sys.exit(f"the run ended with {run.returncode}")
+        print(f"the run ended with {run.returncode} after round {rounds[-1] if rounds else 0}")
     return rounds, figures
 
 

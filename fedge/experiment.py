@@ -20,14 +20,14 @@ class LinkSpec(_SpecModel):
     """A client's network.
 
     Attributes:
-        down_mbps: Rate to the client in Mbit/s.
-        up_mbps: Rate from the client in Mbit/s.
+        down_mbps: Rate to the client in Mbit/s; None for that of its last rounds on a real board, and 50 before.
+        up_mbps: Rate from the client in Mbit/s; None likewise, and 20 before.
         latency_s: One-way latency in seconds.
         radio_w: Power of the radio above idle during transfers, in watts.
     """
 
-    down_mbps: Positive = 50.0
-    up_mbps: Positive = 20.0
+    down_mbps: Positive | None = None
+    up_mbps: Positive | None = None
     latency_s: Annotated[float, Field(ge=0)] = 0.02
     radio_w: Annotated[float, Field(ge=0)] = 0.8
 
@@ -228,7 +228,8 @@ class MemorySpec(_SpecModel):
     Attributes:
         guard: Lower the batch size, the width of the network, or both, until the predicted memory plus the margin fits;
             if False, train at the requested scale and possibly fail.
-        margin: Margin as a share of the predicted memory.
+        margin: Margin as a share of the predicted memory; None: the prediction's 99 % bound, which a board's measured
+            peaks bring closer.
         min_batch: Smallest batch size.
         widths: Allowed shares of every layer's channels. None: 1, 0.75, 0.5 and 0.25 if the task's network can be
             narrowed and the strategy averages, otherwise 1 only.
@@ -236,7 +237,7 @@ class MemorySpec(_SpecModel):
     """
 
     guard: bool = True
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.05
+    margin: Annotated[float, Field(ge=0, le=1)] | None = None
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
     lower: Literal["batch-first", "width-first"] = "batch-first"
@@ -323,7 +324,7 @@ class PolicySpec(_SpecModel):
 
     Attributes:
         name: ``maxn``, ``preset:NAME``, ``fastest-within-power``, ``least-energy-within-deadline``, ``balanced``,
-            ``least-energy``, ``fastest``, ``energy-budget``, or your own ``module:function``.
+            ``least-energy``, ``fastest``, ``energy-budget``, ``joint``, or your own ``module:function``.
         power_w: Limit on the power of one board, in watts; ``fastest-within-power`` needs it.
         deadline_s: Time in which a round's work and transfers must be done, in seconds;
             ``least-energy-within-deadline`` needs it.

@@ -6,6 +6,7 @@ at once; this file itself needs the standard library only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -343,9 +344,46 @@ class Measurement:
         return self.work_s * self.power_w
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """A table of another workload on a kind of board, as rows for boards that do not have its file.
+
+    Attributes:
+        device: Kind of board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        label: Origin of the times and powers.
+        rows: One measurement per mode.
+    """
+
+    device: str
+    workload: str
+    batch_size: int
+    label: Label
+    rows: tuple[Measurement, ...]
+
+
 def pick_median(repeats: Sequence[Measurement]) -> Measurement:
     """Return the repeat of a mode with the median step time, which is robust to outliers; the faster of two."""
     return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
+MOST_MEASUREMENTS = 200
+"""Own measurements that a client keeps. They travel with every request and are fitted in every round: without a limit
+both grew for as long as a run went on (``benchmarks/soak.py``). A hundred rounds bring about as many.
+"""
+
+
+def add_measurements(before: Sequence[Measurement], now: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return measurements with further ones, oldest first; beyond ``MOST_MEASUREMENTS`` old repeats are forgotten.
+
+    Of the mode that was measured most often the oldest one goes, so every mode that was measured stays known.
+    """
+    kept = [*before, *now]
+    while len(kept) > MOST_MEASUREMENTS:
+        ((mode, _),) = Counter(one.mode for one in kept).most_common(1)
+        del kept[next(place for place, one in enumerate(kept) if one.mode == mode)]
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.analysis.topology",
         "fedge.analysis.placement.execution",
         "fedge.flower.step_gate",
+        "experiments.plugin_templates",
     ),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker", "fedge.costs.layers.network_source"),

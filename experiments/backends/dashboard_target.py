@@ -1,4 +1,4 @@
-"""What a dashboard shows: a run folder, the address of another dashboard, or the settings of a fleet's service."""
+"""The target of a dashboard: a run folder, the address of another dashboard, or the settings of a fleet's service."""
 
 from __future__ import annotations
 

@@ -210,8 +210,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     """
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
-        got = f"a folder without {run_folder.RUN_YAML}" if folder.is_dir() else "no such folder"
-        raise BadInput(str(folder), got, "the folder of a run")
+        raise BadInput(str(folder), run_folder.describe_absence(folder), "the folder of a run")
     return load_experiment(path)
 
 

@@ -238,6 +238,15 @@ def _find_descendants(pids: Collection[int]) -> dict[int, int]:
     return {pid: processes[pid][1] for pid in family & processes.keys()}
 
 
+def has_living_child(pid: int) -> bool:
+    """Return whether a process has a child that is no zombie; False without Linux's list of children."""
+    children: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            children += path.read_text().split()
+    return any(_read_birth(Path("/proc") / child) is not None for child in children)
+
+
 def _find_living(family: Mapping[int, int]) -> set[int]:
     """Return the processes of ``family`` that are still alive."""
     now = {pid: _read_birth(Path("/proc") / str(pid)) for pid in family}

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.backends.flower_app import CONNECTION, ConfigValue, run_config_toml
@@ -16,6 +17,7 @@ from experiments.backends.run_processes import (
     Launch,
     RunLog,
     end_processes_on_exit,
+    has_living_child,
     poll_and_sleep,
     private_environment,
     spawn,
@@ -77,9 +79,9 @@ def simulate(
     config_file.write_text(run_config_toml(run_config), encoding="utf-8")
     with end_processes_on_exit(launch):
         begin_phase("starting Flower's SuperLink", announce=True)
-        superlink, log = _start_superlink(launch)
+        watch = SuperLinkWatch(*_start_superlink(launch))
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
-        _submit_patiently(launch, config_file, options, lambda: _check_alive(superlink, log))
+        _submit_patiently(launch, config_file, options, watch.check)
 
 
 def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
@@ -98,9 +100,21 @@ def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str],
             return
 
 
-def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:
-    if superlink.poll() is not None:
-        raise RunFailed(f"Flower's SuperLink died (exit {superlink.returncode})\n{log.tail()}")
+@dataclass(slots=True)
+class SuperLinkWatch:
+    """A SuperLink that must live, and so must its child, the SuperExec: without it a run waits for ever."""
+
+    superlink: subprocess.Popen[bytes]
+    log: RunLog
+    has_child: bool = False
+
+    def check(self) -> None:
+        """Raise ``RunFailed`` if one of them died; the SuperExec is started some time after the SuperLink."""
+        if self.superlink.poll() is not None:
+            raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
+        had_child, self.has_child = self.has_child, has_living_child(self.superlink.pid)
+        if had_child and not self.has_child:
+            raise RunFailed(f"Flower's SuperExec, which starts the run's other processes, died\n{self.log.tail()}")
 
 
 def simulation_environment(base: Mapping[str, str], app_dir: Path, run_dir: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from experiments.spec.experiment_loader import describe_lost_options, load_exper
 from experiments.spec.user_plugins import import_plugins
 from fedge.client import emulated
 from fedge.client.emulated import ClientTask
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
@@ -100,6 +101,8 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
         names = split_names("--policies", options.policies, "names of policies, separated by commas")
     engine, jobs = _choose_engine(options, experiment), []
     for name in names:
+        if name == JOINT_POLICY:
+            raise BadInput("--policies", repr(name), "a policy that sets power modes: no model is trained here")
         policy = build_policy(name, experiment.policy)
         if lost := experiment.policy.limits.keys() - policy.limits.keys():
             note(describe_lost_options(sorted(lost), experiment.policy.name, f"{name} takes no such option"))

@@ -56,7 +56,8 @@ MODES, REAL_BOARDS, HERE = "Power modes and studies", "Real boards", "This machi
 app = typer.Typer(
     name="fedge",
     cls=PanelGroup,
-    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.",
+    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.\n\n"
+    "Start with: fedge run quickstart. What this machine can run: fedge doctor.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

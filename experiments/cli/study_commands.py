@@ -16,6 +16,7 @@ from experiments.cli.command_options import (
     ChartPage,
     DryRun,
     Experiment,
+    Jobs,
     OutFile,
     Overrides,
     Seeds,
@@ -199,6 +200,50 @@ def study_fleet(
         write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
 
 
+@app.command("arena")
+def arena(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished sweep.", show_default=False)],
+    *,
+    disturbed: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of a sweep of the same variants on a disturbed fleet (robustness)."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Accuracy to reach; by default the least final one of any run."),
+    ] = None,
+    budget_s: Annotated[
+        float | None, typer.Option(min=0.0, help="Budget of seconds; by default those of the shortest run.")
+    ] = None,
+    budget_j: Annotated[
+        float | None, typer.Option(min=0.0, help="Budget of joules; by default those of the run that needs least.")
+    ] = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
+
+    Example: fedge study arena runs/arena --target 0.97
+    """
+    from experiments.report.run.arena_table import list_arena_tables
+    from experiments.sweeps.arena import judge_variants, read_courses
+
+    check_output("--out", out, "{")
+    result = judge_variants(
+        read_courses(folder),
+        target=target,
+        budget_s=budget_s,
+        budget_j=budget_j,
+        disturbed=None if disturbed is None else read_courses(disturbed),
+    )
+    if as_json:
+        print_json(result)
+    else:
+        for table in list_arena_tables(result):
+            table.print(make_console())
+    write_json(out, result)
+
+
 @app.command("transfer")
 def transfer(
     tables: Annotated[
@@ -209,14 +254,14 @@ def transfer(
         list[str] | None,
         typer.Option(
             "--part",
-            help="A model: predictor, layers, roofline, pagoda, memory or online; may be repeated. All by default.",
+            help="A model: predictor, layers, roofline, pagoda, memory, online, serving; repeatable. All by default.",
         ),
     ] = None,
     modes: Annotated[
-        str, typer.Option("--modes", help="Numbers of measured modes of the predictor, separated by commas.")
+        str, typer.Option("--modes", metavar="N,...", help="Number of modes to profile; several, separated by commas.")
     ] = "0,3,5,10,50",
     seeds: Seeds = 3,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    jobs: Jobs = None,
     out: OutFile = None,
     html: ChartPage = None,
     docs: Annotated[
@@ -226,8 +271,9 @@ def transfer(
 ) -> None:
     """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
 
-    Workloads, boards, families of networks and batch sizes are left out. Example: fedge study transfer tables --part
-    memory
+    Workloads, boards, families of networks and batch sizes are left out.
+
+    Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
     from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
@@ -251,7 +297,8 @@ def transfer(
     if docs is not None:
         from experiments.report.document_figures import write_figures
 
-        command = " ".join(("fedge study transfer TABLES", *(f"--part {part}" for part in parts or ())))
+        options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
+        command = f"fedge study transfer TABLES {' '.join(options)}"
         write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
 
 

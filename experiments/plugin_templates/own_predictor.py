@@ -47,10 +47,11 @@ class OwnPredictor:
         mean = weight @ self.values_ / weight.sum(axis=1, keepdims=True)
         spread = LEAST_SD_LOG + SD_PER_DISTANCE * distance.min(axis=1)
         step_s, power_w = np.exp(mean).T
-        return Predictions(modes, step_s, power_w, spread, spread)
+        return Predictions(modes, step_s, power_w, step_s_sd_log=spread, power_w_sd_log=spread)
 
     def _guess(self, modes: Modes, knobs: np.ndarray) -> Predictions:
         """Predict without a measurement, by the GPU clock alone."""
         share = np.exp(knobs[:, 2]) / self.knowledge.maxn.gpu_mhz
         spread = np.full(len(modes), FIRST_SD_LOG)
-        return Predictions(modes, FIRST_STEP_S / share, FIRST_POWER_W * (0.4 + 0.6 * share), spread, spread)
+        step_s, power_w = FIRST_STEP_S / share, FIRST_POWER_W * (0.4 + 0.6 * share)
+        return Predictions(modes, step_s, power_w, step_s_sd_log=spread, power_w_sd_log=spread)

@@ -13,13 +13,9 @@ from fedge.worker.sources import Data
 def model(shape):
     """Return the network for ``shape.channels``, ``shape.side`` and ``shape.classes``, which follow from the data."""
     side = shape.side // 2
-    return nn.Sequential(
-        nn.Conv2d(shape.channels, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * side * side, shape.classes),
-    )
+    layers = [nn.Conv2d(shape.channels, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(8 * side * side, shape.classes)]
+    return nn.Sequential(*layers)
 
 
 def data(source):

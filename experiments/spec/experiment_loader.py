@@ -131,9 +131,17 @@ def build_experiment(
 
 
 def find_experiment_file(path: Path) -> Path:
-    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
-    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml")}.get(str(path))
-    return shipped if shipped is not None and not path.exists() else path
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name.
+
+    Raises:
+        BadInput: If there is neither.
+    """
+    if path.exists():
+        return path
+    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep")}
+    if str(path) not in shipped:
+        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
+    return shipped[str(path)]
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:

@@ -22,7 +22,8 @@ TRIAL_STEPS, TRIAL_LINK_S, TRIAL_SAMPLES = 10, 1.0, 100
 def try_own_functions(experiment: Experiment) -> None:
     """Call the user's own policy and selector with what the first round would give them.
 
-    Copies of their modules are called, so that a counter in a module starts the run as its file says.
+    Copies of their modules are called, so that a counter in a module starts the run as its file says. This is why a
+    plug-in is imported twice before a run: what a call changes in a module cannot be undone, only left behind.
 
     Raises:
         BadInput: In one line, if one of them fails or returns something that a round cannot use.

@@ -48,7 +48,7 @@ POWER_PLANNING_POLICY = "fastest"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientSetup:
-    """What is known of a client before a round.
+    """A client as it is known before a round.
 
     Attributes:
         board: Name, index and fleet entry.

@@ -34,7 +34,7 @@ from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
 from fedge.seeds import derive_seed
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.telemetry.trace_operations import shift_trace
-from fedge.types import Measurement, NamedArrays, TrainingScale
+from fedge.types import Measurement, NamedArrays, TrainingScale, add_measurements
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.exit_causes import OOM_KILLED
 
@@ -52,13 +52,13 @@ def drop_unlike_knowledge(session: BoardSession, request: RequestMessage) -> Req
     if request.recalls_recorded in (None, session.recorded):
         return request
     state = dataclasses.replace(request.state, doubts_recalled=True)
-    return dataclasses.replace(request, recalled=(), shared=(), state=state)
+    return dataclasses.replace(request, recalled=(), shared=(), references=(), state=state)
 
 
 def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     """Return the client's first offer and its number of samples, before any round."""
     with session.here.board.hold():
-        setup = session.build_setup()
+        setup = session.build_setup(request)
         attempt = first_attempt(setup, request.state)
         front = run_alone(
             build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
@@ -79,7 +79,9 @@ def evaluate_model(session: BoardSession, request: RequestMessage, arrays: Named
         return float(reply["loss"]), float(reply["accuracy"]), int(reply["samples"])
 
     with session.here.board.hold():
-        return answer_evaluation(session.build_setup(), request, session.here.board, batches=1, evaluate=evaluate), None
+        return answer_evaluation(
+            session.build_setup(request), request, session.here.board, batches=1, evaluate=evaluate
+        ), None
 
 
 def answer_round(
@@ -97,7 +99,7 @@ def answer_round(
     """
     running = _RealRound(session, request=request, arrays=arrays, reporter=reporter, started_s=time.monotonic())
     with session.here.board.hold():
-        setup = session.build_setup()
+        setup = session.build_setup(request)
         return run_alone(
             run_attempts(setup, request, running.run_attempt, lambda conditions: _open_device(session, conditions))
         )
@@ -223,7 +225,7 @@ class _RealRound:
         before, attempt, after_s = self.request.state, conditions.attempt, time.monotonic() - self.started_s
         state = dataclasses.replace(
             before,
-            measurements=(*before.measurements, *training.parts),
+            measurements=add_measurements(before.measurements, training.parts),
             temperature_c=self.session.here.hottest_c(),
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,

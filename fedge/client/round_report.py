@@ -7,7 +7,7 @@ import math
 from fedge.client.client_setup import ClientSetup, RoundConditions
 from fedge.client.memory_scaling import ScaleAttempt, summarize_memory_use, update_memory_history
 from fedge.client.round_context import RoundContext, RoundResult
-from fedge.types import MemoryObservation, MemoryUse, RoundReport
+from fedge.types import MemoryObservation, MemoryUse, RoundReport, add_measurements
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 
 REMEMBERED_ROUNDS = 30
@@ -85,7 +85,7 @@ def _next_state(
     before_s = () if memory is not None and memory.changed else request.state.allowed_s
     allowed_s = (*before_s, *(() if result.step_budget_s is None else (result.step_budget_s,)))[-REMEMBERED_ROUNDS:]
     return ClientState(
-        (*request.state.measurements, *report.parts),
+        add_measurements(request.state.measurements, report.parts),
         temperature_c=report.temperature_c,
         rested_at_s=request.start_s + report.busy_s,
         allowed_s=allowed_s,

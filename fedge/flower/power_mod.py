@@ -36,7 +36,7 @@ from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
 from fedge.client.step_accounting import merge_consecutive
-from fedge.decisions.planning import load_planner
+from fedge.decisions.planning import JOINT_POLICY, load_planner
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.gpu_workstation import open_power_limits
 from fedge.devices.local_board import LocalBoard, open_local_board
@@ -64,6 +64,7 @@ from fedge.types import RoundGoal, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
+JOINT_REFUSAL = "a policy that sets power modes: the app alone decides its steps and what it sends"
 
 GOAL, ANSWER = "goal", "answer"
 SECONDS, JOULES = "fedge-seconds", "fedge-joules"
@@ -134,6 +135,8 @@ def power_mode(
     Raises:
         BadInput: An option is invalid.
     """
+    if policy == JOINT_POLICY:
+        raise BadInput("policy", repr(policy), JOINT_REFUSAL)
     PolicySpec.model_validate({"name": policy, **limits})
     if cost is not None and network is not None:
         raise BadInput("cost", f"{cost!r} beside the network {network!r}", "one of them")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
 from fedge.analysis.roofline.pagoda_fit import fit_per_mode
-from fedge.analysis.roofline.roofline_analysis import find_networks
+from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     batch_energy_j,
@@ -30,9 +31,10 @@ from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
-from fedge.costs.layered_work import find_known_layers
+from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.memory_calibration import fit_memory_calibration
 from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
+from fedge.costs.memory.step_need import BOUND_SDS
 from fedge.costs.memory.step_table import StepTable
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput
@@ -47,14 +49,19 @@ from fedge.predictors.table_board import TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_options import find_steps
 from fedge.studies.mode_choice_study import run_mode_choice
-from fedge.studies.transfer_rotation import JudgedTable, LeftOut, find_family, list_hidden_names, list_remaining
-from fedge.types import Floats, Predictions, ProfileTable, Workload
+from fedge.studies.serving.job_tables import JobTableOptions
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
+from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
 
-TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online"]
-TransferQuantity = Literal["time", "power", "memory", "choice", "rounds"]
+TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
+TransferKind = Literal["train", "infer", "both"]
+TransferQuantity = Literal["time", "power", "memory", "choice", "rounds", "problems"]
 ONLINE_RATIOS = (1.5, 2.0, 3.0)
 ONLINE_ROUNDS = 40
 """Rounds of an online run: modes are learnt in the first ten, and the other thirty are judged."""
+SERVING_PROBLEMS = 100
+"""Problems of a pair of jobs that are drawn of Fulcrum's 6,560."""
 NO_MAXN = "the table has no plausible row of MAXN, to which a slowdown refers"
 UNPRUNED = 0.0
 """Pruning level of the networks as they are published, which are also judged alone."""
@@ -68,16 +75,18 @@ class TransferRow:
         part: The model.
         left_out: What was left out with the table.
         judged: Name of the table.
+        kind: Whether its steps are of training, of inference, or both beside each other.
         modes: Number of measured modes that the model was given.
         rows: Number of judged values.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.
-        bounded: Share of the values at or below the one-sided 95 % bound.
+        bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
         saving: Measured energy saved by the chosen mode, compared with MAXN.
         oracle_saving: Energy saved by the best mode within the slowdown.
-        regret: Measured energy of the decisions beyond the oracle's.
-        missed: Share of the deadlines that were missed, or 100 for a choice that is slower than allowed.
+        regret: Measured energy of the decisions beyond the oracle's; of problems the training steps that are lost.
+        missed: Share of the deadlines that were missed, or of the solvable problems that were not solved; 100 for a
+            choice that is slower than allowed.
         refused: Why the model makes no prediction or choice.
     """
 
@@ -85,6 +94,7 @@ class TransferRow:
     left_out: LeftOut
     judged: str
     quantity: TransferQuantity
+    kind: TransferKind = "train"
     modes: int | None = None
     seed: int = 0
     rows: int = 0
@@ -100,8 +110,10 @@ class TransferRow:
     refused: str | None = None
 
 
-def score_quantity(blank: TransferRow, predicted: Floats, measured: Floats, sd_log: Floats | float) -> TransferRow:
-    """Return the row of one quantity; all arrays have the shape (n,)."""
+def score_quantity(
+    blank: TransferRow, predicted: Floats, measured: Floats, sd_log: Floats | float, bound_sds: float = Z_90
+) -> TransferRow:
+    """Return the row of one quantity; all arrays have the shape (n,). The bound lies ``bound_sds`` spreads above."""
     off = np.log(predicted / measured)
     return replace(
         blank,
@@ -109,11 +121,13 @@ def score_quantity(blank: TransferRow, predicted: Floats, measured: Floats, sd_l
         error=_percent(np.abs(np.expm1(off))),
         bias=_percent(np.expm1(off)),
         covered=_percent(np.abs(off) <= Z_90 * sd_log),
-        bounded=_percent(off >= -Z_90 * np.asarray(sd_log)),
+        bounded=_percent(off >= -bound_sds * np.asarray(sd_log)),
     )
 
 
-def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats) -> TransferRow:
+def score_choice(
+    blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
+) -> TransferRow:
     """Return the row of a decision, judged on the table's plausible rows.
 
     Args:
@@ -121,6 +135,7 @@ def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_
         table: The measured table, n rows; it must hold MAXN, the mode of its largest knobs.
         step_s: Predicted seconds per step, shape (n,).
         power_w: Predicted watts, shape (n,).
+        margin: Margin on the predicted slowdown, log units.
     """
     maxn = find_mode_index(table.modes, table.maxn)
     allowed = find_plausible_rows(table, table.maxn)
@@ -129,7 +144,7 @@ def score_choice(blank: TransferRow, table: ProfileTable, step_s: Floats, power_
     predicted_j, energy_j = (
         np.where(allowed, t * p, np.inf) for t, p in ((step_s, power_w), (table.step_s, table.power_w))
     )
-    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn).row
+    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn, margin=margin).row
     best, slower = find_oracle_row(table.step_s, energy_j, maxn), table.step_s / table.step_s[maxn]
     return replace(
         blank,
@@ -147,13 +162,19 @@ def _percent(values: Floats | NDArray[np.bool_]) -> float:
     return 100.0 * float(values.mean())
 
 
-def score_modes(blank: TransferRow, table: ProfileTable, found: Predictions) -> Iterator[TransferRow]:
-    """Yield the rows of time, power and the decision of predictions of all modes of a table."""
+def score_modes(
+    blank: TransferRow, table: ProfileTable, found: Predictions, margin: float = 0.0
+) -> Iterator[TransferRow]:
+    """Yield the rows of time, power and the decision, with a margin, of predictions of all modes of a table."""
     yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
     yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
-    choice = score_choice(blank, table, found.step_s, found.power_w)
+    choice = score_choice(blank, table, found.step_s, found.power_w, margin=margin)
     if choice.refused != NO_MAXN:
         yield choice
+
+
+def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> TransferRow:
+    return TransferRow(part, left_out, judged.name, "time", judged.kind)
 
 
 # The predictor, after few measured modes ------------------------------------------------------------------------------
@@ -176,7 +197,7 @@ def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int
             explorer = load_explorer(find_method_explorer(DEFAULT_PREDICTOR), table.modes, own)
             rows = profile_table(explorer, board, count)
             found = load_predictor(DEFAULT_PREDICTOR, own).fit(board.measure_rows(rows)).predict(table.modes)
-            blank = TransferRow("predictor", left_out, judged.name, "time", count, seed)
+            blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed)
             yield from score_modes(blank, table, found)
 
 
@@ -197,7 +218,9 @@ def _build_knowledge(judged: JudgedTable, left_out: LeftOut) -> PriorKnowledge:
             raise BadInput("batch size", f"{table.workload} on {spec.name}", "a workload with other batch sizes")
         return PriorKnowledge(table.maxn, (cost_at_batch_size(others, table.batch_size).coefficients,))
     kept = _keep_profiles(hidden)
-    priors = build_inference_priors(spec, table.workload, table.batch_size, specs, kept, unseen=table.sha256)
+    priors = build_inference_priors(
+        spec, table.workload, batch_size=table.batch_size, specs=specs, calibrated=kept, unseen=table.sha256
+    )
     return PriorKnowledge(table.maxn, tuple(prior.coefficients for prior in priors))
 
 
@@ -216,12 +239,13 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
     if work.layers is None:
         raise BadInput("workload", f"{table.workload}, whose layers are not known", "a known workload")
     timed = [one for one in load_timed_steps() if not {one.network, one.device} & (hidden | {judged.network})]
-    specs = load_catalogue()
-    cost = estimate_network_cost(find(judged.board), work, specs, _keep_profiles(hidden), timed)
+    cost = estimate_network_cost(
+        find(judged.board), work, specs=load_catalogue(), calibrated=_keep_profiles(hidden), timed=timed
+    )
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
     sds = (np.full(len(step_s), sd) for sd in (cost.residual_time_sd_log, cost.residual_power_sd_log))
     found = Predictions(table.modes, step_s, power_w, *sds)
-    yield from score_modes(TransferRow("layers", left_out, judged.name, "time"), table, found)
+    yield from score_modes(_start_row("layers", judged, left_out), table, found, UNFITTED_MARGIN)
 
 
 # Rooflines ------------------------------------------------------------------------------------------------------------
@@ -253,7 +277,7 @@ def judge_rooflines(
     step_s = compute_batch_times(lines, batch).total_s
     power_w = batch_energy_j(lines, batch, step_s) / step_s
     found = Predictions(table.modes, step_s, power_w, *(np.full(len(step_s), sd) for sd in sds))
-    yield from score_modes(TransferRow(method, left_out, judged.name, "time"), table, found)
+    yield from score_modes(_start_row(method, judged, left_out), table, found)
 
 
 @lru_cache(maxsize=16)  # the batch sizes of a network that is left out share a fit
@@ -299,21 +323,26 @@ def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], b
         there = steps[np.isfinite(steps.measured[target])]
         for name, some in ((network, there), (f"{network} unpruned", there[there.level == UNPRUNED])):
             blank = TransferRow("memory", left_out, name, "memory" if target == "memory" else "time")
-            yield score_quantity(blank, compute(some), some.measured[target], sd_log)
+            bound_sds = BOUND_SDS if target == "memory" else Z_90
+            yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds=bound_sds)
 
 
 # Choice of modes in rounds --------------------------------------------------------------------------------------------
 
 
 def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out."""
+    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out.
+
+    Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
+    """
+    table = _keep_plausible_rows(judged.table)
     for ratio in ONLINE_RATIOS:
         for seed in range(1, seeds + 1):
             found = run_mode_choice(
-                judged.table,
+                table,
                 ratio=ratio,
                 rounds=ONLINE_ROUNDS,
-                steps=find_steps(judged.table),
+                steps=find_steps(table),
                 policy="fedge",
                 seed=seed,
             )
@@ -329,3 +358,36 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
                 regret=found.regret_after10_pct,
                 missed=100.0 * found.deadlines_missed / ONLINE_ROUNDS,
             )
+
+
+def _keep_plausible_rows(table: ProfileTable) -> ProfileTable:
+    keep = find_plausible_rows(table, table.maxn)
+    modes = Modes(table.modes.knobs[keep])
+    return replace(table, modes=modes, step_s=table.step_s[keep], power_w=table.power_w[keep], idle_w=None)
+
+
+# Training beside inference --------------------------------------------------------------------------------------------
+
+
+def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the default strategy for both jobs on one board, without either's workload."""
+    options = StrategyStudyOptions(
+        JobTableOptions((Path(train.table.path),), (Path(infer.table.path),)),
+        problem_count=SERVING_PROBLEMS,
+        seeds=seeds,
+        plausible=True,
+    )
+    for job in build_strategy_jobs(options):
+        found = run_timed_job(job)
+        yield TransferRow(
+            "serving",
+            "workload",
+            f"{train.board}/{found.pair}",
+            "problems",
+            kind="both",
+            seed=job.seed,
+            rows=found.problems,
+            regret=found.loss_mean,
+            missed=None if found.solved_share is None else 100.0 - found.solved_share,
+            refused=found.error,
+        )

@@ -6,7 +6,6 @@ table that bears it. What is judged is a table of what was left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Literal
 
 from fedge.costs.cost_profile import WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.layer_estimate import load_timed_steps
-from fedge.costs.layered_work import find_known_layers
+from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.devices.catalogue import aliases
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
@@ -68,12 +67,6 @@ def find_network_name(workload: str, kind: WorkloadKind = "train") -> str:
     """Return the name of a workload's network, or the workload's if its layers are not known."""
     layers = find_known_layers(workload, kind)
     return workload if layers is None else layers.network
-
-
-def find_family(network: str) -> str:
-    """Return the family of a network: the letters before its version or size, as ``resnet`` of ``resnet18``."""
-    found = re.match(r"[a-z]+?(?=_|-|\d|v\d|$)", network.lower())
-    return found.group() if found else network
 
 
 def list_remaining(judged: JudgedTable, case: LeftOut, among: Sequence[JudgedTable]) -> tuple[JudgedTable, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +11,12 @@ from typing import get_args
 
 from fedge import registry
 from fedge.child_processes import limit_to_one_thread
+from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
+    TransferKind,
     TransferPart,
     TransferQuantity,
     TransferRow,
@@ -22,10 +25,15 @@ from fedge.studies.transfer_models import (
     judge_online,
     judge_predictor,
     judge_rooflines,
+    judge_serving,
 )
-from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, find_family, read_judged_tables
+from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
 
 PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
+KINDS: tuple[TransferKind, ...] = get_args(TransferKind)
+QUANTITIES: tuple[TransferQuantity, ...] = get_args(TransferQuantity)
+DECISIONS: dict[TransferPart, TransferQuantity] = {"memory": "memory", "online": "rounds", "serving": "problems"}
+"""What a model decides, where that is not a mode."""
 DEFAULT_COUNTS = "0,3,5,10,50"
 STEP_FOLDER = "perf4sight-*"
 """Folders of measured training steps beside those of the boards; the rest of the name is the board's."""
@@ -50,11 +58,12 @@ class TransferOptions:
 
 @dataclass(frozen=True, slots=True)
 class TransferCell:
-    """One model on one table; ``judged`` is the table's name."""
+    """One model on one table; ``judged`` is the table's name, ``beside`` that of a table of inference beside it."""
 
     part: TransferPart
     left_out: LeftOut
     judged: str
+    beside: str = ""
 
     def __str__(self) -> str:
         return f"{self.part}, {self.judged}, its {self.left_out} left out"
@@ -113,13 +122,20 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     steps = read_step_tables(folders[0]) if folders else ()
     board = folders[0].name.rpartition("-")[2] if folders else ""
     cells = tuple(cell for part in options.parts or PARTS for cell in _list_cells(part, list(tables.values()), steps))
-    return TransferStudy(tables, steps, board, tuple(map(int, words)), options.seeds, cells)
+    counts = tuple(map(int, words))
+    return TransferStudy(tables, steps, step_board=board, counts=counts, seeds=options.seeds, cells=cells)
 
 
 def _list_cells(
     part: TransferPart | str, tables: Sequence[JudgedTable], steps: Sequence[StepTable]
 ) -> Iterator[TransferCell]:
     """Yield the cells of a part: a left-out batch size needs tables of several, a left-out board other boards."""
+    if part == "serving":
+        for train, infer in itertools.product(tables, tables):
+            first = next(one for one in tables if one.table.path == infer.table.path) is infer
+            if (train.kind, infer.kind) == ("train", "infer") and train.board == infer.board and first:
+                yield TransferCell("serving", "workload", train.name, infer.name)
+        return
     for case in LEFT_OUT:
         if part == "memory":
             families = [find_family(table.network) for table in steps]
@@ -148,14 +164,18 @@ def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
     try:
         return list(_judge(study, cell))
     except FedgeError as error:
-        quantity: TransferQuantity = "rounds" if cell.part == "online" else "choice"
-        return [TransferRow(cell.part, cell.left_out, cell.judged, quantity, refused=str(error))]
+        own = study.tables.get(cell.judged)
+        kind: TransferKind = "both" if cell.beside else "train" if own is None else own.kind
+        decision = DECISIONS.get(cell.part, "choice")
+        return [TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))]
 
 
 def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
     if cell.part == "memory":
         return judge_memory(cell.judged, cell.left_out, study.step_tables, study.step_board)
     judged = study.tables[cell.judged]
+    if cell.part == "serving":
+        return judge_serving(judged, study.tables[cell.beside], study.seeds)
     if cell.part == "predictor":
         return judge_predictor(judged, cell.left_out, study.counts, study.seeds)
     if cell.part == "layers":
@@ -186,6 +206,7 @@ class TransferSummary:
 
     part: TransferPart
     left_out: LeftOut
+    kind: TransferKind
     quantity: TransferQuantity
     modes: int | None
     tables: int
@@ -202,12 +223,18 @@ class TransferSummary:
 
 
 def summarize_transfer(rows: Sequence[TransferRow]) -> list[TransferSummary]:
-    """Summarise rows by model, what is left out, quantity and number of modes, in their order."""
+    """Summarise rows by model, what is left out, kind, number of modes and quantity, in this order."""
     groups: dict[tuple[object, ...], list[TransferRow]] = {}
     for row in rows:
         modes = None if row.part == "online" else row.modes
-        groups.setdefault((row.part, row.left_out, row.quantity, modes), []).append(row)
-    return [_summarize_group(group) for group in groups.values()]
+        groups.setdefault((row.part, row.left_out, row.kind, row.quantity, modes), []).append(row)
+    summaries = [_summarize_group(group) for group in groups.values()]
+    return sorted(summaries, key=_summary_key)
+
+
+def _summary_key(one: TransferSummary) -> tuple[int, ...]:
+    model = PARTS.index(one.part), LEFT_OUT.index(one.left_out), KINDS.index(one.kind)
+    return *model, -1 if one.modes is None else one.modes, QUANTITIES.index(one.quantity)
 
 
 def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
@@ -223,7 +250,8 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
     return TransferSummary(
         first.part,
         first.left_out,
-        first.quantity,
+        first.kind,
+        quantity=first.quantity,
         modes=None if first.part == "online" else first.modes,
         tables=len(by_table),
         error=_mean(errors),

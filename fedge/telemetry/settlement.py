@@ -15,7 +15,7 @@ from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
 from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
 from fedge.telemetry.lateness import Completion, classify_clients, compute_cutoff_s
-from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
+from fedge.telemetry.store_records import LEFT_OUT, MEMORY, REFUSED, ClientRow, EventRow, RoundRow, Status
 from fedge.types import EvaluationReport, RoundReport
 from fedge.wire import ReplyMessage
 
@@ -237,6 +237,7 @@ def fleet_row(
         cancelled=sum(row.status == "cancelled" for row in rows),
         stale=stale,
         resting_energy_j=resting_j,
+        refused=sum(row.status == "failed" and (row.error or "").startswith(REFUSED) for row in rows),
     )
 
 

@@ -13,6 +13,8 @@ from fedge.types import Trace
 
 Status = Literal["done", "late", "failed", "cancelled"]
 """``late``: unfinished when the round ended; ``cancelled``: stopped because enough other clients were done."""
+REFUSED = "refused: "
+"""Begins the error of a failed client whose result was there, and was not taken for what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class RoundRow:
     """Time after the round's end in which clients evaluated, and the energy of all boards in it; not part of
     ``round_s`` and ``energy_j``.
     """
+    refused: int = 0
+    """Of the failed ones, those whose result was refused: of the wrong form, not finite, or out of all proportion."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ SELECT_ALL_OPTIONS = {
 
 
 class ArrayMismatch(FedgeError):
-    """A client's arrays do not have the global model's names and shapes."""
+    """A client's arrays do not have the global model's names, shapes and kinds of numbers, or hold none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,7 +215,7 @@ def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
     Flower would silently broadcast some mismatched shapes.
 
     Raises:
-        ArrayMismatch: Names or shapes differ, or a value is not finite.
+        ArrayMismatch: Names, shapes or kinds of numbers differ, or a value is not finite.
     """
     want = {name: np.shape(value) for name, value in arrays.items()}
     got = {name: np.shape(value) for name, value in contribution.arrays.items()}
@@ -223,6 +223,8 @@ def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
         if want.get(name) != got.get(name):
             raise ArrayMismatch(f"array {name!r}: got shape {got.get(name)}; the model has {want.get(name)}")
     for name, value in contribution.arrays.items():
+        if value.dtype.kind != arrays[name].dtype.kind:
+            raise ArrayMismatch(f"array {name!r}: got {value.dtype}; the model has {arrays[name].dtype}")
         if not np.isfinite(value).all():
             raise ArrayMismatch(f"array {name!r}: holds values that are not finite; a lower learning rate may help")
 

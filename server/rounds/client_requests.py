@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +21,7 @@ from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
+from fedge.telemetry.store_records import REFUSED
 from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
@@ -26,10 +29,17 @@ from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
+from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
+MAX_NORM_RATIO = 100.0
+"""Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
+largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
+"""
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
+
+NO_HISTORIES: Mapping[str, ClientHistory] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,15 +100,17 @@ class FleetRequests:
         task: RoundTask,
         goals: Mapping[str, RoundGoal],
         states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
         residuals: Mapping[str, Floats32] = MappingProxyType({}),
     ) -> Mapping[str, IncomingReply]:
         """Request one round of training from every client that has a goal.
 
         Args:
             task: The training task.
-            goals: Each client's goal.
-            states: Each client's state.
-            residuals: What the encodings of emulated clients' updates left out.
+            goals: Goal by client.
+            states: State by client.
+            histories: History by client, which holds the measured rate of its link.
+            residuals: What the encodings of emulated clients' updates left out, by client.
 
         Returns:
             A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
@@ -117,7 +129,8 @@ class FleetRequests:
             ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)
         if (fixed := self._fixed_compression) is not None:
             goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
-        asks = {name: _add_encoding(each, task) for name, each in self._build_requests(ask, goals, states).items()}
+        asks = self._build_requests(ask, goals, states, histories)
+        asks = {name: _add_encoding(each, task) for name, each in asks.items()}
         questions = {
             name: OutgoingRequest(each, task.arrays, task.cut.within_s, residuals.get(name))
             for name, each in asks.items()
@@ -125,10 +138,11 @@ class FleetRequests:
         replies = self.port.ask(
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
-        return {
-            board: validate_reply(board, reply, task.arrays, self.narrow, task.trainable)
+        valid = {
+            board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
             for board, reply in replies.items()
         }
+        return refuse_outliers(valid, task.arrays)
 
     @property
     def _fixed_compression(self) -> Compression | None:
@@ -137,25 +151,36 @@ class FleetRequests:
         return None if spec.kind is None else Compression(spec.kind, spec.keep)
 
     def request_evaluation(
-        self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
+        self, number: int, fleet: FleetState, arrays: NamedArrays, names: Iterable[str]
     ) -> Mapping[str, IncomingReply]:
-        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``.
+        """Request an evaluation of the model of round ``number`` from the clients ``names`` of ``fleet``.
 
         Returns:
             A reply for every client, with ``error`` if its figures are impossible.
         """
-        policy, size = self.experiment.policy.name, count_bytes(arrays)
+        ask = RequestMessage(
+            "evaluate", number, fleet.clock_s, self.experiment.policy.name, model_bytes=count_bytes(arrays)
+        )
         questions = {
             name: OutgoingRequest(
-                RequestMessage("evaluate", number, start_s, policy, state=state, model_bytes=size), arrays
+                dataclasses.replace(
+                    ask,
+                    state=fleet.states.get(name, UNKNOWN_STATE),
+                    link_mbps=fleet.histories.get(name, UNKNOWN_CLIENT).link_mbps,
+                ),
+                arrays,
             )
-            for name, state in states.items()
+            for name in names
         }
         replies = self.port.ask(questions, self.experiment.reply_timeout_s)
         return {board: validate_evaluation(board, reply) for board, reply in replies.items()}
 
     def _build_requests(
-        self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
+        self,
+        ask: RequestMessage,
+        goals: Mapping[str, RoundGoal | None],
+        states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
     ) -> dict[str, RequestMessage]:
         """Return the request for each client: its goal, its state, and measurements of peers and of earlier runs."""
         recalled = {
@@ -175,6 +200,8 @@ class FleetRequests:
                 state=states.get(name, UNKNOWN_STATE),
                 shared=shared.get(name, ()),
                 recalled=recalled.get(name, ()),
+                references=self.knowledge.references.get(name, ()),
+                link_mbps=histories.get(name, UNKNOWN_CLIENT).link_mbps,
                 recalls_recorded=name in self.knowledge.recorded if self.knowledge.origins.get(name) else None,
             )
             for name, goal in goals.items()
@@ -236,7 +263,7 @@ def _count_equivalent_steps(report: RoundReport) -> int:
 def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Collection[IncomingReply]) -> bool:
     """Return True if these replies are enough to end a round of real boards."""
     useful = [
-        validate_reply(reply.answer.board, reply, task.arrays, narrow, task.trainable)
+        validate_reply(reply.answer.board, reply, task.arrays, narrow, trainable=task.trainable)
         for reply in replies
         if not reply.answer.cut
     ]
@@ -271,8 +298,48 @@ def validate_reply(
         assert contribution is not None, "it has a report and a result"
         check_arrays(expected, contribution)
     except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
-        return IncomingReply(ReplyMessage(board, error=str(error)))
+        return _refuse(board, str(error))
     return decoded
+
+
+def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:
+    """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
+
+    Args:
+        replies: Valid replies of one round.
+        arrays: The model that was sent.
+
+    Returns:
+        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm has become an ``error``.
+        With fewer than three results nobody can tell who is right.
+    """
+    norms = {
+        board: compute_change_norm(arrays, reply.trained.arrays)
+        for board, reply in replies.items()
+        if reply.trained is not None
+    }
+    usual = statistics.median(norms.values()) if len(norms) >= 3 else 0.0
+    wrong = {board: norm / usual for board, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
+    return {
+        board: _refuse(board, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
+        if board in wrong
+        else reply
+        for board, reply in replies.items()
+    }
+
+
+def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:
+    """Return the Euclidean norm of the change of all floating-point arrays; a narrow model's of the part it has."""
+    changes = [
+        np.asarray(value, dtype=np.float64) - np.asarray(arrays[name])[tuple(map(slice, value.shape))]
+        for name, value in trained.items()
+        if value.dtype.kind == "f"
+    ]
+    return math.sqrt(sum(float(np.vdot(change, change)) for change in changes))
+
+
+def _refuse(board: str, reason: str) -> IncomingReply:
+    return IncomingReply(ReplyMessage(board, error=f"{REFUSED}{reason}"))
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:

@@ -21,7 +21,7 @@ from fedge.protocols import LearningTask
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
-from fedge.telemetry.store_records import EventRow
+from fedge.telemetry.store_records import EventRow, RoundRow
 from fedge.types import FleetPlan, Floats32
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
@@ -68,10 +68,8 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
-        resting_j: Energy of the boards that took no part, in joules.
-        evaluation_j: Energy of all boards while clients evaluated, in joules; None if none was asked.
+        row: The fleet's row of the round.
         residuals: What the encodings of the clients whose updates were accepted left out.
-        loss: Loss of the new model on the test set; None without one.
     """
 
     opening: RoundOpening
@@ -79,28 +77,27 @@ class RoundRecord:
     merged: MergedModel
     memory: Mapping[str, NDArray[np.generic]]
     fleet: FleetState
-    resting_j: float
-    evaluation_j: float | None
+    row: RoundRow
     residuals: Mapping[str, Floats32]
-    loss: float | None
 
 
 def next_state(state: RunState, record: RoundRecord) -> RunState:
     """Return the state of the run after the round ``record``, which started from ``state``. Pure."""
-    last_j = record.settled.energy_j + record.resting_j
+    last_j = record.settled.energy_j + (record.row.resting_energy_j or 0.0)
+    evaluation_j = record.row.evaluation_energy_j
     return RunState(
         round=record.opening.number,
         fleet=record.fleet,
         arrays=record.merged.arrays,
         memory=record.memory,
         selection=record.opening.selection.result.memory,
-        spent_j=state.spent_j + last_j + (record.evaluation_j or 0.0),
+        spent_j=state.spent_j + last_j + (evaluation_j or 0.0),
         pending=record.merged.pending,
         last_j=last_j,
-        evaluation_j=state.evaluation_j if record.evaluation_j is None else record.evaluation_j,
+        evaluation_j=state.evaluation_j if evaluation_j is None else evaluation_j,
         residuals={**state.residuals, **record.residuals},
         progress=update_progress(
-            state.progress, record.opening.plan, settled=record.settled, fleet=record.fleet, loss=record.loss
+            state.progress, record.opening.plan, settled=record.settled, fleet=record.fleet, loss=record.row.loss
         ),
     )
 
@@ -166,7 +163,8 @@ class Coordinator:
             return None
         task = self._build_task(state, opening, aggregator)
         goals = complete_goals(self.experiment, opening.plan, opening.number)
-        replies = self._requests.request_training(task, goals, opening.fleet.states, state.residuals)
+        known = opening.fleet
+        replies = self._requests.request_training(task, goals, known.states, known.histories, residuals=state.residuals)
         late = self._take_late_replies(opening.fleet, opening.pending, state, aggregator)
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = self._settle(opening, late.fleet, availability, answers)
@@ -184,7 +182,6 @@ class Coordinator:
         fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
         idle = [name for name in availability.names if name not in answers]
         fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
-        resting_j = opening.waited_j + rested_j
         evaluated = evaluate_on_clients(
             self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
@@ -193,7 +190,7 @@ class Coordinator:
             None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
-            resting_j=resting_j,
+            resting_j=opening.waited_j + rested_j,
             evaluated=evaluated.figures,
         )
         self.tables.append((*merged.events, *evaluated.rows, row))
@@ -203,10 +200,8 @@ class Coordinator:
             merged,
             aggregator.export_state(),
             fleet=evaluated.fleet,
-            resting_j=resting_j,
-            evaluation_j=evaluated.figures.evaluation_energy_j,
+            row=row,
             residuals=_take_residuals(settled, replies),
-            loss=row.loss,
         )
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
@@ -226,7 +221,7 @@ class Coordinator:
             selection.boards,
             deadline_s=selection.result.deadline_s,
             spent_j=state.spent_j,
-            context=self._build_joint_context(free, fleet, state, selection, aggregator),
+            context=self._build_joint_context(free, fleet, state=state, selection=selection, aggregator=aggregator),
         )
         return RoundOpening(
             number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited_j=advance.waited_j
@@ -319,7 +314,8 @@ class Coordinator:
         settled = settle_round(start, answers, self.experiment.late)
         traced = book_traces(settled.clients, answers)
         plan = opening.plan
-        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if plan.feasible else plan.why}
+        quiet = plan.feasible and self.experiment.policy.name != JOINT_POLICY
+        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if quiet else plan.why}
         decisions = [
             EventRow(fleet.clock_s, round=opening.number, board=None, kind=kind, message=why)
             for kind, why in reasons.items()

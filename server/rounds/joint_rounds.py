@@ -1,4 +1,4 @@
-"""What the policy ``joint`` plans a round from, and what a finished round shows of progress. Pure functions."""
+"""The input of the policy ``joint`` for a round, and what a finished round shows of progress. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
-from fedge.decisions.planning.progress_model import ClientPart, ProgressFit, update_fit
+from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, update_fit
 from fedge.decisions.selection.planner_selector import compute_gains
 from fedge.experiment import Experiment
 from fedge.flower.update_codec import compute_up_share
@@ -62,7 +62,7 @@ def update_progress(
     samples = {name: history.samples or 0 for name, history in fleet.histories.items()}
     total = sum(samples.values()) or 1
     parts = [
-        ClientPart(
+        RoundShare(
             samples.get(row.board, 0) / total,
             share=plan.goals[row.board].share * _done_share(row),
             sent=SENT[plan.goals[row.board].compression.kind],

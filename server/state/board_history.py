@@ -8,9 +8,13 @@ from collections.abc import Iterable, Mapping
 
 from fedge.telemetry.client_rows import compute_completed_work
 from fedge.telemetry.settlement import RoundSettlement
-from fedge.types import Front
+from fedge.types import Front, add_measurements
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
+
+MAX_LINK_RATES = 9
+"""Rounds whose median is the rate of a client's link. Default: a median of nine ignores four rounds in which something
+else held up the messages, and follows a link that has changed after five."""
 
 
 def update_histories(
@@ -82,8 +86,14 @@ def _record_report(history: ClientHistory, answer: ReplyMessage) -> ClientHistor
     report = answer.report
     if report is None:
         return history
+    measured = () if report.link_mbps is None else (report.link_mbps,)
     return dataclasses.replace(
-        history, samples=report.samples, loss=report.loss, accuracy=report.accuracy, busy_s=report.busy_s
+        history,
+        samples=report.samples,
+        loss=report.loss,
+        accuracy=report.accuracy,
+        busy_s=report.busy_s,
+        links_mbps=(*history.links_mbps, *measured)[-MAX_LINK_RATES:],
     )
 
 
@@ -102,7 +112,7 @@ def _truncate_answer(answer: ReplyMessage, before: ClientState | None, until_s: 
     completed = tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)
     kept = dataclasses.replace(
         state,
-        measurements=(*(() if before is None else before.measurements), *completed),
+        measurements=add_measurements(() if before is None else before.measurements, completed),
         rested_at_s=state.rested_at_s - max(0.0, report.busy_s - until_s),
     )
     return ReplyMessage(answer.board, answer.front if len(completed) == len(report.parts) else None, state=kept)

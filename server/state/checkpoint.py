@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class ClientHistory:
         charge_j: Energy left in its battery, in joules; None on mains.
         unfit_terms: The memory terms (``FleetAvailability.memory_terms``) under which nothing fits; None if something
             may fit.
+        links_mbps: Real boards only: measured rates of its link in its last rounds, newest last.
     """
 
     samples: int | None = None
@@ -51,6 +53,12 @@ class ClientHistory:
     free_at_s: float = 0.0
     charge_j: float | None = None
     unfit_terms: str | None = None
+    links_mbps: tuple[float, ...] = ()
+
+    @property
+    def link_mbps(self) -> float | None:
+        """Return the median of the measured rates; None without one."""
+        return statistics.median(self.links_mbps) if self.links_mbps else None
 
 
 UNKNOWN_CLIENT = ClientHistory()
@@ -59,7 +67,7 @@ UNKNOWN_CLIENT = ClientHistory()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetState:
-    """What the server knows of all clients at one simulated time; each mapping is by client name."""
+    """The server's knowledge of all clients at one simulated time; each mapping is by client name."""
 
     clock_s: float
     states: Mapping[str, ClientState] = field(default_factory=dict)
@@ -96,7 +104,7 @@ class RunState:
         last_j: Energy of all boards in the last round, in joules.
         evaluation_j: Energy of all boards in the last evaluation by clients, in joules; 0 before the first one.
         residuals: What the encodings of each emulated client's updates left out.
-        progress: What the rounds showed of the worth of local steps; used by the policy ``joint`` only.
+        progress: Model of progress fitted to the rounds; the policy ``joint`` only.
     """
 
     round: int

@@ -89,4 +89,4 @@ def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     added = {name: float(value) for name, value in metrics.items()}
     kept = content.array_records.get("residual")
     residual = None if kept is None else np.asarray(kept["residual"].numpy(), dtype=np.float32)
-    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added, residual))
+    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added, residual=residual))

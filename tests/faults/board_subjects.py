@@ -27,7 +27,7 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 
 DATA = {"synthetic": {"samples": 64, "channels": 3, "side": 32, "classes": 10}}
 TRAINING = {"seed": 5, "options": {"steps": 30, "batch_size": 8, "learning_rate": 0.05}}
-NEW_WORKER_S = 120.0
+NEW_WORKER_S = 600.0
 BOARDS = ("nano", "xavier-nx", "agx-orin-jp6")
 
 
@@ -142,17 +142,20 @@ def open_trainer(scratch: Path) -> Iterator[Attack]:
 def open_powerd(scratch: Path) -> Iterator[Attack]:
     """The power daemon while it changes modes."""
     roots = {name: board_root(name, scratch / name, extras=["lock-min"]) for name in BOARDS if make(scratch / name)}
+    changes = {name: lowest(root) for name, root in roots.items()}
 
     def attack(chance: Random, folder: Path, fault: str) -> bool:
-        root = roots[chance.choice(BOARDS)]
+        root, change = roots[name := chance.choice(BOARDS)], changes[name]
         before = state_of(root)
-        with Running(root, quick=1) as one:
+        # A kernel's write is done or not; so the daemon on the recorded one kills itself before a write of its own.
+        instant = {chance.choice(["die_at_write", "die_at_saving"]): chance.randrange(30)} if fault == KILL else {}
+        with Running(root, quick=1, **instant) as one:
             client = one.wait_until_up()
-            job = threading.Thread(target=change_endlessly, args=(client, lowest(root)))
+            job = threading.Thread(target=change_endlessly, args=(client, change))
             job.start()
-            time.sleep(chance.uniform(0.0, 0.5))
-            hit = one.process.poll() is None
-            one.process.send_signal(SIGNALS.get(fault, signal.SIGSTOP))
+            if fault != KILL:
+                time.sleep(chance.uniform(0.0, 0.5))
+                one.process.send_signal(SIGNALS.get(fault, signal.SIGSTOP))
             if fault == STOP:
                 time.sleep(chance.uniform(0.0, 0.2))
                 one.process.send_signal(signal.SIGCONT)
@@ -164,7 +167,7 @@ def open_powerd(scratch: Path) -> Iterator[Attack]:
             require(code == (-signal.SIGKILL if fault == KILL else 0), f"it ended with {code}: {one.log()[-400:]}")
         require(fault == KILL or state_of(root) == before, "it ended without restoring")
         made_up_for(root, before)
-        return hit
+        return True
 
     yield attack
 

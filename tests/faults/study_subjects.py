@@ -222,12 +222,11 @@ def open_store(scratch: Path) -> Iterator[Attack]:
     with WarmCommands() as fedge:
 
         def attack(chance: Random, folder: Path, fault: str) -> bool:
-            for start in range(3):
-                log = folder / f"log-{start}"
-                order = draw_order(chance, fault, 0.5) | {"call": "faults.study_subjects:write_endlessly"}
-                code = start_and_disturb(fedge, [str(folder)], log, fault, **order)
-                require(code == -signal.SIGKILL or fault != KILL, log.read_text(encoding="utf-8"))
-                check_stored(folder, [int(line) for line in log.read_text("utf-8").splitlines() if line.isdigit()])
+            log = folder / "log"
+            order = draw_order(chance, fault, 1.0) | {"call": "faults.study_subjects:write_endlessly"}
+            code = start_and_disturb(fedge, [str(folder)], log, fault, **order)
+            require(code == -signal.SIGKILL or fault != KILL, log.read_text(encoding="utf-8"))
+            check_stored(folder, [int(line) for line in log.read_text("utf-8").splitlines() if line.isdigit()])
             return True
 
         yield attack

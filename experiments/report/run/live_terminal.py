@@ -316,11 +316,12 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
 
 
 def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the facts that only some runs have: lost boards, stale results, an energy budget."""
+    """Return the facts that only some runs have: lost boards, refused and stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness = summary.get("mean_staleness")
+    staleness, refused = summary.get("mean_staleness"), summary.get("refused")
     facts = {
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
+        "refused": f"results of {refused} clients' rounds, for what they held; see the events" if refused else None,
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
@@ -352,9 +353,16 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
     lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
     if not lowered:
         return f"none; out of memory {failures} times" if failures else None
-    named = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
-    more = f"; and {len(lowered) - MAX_LOWERED_NAMES} more" if len(lowered) > MAX_LOWERED_NAMES else ""
-    return named + more
+    boards: dict[str, list[str]] = {}
+    for board, one in lowered.items():
+        until = f", until round {one['round']}" if one["round"] < summary["rounds"] else ""
+        boards.setdefault(f"{one['why']}{until}", []).append(board)
+    return "; ".join(f"{_shorten_names(names)} {why}" for why, names in boards.items())
+
+
+def _shorten_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_LOWERED_NAMES} more" if len(names) > MAX_LOWERED_NAMES else ""
+    return ", ".join(names[:MAX_LOWERED_NAMES]) + more
 
 
 def _format_left_out(summary: dict[str, Any]) -> str | None:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_IMAGE: Shape = (3, 224, 224)
 """Sample shape of torchvision's classifiers, unless the network or the user specifies another."""
 OTHER_IMAGES: dict[str, Shape] = {"inception_v3": (3, 299, 299)}
-MODULES_HINT = (
-    "a classifier of torchvision (resnet50), a workload of fedge (resnet18-imagenet), or your own module:function"
-)
+MODULES_HINT = "a classifier of torchvision (resnet50), a workload (resnet18-imagenet), module:function of your own"
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
 VARIANT_FORMAT = "fedge-variant-1"
 """Format of the record of a pruned variant (``fedge topology --folder``), which holds the layers that it has left."""

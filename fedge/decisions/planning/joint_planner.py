@@ -21,9 +21,9 @@ from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, R
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
-MIN_PROGRESS = 0.7
+MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
-quickstart (docs/joint.md) less costs final accuracy, more costs time."""
+quickstart (docs/explanation/joint.md) less costs final accuracy, more costs time."""
 SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
 """Part q of an update's progress that arrives by encoding, as benchmarks/local_steps.py finds it; top-k is late."""
 
@@ -41,10 +41,10 @@ WHOLE_UPDATE = UpdateEncoding()
 
 @dataclass(frozen=True, slots=True)
 class JointContext:
-    """What the plan knows beyond the fronts.
+    """The input of the plan beyond the fronts.
 
     Attributes:
-        weights: Weight of each client, positive; clients that are not named count as the mean.
+        weights: Each client's weight, positive; clients that are not named count as the mean.
         encodings: Encodings to choose from.
         fit: What earlier rounds showed of progress.
     """
@@ -75,20 +75,21 @@ def plan_joint(
     Args:
         fronts: The known fronts by board.
         boards: The boards of the round.
-        goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.7), ``deadline_s``,
+        goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.9), ``deadline_s``,
             ``round_energy_j`` and ``fleet_power_w``.
         context: Weights, encodings and the model of progress.
     """
     columns = build_columns({board: fronts[board] for board in boards if board in fronts}, 0.0)
     if not columns.boards:
         return FleetPlan(dict.fromkeys(boards, goal), why="No board's front is known.")
+    known = [fronts[board] for board in columns.boards]
     options = [WorkOption(share, encoding) for encoding in context.encodings for share in SHARES]
-    problem = build_problem(columns, [fronts[board] for board in columns.boards], options, context, goal)
+    problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal))
     if found is None:
         return FleetPlan(dict.fromkeys(boards, goal), why="No part of any board is worth anything.")
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
-    maxn = compute_maxn_round(columns, [fronts[board] for board in columns.boards])
+    maxn = compute_maxn_round(columns, known)
     return _build_plan(columns, options, found, goal=goal, problem=problem, unknown=unknown, maxn=maxn)
 
 

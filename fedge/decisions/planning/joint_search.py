@@ -177,7 +177,7 @@ def _keep_better(one: JointSolution | None, other: JointSolution | None) -> Join
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reach:
-    """What is within reach at a deadline: joules (infinite if nothing is), watts and mode of every option, (n, c).
+    """The options within reach at a deadline: joules (infinite out of reach), watts and mode of each, (n, c).
 
     ``priced`` are the joules and the watts at their price.
     """
@@ -309,7 +309,7 @@ def _find_reach(problem: JointProblem, deadline_s: float, power_price: float) ->
     inside = np.maximum(place, 0)
     mode = mode_of[rows, inside]
     above_j = np.where((place >= 0) & offered, problem.fixed_j + problem.scale * least[rows, inside], np.inf)
-    return _Reach(deadline_s, above_j, problem.power_w[rows, mode], mode, above_j)
+    return _Reach(deadline_s, above_j=above_j, power_w=problem.power_w[rows, mode], mode=mode, priced=above_j)
 
 
 def _find_priced_reach(problem: JointProblem, left_s: Floats, deadline_s: float, power_price: float) -> _Reach:
@@ -326,7 +326,7 @@ def _find_priced_reach(problem: JointProblem, left_s: Floats, deadline_s: float,
         priced, mode = np.where(better, cost, priced), np.where(better, j, mode)
     rows = np.arange(len(left_s))[:, None]
     power_w = problem.power_w[rows, mode]
-    return _Reach(deadline_s, priced - power_price * power_w, power_w, mode, priced)
+    return _Reach(deadline_s, above_j=priced - power_price * power_w, power_w=power_w, mode=mode, priced=priced)
 
 
 def _merge_hulls(value: Floats, reach: _Reach) -> _Hull:
@@ -442,7 +442,7 @@ def _evaluate(problem: JointProblem, option: Ints, mode: Ints) -> JointSolution:
     deadline_s, value = float(ends_s.max(initial=0.0)), float(problem.value[working, k].sum())
     energy_j = problem.idle_w * deadline_s + float(above_j.sum())
     cost = (problem.time_price * deadline_s + problem.energy_price * energy_j) / value if value > 0.0 else np.inf
-    return JointSolution(option, mode, deadline_s, energy_j, value, cost, cost)
+    return JointSolution(option, mode, deadline_s, energy_j=energy_j, value=value, cost=cost, bound=cost)
 
 
 def _keeps(found: JointSolution, problem: JointProblem, limits: JointLimits) -> bool:

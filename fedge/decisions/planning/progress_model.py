@@ -22,6 +22,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ LEAST_LOSS = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ProgressFit:
-    """What the rounds have shown.
+    """Sums over the rounds so far, from which A, C and kappa follow.
 
     Attributes:
         rounds: Number of rounds whose loss before and after is known.
@@ -59,7 +60,7 @@ NO_ROUNDS = ProgressFit()
 
 
 @dataclass(frozen=True, slots=True)
-class ClientPart:
+class RoundShare:
     """A client's part in a finished round: its weight w, the share phi of its steps and the part q that it sent."""
 
     weight: float
@@ -73,21 +74,21 @@ def step_worth(share: float, pair: tuple[float, float]) -> float:
     return 0.0 if share <= 0.0 else share / (a + (1.0 - a - c) * share + c * share * share)
 
 
-def update_fit(fit: ProgressFit, parts: Sequence[ClientPart], loss: float | None) -> ProgressFit:
+def update_fit(fit: ProgressFit, parts: Sequence[RoundShare], loss: float | None) -> ProgressFit:
     """Return the fit after a round with these parts, whose model has the loss ``loss``; None if that is unknown."""
     if loss is None or not math.isfinite(loss):
         return fit
     loss = max(loss, LEAST_LOSS)
     if fit.loss is None or not parts:
-        return ProgressFit(fit.rounds, loss, fit.falls, fit.products, fit.squares)
+        return dataclasses.replace(fit, loss=loss)
     fall = math.log(fit.loss / loss)
     made = [sum(part.weight * step_worth(part.share, pair) * part.sent for part in parts) for pair in PAIRS]
     return ProgressFit(
         fit.rounds + 1,
         loss,
-        fit.falls + fall * fall,
-        tuple(total + fall * v for total, v in zip(fit.products, made, strict=True)),
-        tuple(total + v * v for total, v in zip(fit.squares, made, strict=True)),
+        falls=fit.falls + fall * fall,
+        products=tuple(total + fall * v for total, v in zip(fit.products, made, strict=True)),
+        squares=tuple(total + v * v for total, v in zip(fit.squares, made, strict=True)),
     )
 
 

@@ -17,6 +17,7 @@ from experiments.backends.run_replay import (
     ReplayFigure,
     ReplayResult,
     _compare_figures,
+    _load_changed,
     replay_run,
 )
 from experiments.cli import main
@@ -77,6 +78,15 @@ def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder: Path
     assert abs(energy.predicted - real["energy_j"]) < abs(energy.actual - real["energy_j"])
     assert (result.measured, result.siblings, result.modelled) == (3, 0, 0)
     assert result.label == "estimated"
+
+
+def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("policy: balanced", "policy: {name: balanced, max_slowdown: 1.3}")
+    (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+    notes: list[str] = []
+    _load_changed(tmp_path, ["policy.name=maxn"], 6, notes.append)
+
+    assert notes == ["max_slowdown of the file's policy balanced left out: maxn takes no such option"]
 
 
 def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) -> None:

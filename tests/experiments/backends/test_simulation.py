@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contracts.processes import wait_for
 
 from experiments.backends import flower_app, run_processes, simulation
 from fedge.errors import RunFailed
@@ -185,6 +187,20 @@ def test_a_signal_ends_the_run_with_all_its_processes(
         simulation.simulate(run / "app", run, {}, 3, on_poll=interrupt)
     assert not _survivors(run)
     assert signal.getsignal(number) is handler
+
+
+def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], stdout=subprocess.PIPE) as superlink:
+        watch = simulation.SuperLinkWatch(superlink, run_processes.RunLog(tmp_path / "log", 0))
+        assert superlink.stdout is not None
+        child = int(superlink.stdout.readline())
+        watch.check()
+        assert watch.has_child
+        os.kill(child, signal.SIGKILL)
+        wait_for(lambda: not run_processes.has_living_child(superlink.pid), "the child has ended")
+        with pytest.raises(RunFailed, match="SuperExec"):
+            watch.check()
+        superlink.kill()
 
 
 def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:

@@ -204,6 +204,8 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadInput, match="holds the rows of a run"):
         PowerAware(FedAvg(), folder=tmp_path / "run")
+    with pytest.raises(BadInput, match="joint"):
+        PowerAware(FedAvg(), "joint")
     with pytest.raises(BadInput, match="energy-budget"):
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
 

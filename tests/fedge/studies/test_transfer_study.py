@@ -10,11 +10,11 @@ from contracts.boards import made_up_table, write_table
 from contracts.measured_steps import write_folder
 
 from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
+from fedge.costs.layered_work import find_family
 from fedge.errors import BadInput, FedgeError
 from fedge.studies.transfer_models import NO_MAXN, TransferRow, score_choice, score_quantity
 from fedge.studies.transfer_rotation import (
     JudgedTable,
-    find_family,
     list_hidden_names,
     list_remaining,
     read_judged_tables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 from collections.abc import Iterator
 
@@ -82,6 +83,20 @@ def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those
     wait_for(lambda: is_answering(port), "the page", LIMIT_S)
     assert all(is_closed(link) for link in links)
     for link in links:
+        link.close()
+
+
+def test_one_address_elsewhere_takes_no_place_from_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_connection, "REQUEST_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(limited_connection, "MAX_PER_ADDRESS", 3)
+    links = [socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.2", 0)) for _ in range(8)]
+    other = socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.3", 0))
+
+    wait_for(lambda: len(select.select(links, [], [], 0)[0]) == 5, "those beyond the limit are closed", LIMIT_S)
+    assert all(is_closed(link) for link in select.select(links, [], [], 0)[0])
+    assert not select.select([other], [], [], 0)[0]
+    assert is_answering(port)
+    for link in (*links, other):
         link.close()
 
 

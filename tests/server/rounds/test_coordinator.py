@@ -163,7 +163,8 @@ def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
     coordinator(Scripted({(1, "nano-1"): "misfit"}), tables).run()
 
     first = rows_of(tables, ClientRow)[0]
-    assert (first.status, first.error) == ("failed", "array 'w': got shape (1,); the model has (3,)")
+    assert (first.status, first.error) == ("failed", "refused: array 'w': got shape (1,); the model has (3,)")
+    assert [row.refused for row in rows_of(tables, RoundRow)] == [1, 0, 0]
 
 
 def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:

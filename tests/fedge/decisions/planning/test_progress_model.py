@@ -13,8 +13,8 @@ from fedge.decisions.planning.progress_model import (
     NO_ROUNDS,
     PAIRS,
     PRIOR,
-    ClientPart,
     ProgressFit,
+    RoundShare,
     find_pair,
     step_worth,
     update_fit,
@@ -28,7 +28,7 @@ def play(pair: tuple[float, float], rounds: int, noise: float = 0.0) -> Progress
     """The fit after rounds of two clients with unlike shares, whose losses fall as ``pair`` says."""
     rng, fit, loss = np.random.default_rng(5), update_fit(NO_ROUNDS, (), 2.0), 2.0
     for _ in range(rounds):
-        parts = [ClientPart(0.5, float(rng.choice(SHARES))) for _ in range(2)]
+        parts = [RoundShare(0.5, float(rng.choice(SHARES))) for _ in range(2)]
         made = sum(part.weight * step_worth(part.share, pair) for part in parts)
         loss *= math.exp(-0.3 * made + noise * float(rng.normal()))
         fit = update_fit(fit, parts, loss)
@@ -60,7 +60,7 @@ def test_the_rounds_show_what_steps_are_worth(pair: tuple[float, float]) -> None
 def test_before_any_round_and_where_all_rounds_are_alike_the_prior_decides() -> None:
     alike = update_fit(NO_ROUNDS, (), 2.0)
     for number in range(20):
-        alike = update_fit(alike, [ClientPart(1.0, 1.0)], 2.0 * 0.7 ** (number + 1))
+        alike = update_fit(alike, [RoundShare(1.0, 1.0)], 2.0 * 0.7 ** (number + 1))
     assert find_pair(NO_ROUNDS) == find_pair(alike)
     assert find_pair(NO_ROUNDS) == min(PAIRS, key=lambda pair: abs(pair[0] - PRIOR[0]) + abs(pair[1] - PRIOR[1]))
 
@@ -72,8 +72,8 @@ def test_noise_in_the_losses_leaves_the_worth_of_steps_within_a_tenth() -> None:
 
 def test_a_loss_that_is_unknown_or_not_finite_changes_nothing() -> None:
     fit = play((0.2, 0.0), rounds=3)
-    assert update_fit(fit, [ClientPart(1.0, 1.0)], None) == fit
-    assert update_fit(fit, [ClientPart(1.0, 1.0)], math.nan) == fit
+    assert update_fit(fit, [RoundShare(1.0, 1.0)], None) == fit
+    assert update_fit(fit, [RoundShare(1.0, 1.0)], math.nan) == fit
 
 
 def test_a_fit_survives_its_json() -> None:
