@@ -285,7 +285,7 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
+    from experiments.report.predictors.transfer_report import build_transfer_table, print_transfer
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
@@ -309,7 +309,7 @@ def transfer(
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
         table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
-        write_figures(docs, table, command=command, date=today, note=NOTE)
+        write_figures(docs, table, command=command, date=today)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:
