@@ -208,14 +208,14 @@ def arena(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of a sweep of the same variants on a disturbed fleet (robustness)."),
     ] = None,
-    target: Annotated[
+    accuracy: Annotated[
         float | None,
         typer.Option(min=0.0, max=1.0, help="Accuracy to reach; by default the least final one of any run."),
     ] = None,
-    budget_s: Annotated[
+    within_s: Annotated[
         float | None, typer.Option(min=0.0, help="Budget of seconds; by default those of the shortest run.")
     ] = None,
-    budget_j: Annotated[
+    within_j: Annotated[
         float | None, typer.Option(min=0.0, help="Budget of joules; by default those of the run that needs least.")
     ] = None,
     out: OutFile = None,
@@ -223,7 +223,7 @@ def arena(
 ) -> None:
     """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
 
-    Example: fedge study arena runs/arena --target 0.97
+    Example: fedge study arena runs/arena --accuracy 0.97
     """
     from experiments.report.run.arena_table import list_arena_tables
     from experiments.sweeps.arena import judge_variants, read_courses
@@ -231,9 +231,9 @@ def arena(
     check_output("--out", out, "{")
     result = judge_variants(
         read_courses(folder),
-        target=target,
-        budget_s=budget_s,
-        budget_j=budget_j,
+        target=accuracy,
+        budget_s=within_s,
+        budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
     if as_json:
