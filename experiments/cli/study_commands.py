@@ -208,7 +208,7 @@ def arena(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of a sweep of the same variants on a disturbed fleet (robustness)."),
     ] = None,
-    target: Annotated[
+    accuracy: Annotated[
         float | None,
         typer.Option(
             "--target-accuracy",
@@ -217,13 +217,13 @@ def arena(
             help="Accuracy to reach; by default the least final one of any run.",
         ),
     ] = None,
-    budget_s: Annotated[
+    within_s: Annotated[
         float | None,
         typer.Option(
             "--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest run."
         ),
     ] = None,
-    budget_j: Annotated[
+    within_j: Annotated[
         float | None,
         typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
@@ -240,9 +240,9 @@ def arena(
     check_output("--out", out, "{")
     result = judge_variants(
         read_courses(folder),
-        target=target,
-        budget_s=budget_s,
-        budget_j=budget_j,
+        target=accuracy,
+        budget_s=within_s,
+        budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
     if as_json:
