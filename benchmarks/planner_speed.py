@@ -50,14 +50,27 @@ def draw_columns(boards: int, points: int) -> FrontColumns:
     power_w = idle_w[:, None] + rng.uniform(8.0, 30.0, (boards, 1)) / slowdown**2 * rng.lognormal(0, 0.02, work_s.shape)
     link_s = rng.uniform(0.5, 5.0, (boards, 1))
     held_s = link_s + work_s * np.exp(rng.uniform(0.01, 0.08, work_s.shape))
-    at_maxn = (link_s[:, 0] + work_s[:, 0], held_s[:, 0].copy(), work_s[:, 0].copy(), work_s[:, 0] * power_w[:, 0])
     order = np.argsort(held_s, axis=1)
     flat = [np.take_along_axis(c, order, 1).ravel() for c in (link_s + work_s, held_s, power_w, work_s)]
     ends_s, held, watts, work = flat
     above_j = work * (watts - np.repeat(idle_w, points))
     names = tuple(f"board-{i:06}" for i in range(boards))
     offsets = np.arange(0, boards * points + 1, points)
-    return FrontColumns(names, offsets, ends_s, held, above_j, watts, idle_w, *at_maxn, 1.2 * idle_w, np.zeros(boards))
+    return FrontColumns(
+        names,
+        offsets,
+        ends_s=ends_s,
+        safe_ends_s=held,
+        above_idle_j=above_j,
+        power_w=watts,
+        idle_w=idle_w,
+        maxn_s=link_s[:, 0] + work_s[:, 0],
+        maxn_safe_s=held_s[:, 0].copy(),
+        maxn_work_s=work_s[:, 0].copy(),
+        maxn_work_j=work_s[:, 0] * power_w[:, 0],
+        maxn_idle_w=1.2 * idle_w,
+        radio_j=np.zeros(boards),
+    )
 
 
 def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:

@@ -39,9 +39,11 @@ PRIVATE = (
     "mods.1.options={clipping_norm: 2.0, sensitivity: 0.0001, epsilon: 10, delta: 0.00001}",
     "evaluation={by: both, fraction: 0.6}",
 )
+JOINT = ("policy=joint", "compression.kind=topk", "fleet.0.memory_mb=1800", "workload.memory.lower=width-first")
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),
+    "joint": tuple(part for option in JOINT for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""

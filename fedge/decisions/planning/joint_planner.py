@@ -187,7 +187,7 @@ def _build_plan(
     """Return the goals of the working clients, and of those that are not known."""
     maxn_s, maxn_j = maxn
     power_limited = "fleet_power_w" in goal.limits
-    goals = dict(unknown)
+    goals: dict[str, RoundGoal] = {}
     for i in np.flatnonzero(found.option >= 0).tolist():
         option = options[found.option[i]]
         limits = dict(goal.limits)
@@ -202,12 +202,12 @@ def _build_plan(
         )
     steps = ", ".join(f"{share:g}" for share in sorted({option.share for option in goals.values()}))
     why = (
-        f"{len(goals)} of {len(columns) + len(unknown)} clients with {steps} of their steps: "
+        f"{len(goals)} of {len(columns)} clients with {steps} of their steps: "
         f"{format_figure(found.deadline_s)} s and {format_figure(found.energy_j)} J for {found.value:.2f} of the "
         f"progress, within {found.gap:.2%} of the least cost."
     )
     return FleetPlan(
-        goals,
+        {**goals, **unknown},
         deadline_s=found.deadline_s,
         round_s=found.deadline_s,
         energy_j=found.energy_j,
