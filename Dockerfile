@@ -4,7 +4,7 @@
 #   docker run --rm -v "$PWD/runs:/data/runs" fedge run quickstart
 #   docker run --rm -v "$PWD/runs:/data/runs" -p 127.0.0.1:8400:8400 fedge board runs/NAME --listen 0.0.0.0 --port 8400
 #
-# EXTRAS chooses what is installed; TORCH_INDEX may name PyTorch's CPU index, see docs/install.md.
+# EXTRAS chooses what is installed; TORCH_INDEX may name PyTorch's CPU index, see docs/how-to/install.md.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
 COPY . .

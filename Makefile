@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet test-faults fuzz coverage check lint types layers format bench clean
+.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet test-faults fuzz coverage check lint types layers format docs bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -101,11 +101,15 @@ format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: setup ## Build the manual as a site into site/, with the generated reference; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build
+	@echo "site/index.html; with search: $(BIN)/python -m http.server -d site"
+
 bench: setup ## Run the benchmarks one after the other, each with its command, the machine and the date
 	@set -e; machine="$$(nproc) cores, $$(uname -sm), $$($(BIN)/python -V), commit $$(git rev-parse --short HEAD)"; \
 	  for program in benchmarks/*.py; do \
 	    echo "== $(BIN)/python $$program ($$machine, $$(date -Iminutes))"; $(BIN)/python "$$program"; done
 
 clean: ## Remove environments, caches and build output; runs are kept
-	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@rm -rf $(VENV) .venv-vendor build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -138,7 +138,7 @@ def wheels(folder: Path, out: Path) -> Path:
     """
     found = sorted(folder.glob("*.whl"))
     if not found:
-        raise SystemExit(f"{folder}: got no wheel; a folder filled as docs/provisioning.md says would be right")
+        raise SystemExit(f"{folder}: got no wheel; a folder filled as docs/how-to/provisioning.md says would be right")
     told = ((path.name, f"{path.stat().st_size} {path.stat().st_mtime_ns}".encode()) for path in found)
     made = out / f"wheels-{_digest(told)}.tar"
     if not made.is_file():
@@ -186,7 +186,8 @@ def _uv_wheel(lock: Path, machine: str, wheels: Path | None, out: Path) -> Path:
     folders = [wheels] if wheels else [out]
     found = [path for folder in folders for path in folder.glob(pattern)]
     if not found and wheels:
-        raise SystemExit(f"{wheels}: got no {pattern}; a folder filled as docs/provisioning.md says would be right")
+        right = "a folder filled as docs/how-to/provisioning.md says would be right"
+        raise SystemExit(f"{wheels}: got no {pattern}; {right}")
     if not found:
         wanted = ["--only-binary=:all:", "--no-deps", f"--platform=manylinux2014_{machine}", f"uv=={version}"]
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", str(out), *wanted], check=True, stdout=2)

@@ -1,4 +1,4 @@
-"""What characterising says of this machine, checked: parts against the whole, the cost of looking, stall by workers.
+"""Checks of what characterising says of this machine: parts against the whole, the cost of looking, stall by workers.
 
     python benchmarks/characterisation_here.py [sums|cost|stall]... [--repeats 5]
 

@@ -47,7 +47,8 @@ PAPER_MODES = {
 def list_programs() -> dict[str, tuple[str, list[str]]]:
     """Return each program's summary, and the pages of the documentation that name it, by file name."""
     root = HERE.parents[1]
-    pages = {path.name: path.read_text("utf-8") for path in (root / "README.md", *sorted((root / "docs").glob("*.md")))}
+    paths = (root / "README.md", *sorted((root / "docs").rglob("*.md")))
+    pages = {path.name: path.read_text("utf-8") for path in paths}
     summaries = {
         path.name: (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").splitlines()[0]
         for path in sorted(HERE.parent.glob("*.py"))

@@ -1,4 +1,4 @@
-"""What networks hold, counted layer by layer, beside published constants and torch's own counter.
+"""The contents of networks, counted layer by layer, beside published constants and torch's own counter.
 
     python benchmarks/layer_costs.py [constants|zoo|onnx|known]...
 

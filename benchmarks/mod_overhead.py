@@ -38,7 +38,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedge.flower import PowerAware, power_mode
-from fedge.flower.power_mod import ANSWER, RECORD
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER
 from fedge.wire import ReplyMessage, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,7 +238,7 @@ if __name__ == "__main__":
         settings = board.settings
         board_yaml.write_text(
             f"board: {settings.board}\nroot: {settings.root}\npower_socket: {settings.power_socket}\n"
-            f"state_dir: {settings.state_dir}\nsample_hz: {settings.sample_hz}\n",
+            f"state_dir: {settings.state_dir}\n",  # with the default sampling rate, as on a provisioned board
             encoding="utf-8",
         )
         rows = run_app(Path(name) / "run", board_yaml, rounds=asked.rounds, steps=asked.steps, step_s=asked.step_s)

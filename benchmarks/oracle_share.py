@@ -6,7 +6,7 @@ counts.
 
 Prints per seed, for each: the saving, the oracle's at the same round length, and the share reached; then the saving of
 work alone and the rounds' length as a multiple of MAXN's. Everything is on the emulated fleet (calibrated and estimated
-boards, see docs/emulation.md).
+boards, see docs/explanation/emulation.md).
 
     python benchmarks/oracle_share.py [SEEDS] [KEY=VALUE ...]
 """

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from fedge.decisions.planning.capped_round import find_shortest_round
 from fedge.decisions.planning.deadline_search import find_weighted_deadline
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import find_best_gain
+from fedge.decisions.planning.joint_planner import MIN_PROGRESS
+from fedge.decisions.planning.joint_search import JointLimits, JointProblem, solve_joint
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
@@ -47,14 +50,27 @@ def draw_columns(boards: int, points: int) -> FrontColumns:
     power_w = idle_w[:, None] + rng.uniform(8.0, 30.0, (boards, 1)) / slowdown**2 * rng.lognormal(0, 0.02, work_s.shape)
     link_s = rng.uniform(0.5, 5.0, (boards, 1))
     held_s = link_s + work_s * np.exp(rng.uniform(0.01, 0.08, work_s.shape))
-    at_maxn = (link_s[:, 0] + work_s[:, 0], held_s[:, 0].copy(), work_s[:, 0].copy(), work_s[:, 0] * power_w[:, 0])
     order = np.argsort(held_s, axis=1)
     flat = [np.take_along_axis(c, order, 1).ravel() for c in (link_s + work_s, held_s, power_w, work_s)]
     ends_s, held, watts, work = flat
     above_j = work * (watts - np.repeat(idle_w, points))
     names = tuple(f"board-{i:06}" for i in range(boards))
     offsets = np.arange(0, boards * points + 1, points)
-    return FrontColumns(names, offsets, ends_s, held, above_j, watts, idle_w, *at_maxn, 1.2 * idle_w)
+    return FrontColumns(
+        names,
+        offsets,
+        ends_s=ends_s,
+        safe_ends_s=held,
+        above_idle_j=above_j,
+        power_w=watts,
+        idle_w=idle_w,
+        maxn_s=link_s[:, 0] + work_s[:, 0],
+        maxn_safe_s=held_s[:, 0].copy(),
+        maxn_work_s=work_s[:, 0].copy(),
+        maxn_work_j=work_s[:, 0] * power_w[:, 0],
+        maxn_idle_w=1.2 * idle_w,
+        radio_j=np.zeros(boards),
+    )
 
 
 def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
@@ -75,6 +91,43 @@ def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
         "gain, any count": lambda: find_best_gain(columns, gains, **prices),
         "gain, a tenth of the boards": lambda: find_best_gain(columns, gains, count=tenth, **prices),
     }
+
+
+def draw_joint_problem(clients: int, points: int) -> JointProblem:
+    """Draw a joint problem on such fronts: 4 shares of the steps, 2 widths and 3 encodings, besides taking part."""
+    columns, rng = draw_columns(clients, points), np.random.default_rng(3)
+    link_s = columns.maxn_s - columns.maxn_work_s
+    work_s = (columns.ends_s - np.repeat(link_s, points)).reshape(clients, points)
+    order = np.argsort(work_s, axis=1)
+    options = [
+        (share, width, sent) for share in (0.25, 0.5, 1.0, 2.0) for width in (1.0, 0.5) for sent in (1.0, 0.25, 0.1)
+    ]
+    share, width, sent = (np.array(column) for column in zip(*options, strict=True))
+    fixed_s = link_s[:, None] * (0.3 + 0.7 * sent)
+    worth = share / (0.5 + 0.45 * share + 0.05 * share**2) * np.sqrt(width) * np.where(sent < 0.2, 0.75, 1.0)
+    return JointProblem(
+        np.take_along_axis(work_s, order, axis=1),
+        above_j=np.take_along_axis(columns.above_idle_j.reshape(clients, points), order, axis=1),
+        power_w=np.take_along_axis(columns.power_w.reshape(clients, points), order, axis=1),
+        fixed_s=fixed_s,
+        fixed_j=0.8 * fixed_s,
+        scale=np.broadcast_to(share * width**1.5, fixed_s.shape).copy(),
+        value=rng.dirichlet(np.ones(clients))[:, None] * worth,
+        idle_w=float(columns.idle_w.sum()),
+        time_price=0.5 / columns.maxn_round_s,
+        energy_price=0.5 / columns.maxn_energy_j,
+    )
+
+
+def time_joint_plan(clients: int, points: int) -> None:
+    """Print processor time and gap of the joint plan without limits, and with the least progress of the policy."""
+    problem = draw_joint_problem(clients, points)
+    for name, limits in (("joint", JointLimits()), ("joint, least progress", JointLimits(min_value=MIN_PROGRESS))):
+        start_s = time.process_time()
+        found = solve_joint(replace(problem), limits)
+        taken_s = time.process_time() - start_s
+        gap = "no plan" if found is None else f"gap {found.gap:.2%}"
+        print(f"{name:<28}{taken_s:10.3f} s   {clients} clients, processor time; {gap}", flush=True)
 
 
 def time_best_of_three(run: Callable[[], object]) -> float:
@@ -170,6 +223,7 @@ def main(boards: int, points: int) -> None:
     print(f"{boards} boards x {points} points; the columns themselves: peak {peak_gb():.2f} GB")
     for name, run in build_planners(columns).items():
         print(f"{name:<28}{time_best_of_three(run):10.3f} s   peak {peak_gb():.2f} GB", flush=True)
+    time_joint_plan(min(boards, OBJECT_FLEET), points)
     fronts = build_fronts(columns)
     taken_s = time_best_of_three(lambda: build_columns(fronts, 1.0))
     print(f"columns of {len(fronts)} fronts   {taken_s:10.3f} s   (once per round, before a planner)")

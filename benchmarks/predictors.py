@@ -1,12 +1,10 @@
 """Accuracy of predictors of all modes from few measured ones, compared with the alternatives.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [few|baselines]... [--seeds 10]
+    FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [--seeds 10]
 
-few        hardly anything measured: with costs estimated from the network's layers, and with other workloads alone
-baselines  PowerTrain, its network from scratch, and others on the same random modes
-
-No prior includes a table of the predicted workload, nor, where no reference is named, of the board. Errors are mean
-absolute errors in percent over the modes that were not measured, time / power, mean over seeds (worst seed).
+PowerTrain, its network from scratch, and others on the same random modes. No prior includes a table of the predicted
+workload. Errors are mean absolute errors in percent over the modes that were not measured, time / power, mean over
+seeds (worst seed).
 """
 
 from __future__ import annotations
@@ -14,15 +12,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from figures import build_table, compute_mape, profiles_folder, run_parts
+from figures import build_parser, build_table, profiles_folder
 from rich.console import Console
 
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.knowledge.table_background import build_background
-from fedge.predictors import load_predictor
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.prediction_cells import CellResult, PredictionTarget, resolve_setup
 from fedge.studies.prediction_study import PredictionStudy, run_prediction_study
@@ -46,22 +43,6 @@ class PredictorCase:
     without: tuple[str, ...] = ()
 
 
-CASES = (
-    PredictorCase("Orin MobileNet, ResNet known", MOBILENET, RESNET),
-    PredictorCase("Orin YOLO, ResNet known", YOLO, RESNET),
-    PredictorCase("Xavier ViT, ResNet-50 known", VIT, RESNET50),
-    PredictorCase("Xavier ResNet-50, ViT known", RESNET50, VIT),
-    PredictorCase("Orin MobileNet", MOBILENET, without=("agx-orin",)),
-    PredictorCase("Orin YOLO", YOLO, without=("agx-orin",)),
-    PredictorCase("TX2 ViT", TX2, without=("tx2",)),
-    PredictorCase("Orin Nano ResNet", NANO, without=("orin-nano",)),
-    PredictorCase("Orin ResNet, its board known", RESNET),
-    PredictorCase("Orin MobileNet, its board known", MOBILENET),
-    PredictorCase("Orin YOLO, its board known", YOLO),
-    PredictorCase("Xavier ViT, its board known", VIT),
-    PredictorCase("Xavier ResNet-50, its board known", RESNET50),
-)
-FEW_COUNTS = (2, 5, 10)
 TRANSFERS = (
     PredictorCase("Orin MobileNet from ResNet", MOBILENET, RESNET),
     PredictorCase("Orin YOLO from ResNet", YOLO, RESNET),
@@ -109,41 +90,6 @@ def format_errors(errors: Floats) -> str:
     return f"{mean[0]:.1f}/{mean[1]:.1f} ({worst[0]:.1f}/{worst[1]:.1f})"
 
 
-def report_few_modes(seeds: int) -> None:
-    """Report the benefit of the estimate by layers for the default predictor, from no measurement on."""
-    title = f"fedge, time / power, mean of {seeds} seeds: with layers | with other workloads alone"
-    table = build_table(title, "table", *(f"{count} modes" for count in (0, *FEW_COUNTS)))
-    targets = [build_target(case) for case in CASES]
-    both = [targets, [_drop_layer_priors(target) for target in targets]]
-    outcomes = run_methods([target for some in both for target in some], ["fedge"], FEW_COUNTS, seeds)
-    errors = np.empty((2, len(targets), 1 + len(FEW_COUNTS), 2))
-    for variant, some in enumerate(both):
-        for i, target in enumerate(some):
-            errors[variant, i, 0] = _compute_prior_errors(target)
-            for j, count in enumerate(FEW_COUNTS):
-                every = collect_errors(outcomes, variant * len(targets) + i, "fedge", count)
-                errors[variant, i, j + 1] = every.mean(axis=0)
-    for i, case in enumerate(CASES):
-        cells = (" | ".join(f"{t:.1f}/{p:.1f}" for t, p in errors[:, i, j]) for j in range(1 + len(FEW_COUNTS)))
-        table.add_row(case.title, *cells)
-    CONSOLE.print(table)
-    ratios = np.exp(np.log(errors[0] / errors[1]).mean(axis=0))
-    for count, (time_ratio, power_ratio) in zip((0, *FEW_COUNTS), ratios, strict=True):
-        CONSOLE.print(f"{count} modes: error with layers beside that without, {time_ratio:.2f}/{power_ratio:.2f}")
-
-
-def _drop_layer_priors(target: PredictionTarget) -> PredictionTarget:
-    knowledge = target.background.knowledge
-    background = replace(target.background, knowledge=replace(knowledge, priors=knowledge.priors[1:]))
-    return replace(target, background=background)
-
-
-def _compute_prior_errors(target: PredictionTarget) -> tuple[float, float]:
-    """Return the errors over all modes before anything is measured."""
-    predicted = load_predictor("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
-    return compute_mape(predicted.step_s, target.table.step_s), compute_mape(predicted.power_w, target.table.power_w)
-
-
 def report_baselines(seeds: int) -> None:
     """Report PowerTrain and others with the default predictor, from the same reference."""
     outcomes = run_methods([build_target(case) for case in TRANSFERS], METHODS, TRANSFER_COUNTS, seeds)
@@ -163,4 +109,4 @@ def report_baselines(seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    run_parts(__doc__, {"few": report_few_modes, "baselines": report_baselines}, seeds=10)
+    report_baselines(build_parser(__doc__, seeds=10).parse_args().seeds)

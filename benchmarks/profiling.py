@@ -3,11 +3,11 @@
     python benchmarks/profiling.py [MODES] [SEED]
 
 Rules: `settled` (fedge profile's), `measure_fixed_steps` (40 steps, the first dropped, as for the published tables),
-`wait 3 s` (three seconds of work first, then the same 40). Boards: `emulated` as in docs/emulation.md, whose only
-transient is the warm-up; and `build_settling_bench`, the same truth with an assumed transient after every change of
-mode: the first step takes 3 times as long, times fall to their level with a time constant of 1.5 s from 8 % above it,
-power rises to its level within 1 s from 25 % below, one step in a hundred takes 15 to 50 % longer, 3 % jitter with
-correlation 0.3 from one to the next. Both rules measure the same kinds of chunks on the same board.
+`wait 3 s` (three seconds of work first, then the same 40). Boards: `emulated` as in docs/explanation/emulation.md,
+whose only transient is the warm-up; and `build_settling_bench`, the same truth with an assumed transient after every
+change of mode: the first step takes 3 times as long, times fall to their level with a time constant of 1.5 s from 8 %
+above it, power rises to its level within 1 s from 25 % below, one step in a hundred takes 15 to 50 % longer, 3 %
+jitter with correlation 0.3 from one to the next. Both rules measure the same kinds of chunks on the same board.
 """
 
 from __future__ import annotations

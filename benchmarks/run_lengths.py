@@ -3,7 +3,7 @@
 A run has to pay for its probes within its own rounds, so short runs are where a policy can lose to boards that learn
 nothing. Prints, per fleet and number of rounds, over the seeds: the mean and the least saving of energy, the oracle's
 at the same round lengths, the rounds' length as a multiple of MAXN's, that of the first round, and the probes per
-board. Everything is on emulated boards (calibrated and estimated, see docs/emulation.md).
+board. Everything is on emulated boards (calibrated and estimated, see docs/explanation/emulation.md).
 
     python benchmarks/run_lengths.py [--seeds 5] [--rounds 2,3,5,10,15] [--boards 8,60] [KEY=VALUE ...]
 """

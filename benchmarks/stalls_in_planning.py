@@ -1,4 +1,4 @@
-"""What reckoning with stalls is worth: a board with a slow loader, whose predictor knows of it or does not.
+"""The worth of planning with stalls: a board with a slow loader, whose predictor knows of it or does not.
 
     python benchmarks/stalls_in_planning.py [choices|rounds]... [--seeds 3]
 

@@ -7,7 +7,7 @@
 
 Prints per seed the mean error of time and power over all modes before any measurement, the number of probes, energy
 above the oracle's from round 2 and from round 4 on, the share of its saving against MAXN, and the boards that
-contradicted what they recalled. Everything is on the emulated fleet (docs/emulation.md).
+contradicted what they recalled. Everything is on the emulated fleet (docs/explanation/emulation.md).
 
     python benchmarks/warm_start.py [SEEDS] [KEY=VALUE ...]
 """

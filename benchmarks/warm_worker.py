@@ -1,4 +1,4 @@
-"""What a resident worker saves: seconds from a request to train to the first minibatch's start, warm and cold.
+"""Time that a resident worker saves: seconds from a request to train to the first minibatch's start, warm and cold.
 
     python benchmarks/warm_worker.py [--repeats 9] [--cold 3] [--python /path/to/python]
 

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from fedge.client import emulated as fleetsim
 from fedge.experiment import Experiment
 from fedge.flower.client_mods import apply_mods
+from fedge.flower.update_codec import encode_answer
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
@@ -54,10 +55,17 @@ def _build_reply(message: Message, context: Context) -> Message:
         experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
     )
     answer, trained = apply_mods(experiment, ask, arrays, (answer, trained))
+    # A simulated client's node keeps nothing beyond the run's process, so its state comes with the request.
+    kept = message.content if PARTITION_KEY in node else context.state
+    residual = kept.array_records["residual"]["residual"].numpy() if "residual" in kept.array_records else None
+    answer, trained = encode_answer(ask, arrays, residual, (answer, trained))
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
         content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy, **trained.metrics})
+        if trained.residual is not None:
+            keeper = content if PARTITION_KEY in node else context.state
+            keeper["residual"] = ArrayRecord({"residual": Array(trained.residual)})
     return Message(content=content, reply_to=message)
 
 

@@ -1,7 +1,7 @@
 """fedge for Python: what ``import fedge`` offers to scripts and notebooks, one function per command that computes.
 
-The functions return the records that the commands render (docs/python.md). A keyword that is not given leaves the
-command's default.
+The functions return the records that the commands render (docs/reference/python.md). A keyword that is not given leaves
+the command's default.
 """
 
 from __future__ import annotations

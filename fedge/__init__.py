@@ -1,7 +1,7 @@
 """fedge: federated learning on fleets of NVIDIA Jetson boards, real or emulated.
 
 Scripts and notebooks use the functions of this package: ``fedge.run``, ``fedge.load``, ``fedge.predict`` and those
-that ``dir(fedge)`` lists (docs/python.md).
+that ``dir(fedge)`` lists (docs/reference/python.md).
 """
 
 __version__ = "0.1.0"

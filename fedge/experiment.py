@@ -20,14 +20,14 @@ class LinkSpec(_SpecModel):
     """A client's network.
 
     Attributes:
-        down_mbps: Rate to the client in Mbit/s.
-        up_mbps: Rate from the client in Mbit/s.
+        down_mbps: Rate to the client in Mbit/s; None for that of its last rounds on a real board, and 50 before.
+        up_mbps: Rate from the client in Mbit/s; None likewise, and 20 before.
         latency_s: One-way latency in seconds.
         radio_w: Power of the radio above idle during transfers, in watts.
     """
 
-    down_mbps: Positive = 50.0
-    up_mbps: Positive = 20.0
+    down_mbps: Positive | None = None
+    up_mbps: Positive | None = None
     latency_s: Annotated[float, Field(ge=0)] = 0.02
     radio_w: Annotated[float, Field(ge=0)] = 0.8
 
@@ -163,9 +163,9 @@ class LoaderSpec(_SpecModel):
             emulation's constants.
         sha256: Hash of that file, by which a resumed run knows it again; filled in by the launcher.
         prefetch: Batches that each worker prepares ahead.
-        storage: Name of an emulated storage; None for the default of the board kind.
+        storage: ``tmpfs``, ``nvme``, ``ssd``, ``emmc``, ``sd`` or ``hdd``; None for the usual one of the board kind.
         cached: Share of the reads that the page cache serves.
-        image_mpixel: Megapixels of an image, ``DEFAULT_LOADED_MPIXEL`` if None; not with ``model``.
+        image_mpixel: Megapixels of an image, 0.25 if None; not with ``model``.
         file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``, or takes that of ``model``.
     """
 
@@ -199,8 +199,8 @@ class FleetEntry(_SpecModel):
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a table; ``BOARD_PLACE`` in its path stands
-    for the board's name, so that every board can have a table of its own).
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a measured table, unchanged; ``{board}``
+    in its path stands for the board's name, so that every board can have a table of its own).
     """
     references: tuple[str, ...] = ()
     """Paths of tables and model files of such a board, from which the predictor learns."""
@@ -228,15 +228,16 @@ class MemorySpec(_SpecModel):
     Attributes:
         guard: Lower the batch size, the width of the network, or both, until the predicted memory plus the margin fits;
             if False, train at the requested scale and possibly fail.
-        margin: Margin as a share of the predicted memory.
+        margin: Margin as a share of the predicted memory; None: the prediction's 99 % bound, which a board's measured
+            peaks bring closer.
         min_batch: Smallest batch size.
-        widths: Allowed shares of every layer's channels. None: ``DEFAULT_WIDTHS`` if the task's network can be narrowed
-            and the strategy averages, otherwise 1 only.
+        widths: Allowed shares of every layer's channels. None: 1, 0.75, 0.5 and 0.25 if the task's network can be
+            narrowed and the strategy averages, otherwise 1 only.
         lower: What is lowered first.
     """
 
     guard: bool = True
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.05
+    margin: Annotated[float, Field(ge=0, le=1)] | None = None
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
     lower: Literal["batch-first", "width-first"] = "batch-first"
@@ -283,9 +284,11 @@ class WorkloadSpec(_SpecModel):
     schedule: ScheduleSpec | None = None
     """Learning rate over the rounds, from ``learning_rate``; None: constant."""
     metric: str = "accuracy"
-    """Name of the task's figure of merit, as terminal and pages show it."""
+    """Name of the task's figure of merit, as terminal and pages show it; the store's column stays ``accuracy``."""
     mixed_precision: bool = False
-    """Whether steps are computed in half precision where torch considers it safe."""
+    """Whether steps are computed in half precision where torch considers it safe: bfloat16, or float16 with scaled
+    gradients. Weights, evaluation and measured profiles stay in single precision.
+    """
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
     model_mb: Positive | None = None
@@ -303,7 +306,9 @@ class DataSpec(_SpecModel):
     """
 
     partition: str = "dirichlet"
-    """Name of a partition, or ``module:function``, or ``module:Class`` of a partitioner of flwr-datasets."""
+    """``iid``, ``dirichlet`` (unequal classes and sizes), ``shards`` (few classes each), ``natural`` (groups of the
+    data), your own ``module:function``, or ``module:Class`` of a partitioner of flwr-datasets.
+    """
     options: dict[str, float | int | bool | str] = Field(default_factory=dict)
     """Options of a partition of the user's own."""
     alpha: Positive = 1.0
@@ -318,25 +323,33 @@ class PolicySpec(_SpecModel):
     """A policy's name and its parameters.
 
     Attributes:
-        name: Name of the policy, ``preset:NAME``, or your own ``module:function``.
-        power_w: Limit on the power of one board, in watts.
-        deadline_s: Time in which a round's work and transfers must be done, in seconds.
-        time_weight: Weight of time against energy: 0 saves energy only, 1 time only.
-        max_slowdown: Longest round as a multiple of MAXN's.
-        confidence: Probability with which a limit must be met.
+        name: ``maxn``, ``preset:NAME``, ``fastest-within-power``, ``least-energy-within-deadline``, ``balanced``,
+            ``least-energy``, ``fastest``, ``energy-budget``, ``joint``, or your own ``module:function``.
+        power_w: Limit on the power of one board, in watts; ``fastest-within-power`` needs it.
+        deadline_s: Time in which a round's work and transfers must be done, in seconds;
+            ``least-energy-within-deadline`` needs it.
+        time_weight: Weight of time against energy: 0 saves energy only, 1 time only; ``balanced`` takes 0.5.
+        max_slowdown: Longest round as a multiple of MAXN's; ``balanced`` and ``least-energy`` take 1.05.
+        confidence: Probability with which a limit must be met; 0.5 means no margin.
     """
 
     name: str = "balanced"
     power_w: Positive | None = None
     fleet_power_w: Positive | None = None
-    """Limit on the total power of all clients of a round while they work, in watts."""
+    """Limit on the total power of all clients of a round while they work, in watts; ``fastest`` needs this or
+    ``round_energy_j``.
+    """
     round_energy_j: Positive | None = None
     """Limit on the energy of all clients in one round, in joules."""
     budget_j: Positive | None = None
-    """Limit on the energy of all clients over the whole run, in joules."""
+    """Limit on the energy of all clients over the whole run, in joules, also at rest; ``energy-budget``
+    needs it.
+    """
     deadline_s: Positive | None = None
     time_weight: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
+    min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Least expected progress of a round relative to one in which every client does its whole share."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @property
@@ -395,11 +408,24 @@ class ModSpec(_SpecModel):
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
 
 
+class CompressionSpec(_SpecModel):
+    """The encoding of the clients' updates.
+
+    Attributes:
+        kind: ``none``, ``fp16``, ``int8`` or ``topk``; null: ``none``, but the plan's choice under ``joint``.
+        keep: Share of the values that ``topk`` sends; the others are added to the client's next update.
+    """
+
+    kind: Literal["none", "fp16", "int8", "topk"] | None = None
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.05
+
+
 class SelectionSpec(_SpecModel):
     """The selection of a round's clients.
 
     Attributes:
-        name: Name of the selector, or ``module:function``.
+        name: ``all``, ``random``, ``round-robin``, ``power-of-choice``, ``oort``, ``tifl``, ``energy-aware``,
+            ``planner``, or your own ``module:function``.
         options: Its options.
     """
 
@@ -503,7 +529,10 @@ class Experiment(_SpecModel):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet", "flower"] = "sim"
-    """``flower`` stands in the rows of a Flower app (``fedge.flower.PowerAware``), which fedge itself cannot start."""
+    """``local``: in this process, and in ``jobs`` others for longer runs. ``sim``: Flower's simulation runtime on Ray.
+    ``fleet``: real boards. ``flower`` stands in the rows of a Flower app (``fedge.flower.PowerAware``), which fedge
+    itself cannot start.
+    """
     superlink: SuperlinkSpec = SuperlinkSpec()
     """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
@@ -520,6 +549,7 @@ class Experiment(_SpecModel):
     """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
+    compression: CompressionSpec = CompressionSpec()
     mods: tuple[ModSpec, ...] = ()
     """Flower's mods on what clients send after training, the outermost first."""
     late: LateReplySpec = LateReplySpec()
@@ -531,7 +561,7 @@ class Experiment(_SpecModel):
     backend_options: BackendOptionsSpec = BackendOptionsSpec()
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
-    """Paths of the user's Python modules that ``module:name`` entries refer to."""
+    """Paths of the user's Python modules that ``module:name`` entries refer to; modules beside them come along."""
     tags: tuple[Annotated[str, Field(pattern=WORD)], ...] = ()
     """Words by which ``fedge runs`` finds the run."""
 

@@ -6,7 +6,6 @@ line is written.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedge.errors import BadInput
+from fedge.file_lock import try_lock
 from fedge.json_reader import MalformedJson, parse_json
 
 RETRY_ADVICE = "make room, then give the same command again"
@@ -64,11 +64,14 @@ def open_locked(path: Path, command: str) -> int:
     except OSError as error:
         raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "another folder") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_own = try_lock(file)
     except OSError as error:
         os.close(file)
+        raise BadInput(str(path), f"a file that cannot be locked ({error.strerror})", "another folder") from error
+    if not is_own:
+        os.close(file)
         right = "wait until it is done, or write elsewhere"
-        raise BadInput(str(path), f"a journal that another `{command}` writes", right) from error
+        raise BadInput(str(path), f"a journal that another `{command}` writes", right)
     return file
 
 

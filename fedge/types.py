@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Floats32 = NDArray[np.float32]
     NamedArrays = Mapping[str, NDArray[np.generic]]
 else:
-    Floats = NamedArrays = object
+    Floats = Floats32 = NamedArrays = object
 
 Label = Literal["measured", "calibrated", "estimated", "unknown"]
 """Origin of a number: measured on a board, from a model calibrated on measured tables, from the data sheet, or unknown,
@@ -343,6 +344,25 @@ class Measurement:
         return self.work_s * self.power_w
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """A table of another workload on a kind of board, as rows for boards that do not have its file.
+
+    Attributes:
+        device: Kind of board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        label: Origin of the times and powers.
+        rows: One measurement per mode.
+    """
+
+    device: str
+    workload: str
+    batch_size: int
+    label: Label
+    rows: tuple[Measurement, ...]
+
+
 def pick_median(repeats: Sequence[Measurement]) -> Measurement:
     """Return the repeat of a mode with the median step time, which is robust to outliers; the faster of two."""
     return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
@@ -581,6 +601,10 @@ class Front:
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
         radio_j: Energy of the radio above idle during both transfers, whatever the mode.
+        up_s: Seconds of ``link_s`` that the upload takes.
+        up_share: Bytes of that upload relative to the update before it is encoded.
+        encode_s: Seconds that encoding the update takes, part of ``up_s`` if it is encoded.
+        fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
     """
 
     points: tuple[FrontPoint, ...]
@@ -590,6 +614,26 @@ class Front:
     maxn_idle_w: float
     switch_s: float = 0.0
     radio_j: float = 0.0
+    up_s: float = 0.0
+    up_share: float = 1.0
+    encode_s: float = 0.0
+    fixed_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """The encoding of a client's update.
+
+    Attributes:
+        kind: ``fp16`` and ``int8`` send every value in fewer bits, ``topk`` the largest values, ``none`` the arrays.
+        keep: Share of the values that ``topk`` sends.
+    """
+
+    kind: Literal["none", "fp16", "int8", "topk"] = "none"
+    keep: float = 0.05
+
+
+NOT_COMPRESSED = Compression()
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,6 +647,8 @@ class RoundGoal:
         limits: The policy's numbers, e.g. ``power_w`` or ``time_weight``.
         stop_s: Time at which the upload must have ended even if steps are left; None for no such limit.
         rounds_left: Rounds after this one, in which measurements made now can be used.
+        share: Steps to run relative to those of the client's whole share.
+        compression: Encoding of the update.
     """
 
     policy: str
@@ -611,6 +657,8 @@ class RoundGoal:
     limits: Mapping[str, float] = field(default_factory=dict)
     stop_s: float | None = None
     rounds_left: int = 10
+    share: float = 1.0
+    compression: Compression = NOT_COMPRESSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -754,23 +802,31 @@ class TrainOptions:
 class TrainResult:
     """The result of local training: the new arrays, and the mean loss and accuracy over the steps.
 
-    Both are not a number if nothing was trained. Mods may add ``metrics`` for the strategy.
+    Both are not a number if nothing was trained. Mods may add ``metrics`` for the strategy. ``residual`` is what the
+    encoding of the update left out, which the client's next update adds; None if nothing was left out.
     """
 
     arrays: NamedArrays
     loss: float
     accuracy: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    residual: Floats32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Seconds of one download and one upload of the model, the radio's joules above idle, and the MB of both."""
+    """Seconds of one download and one upload of the model, the radio's joules above idle, and the MB of both.
+
+    An encoded update has ``up_share`` of the model's bytes; ``up_s`` and ``radio_j`` then include the ``encode_s``
+    seconds of encoding it, which are estimated.
+    """
 
     down_s: float
     up_s: float
     radio_j: float
     moved_mb: float = 0.0
+    up_share: float = 1.0
+    encode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Catalogues of the user: boards and cost profiles that are found by name like those of fedge.
 
 They are YAML files in the folders ``boards`` and ``costs`` of the fleet's knowledge, or of packages that name
-themselves as entry points of the group ``fedge.catalogue`` (docs/devices.md).
+themselves as entry points of the group ``fedge.catalogue`` (docs/how-to/devices.md).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from fedge.types import (
     Front,
     Measurement,
     MemoryObservation,
+    ReferenceRows,
     RoundGoal,
     RoundReport,
     Trace,
@@ -62,11 +63,14 @@ class RequestMessage:
         proximal_mu: Weight of FedProx's proximal term.
         learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
-        trainable: Names of the arrays that mods see; the others are statistics and counters.
+        trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
+        up_share: Bytes of the encoded update relative to the model's.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
             if nothing is recalled.
+        references: Real boards only: tables of other workloads on such boards, from which the predictor learns.
+        link_mbps: Real boards only: measured rate of the client's link in Mbit/s; None if it is not known yet.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
         run: Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time.
         claim_s: Seconds after the reply for which the board stays reserved for the run.
@@ -84,11 +88,14 @@ class RequestMessage:
     shared: tuple[Measurement, ...] = ()
     recalled: tuple[Measurement, ...] = ()
     recalls_recorded: bool | None = None
+    references: tuple[ReferenceRows, ...] = ()
+    link_mbps: float | None = None
     cancel_s: float | None = None
     run: str = ""
     claim_s: float = 0.0
     settings: Mapping[str, float] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
+    up_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

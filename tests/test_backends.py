@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contracts.free_tasks import CHARACTERS, LANGUAGE_MODEL, write_texts
 from contracts.launching import FEDGE, run_here
 
 from fedge.telemetry.store_reader import read_rows
@@ -36,9 +39,11 @@ PRIVATE = (
     "mods.1.options={clipping_norm: 2.0, sensitivity: 0.0001, epsilon: 10, delta: 0.00001}",
     "evaluation={by: both, fraction: 0.6}",
 )
+JOINT = ("policy=joint", "compression.kind=topk", "fleet.0.memory_mb=1800", "workload.memory.lower=width-first")
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),
+    "joint": tuple(part for option in JOINT for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
@@ -143,3 +148,33 @@ def test_a_run_with_knowledge_writes_the_same_rows_on_both(
     first = [row for row in read_rows(tmp_path / "sim", ClientRow) if row.round == 1]
     assert len(first) == 8
     assert all(row.recalled_samples or row.error for row in first), "also beside a service and with little memory"
+
+
+@pytest.mark.parametrize("kind", ["text with Adam", "LoRA"])
+def test_own_tasks_over_natural_groups_write_the_same_rows_and_model_on_both(
+    kind: str, project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    if kind == "LoRA" and not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
+        pytest.skip("needs the extra llm")
+    task = tmp_path / "mine.py"
+    task.write_text(LANGUAGE_MODEL if kind == "LoRA" else CHARACTERS, encoding="utf-8")
+    write_texts(tmp_path / "texts")
+    fleet = [{"device": "orin-nano"}, {"device": "xavier-nx", **({"width": 0.5} if kind == "LoRA" else {})}]
+    changes = {
+        "fleet": fleet,
+        "data": {"partition": "natural", "dir": str(tmp_path / "texts")},
+        "workload": {"task": str(task), "batch_size": 8, "local_epochs": 1, "learning_rate": 0.01},
+    }
+    more = [word for name, value in changes.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+
+    process = simulate(project_root, tmp_path / "sim", tmp_path, *more)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert run_here(monkeypatch, *words(project_root, "local", tmp_path / "local", *more)) == 0
+
+    assert rows(tmp_path / "local") == rows(tmp_path / "sim")
+    model = "model.safetensors"
+    assert (tmp_path / "local" / model).read_bytes() == (tmp_path / "sim" / model).read_bytes()
+    rounds = read_rows(tmp_path / "sim", RoundRow)
+    assert rounds[-1].loss < rounds[0].loss
+    assert {row.samples for row in read_rows(tmp_path / "sim", ClientRow)} != {0}

@@ -32,7 +32,7 @@ from fedge.types import Modes
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_COMMAND = typer.main.get_command(app)
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?fedge [a-z].*)", re.DOTALL)
 SWEEP = "experiments/configs/characterisation/emulated-quick.yaml"
@@ -49,16 +49,28 @@ if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
     NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
     "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
-    "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
+    "ray-dashboard|replay |roofline bench|check-training|place-run resnet50|report compared"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""
 
 
+NUMBER = re.compile(r"[-−+~±]?\b\d[\d.,]*(?:e-?\d+)?")
+HASH = re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b")
+RULES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┬┴┼╇╈]+")
+
+
 class Command(NamedTuple):
-    """A command of a page, and whether the page shows that it is refused, with the message."""
+    """A command of a page.
+
+    Attributes:
+        text: The command.
+        refused: Whether the page shows that it is refused, with the message.
+        shown: The lines of output that the page shows behind it; ``...`` stands for others.
+    """
 
     text: str
     refused: bool
+    shown: tuple[str, ...] = ()
 
 
 def list_commands(page: Path) -> Iterator[Command]:
@@ -74,8 +86,9 @@ def list_commands(page: Path) -> Iterator[Command]:
                 whole, place = f"{whole}\n{lines[place]}", place + 1  # noqa: PLW2901
             found = COMMAND.fullmatch(whole)
             assert found is not None
+            shown = tuple(itertools.takewhile(lambda text: not text.startswith("$ "), lines[place:])) if prompts else ()
             refused = re.match("fedge: .*: got ", "".join(lines[place : place + 1])) is not None
-            yield Command(found.group(1).replace(".venv/bin/", ""), refused)
+            yield Command(found.group(1).replace(".venv/bin/", ""), refused, shown)
 
 
 def why_not_run(command: str) -> str:
@@ -106,10 +119,36 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return Launcher(monkeypatch, capsys)
 
 
-def run(command: str, fedge: Launcher, *, refused: bool = False) -> None:
+def run(command: str, fedge: Launcher, *, refused: bool = False, shown: tuple[str, ...] = ()) -> None:
     done = fedge(*shlex.split(command, comments=True)[1:])
     assert done.code == (2 if refused else 0), f"{command}\n{done.out[-1000:]}\n{done.err[-1000:]}"
     assert "Traceback" not in done.err, command
+    assert find_unsaid(shown, f"{done.out}\n{done.err}") == [], f"{command}\n{done.out[-3000:]}\n{done.err[-1000:]}"
+
+
+def find_unsaid(shown: tuple[str, ...], said: str) -> list[str]:
+    """Return the lines that a page shows and a command does not print; numbers, what ``...`` omits, and where a line is
+    wrapped may differ.
+    """
+    text = blur(said)
+
+    def is_said(line: str) -> bool:
+        parts = [re.escape(blur(part)) for part in line.split("...")]
+        return re.search(".*?".join(parts).replace(r"\ ", r"\ ?"), text) is not None
+
+    return [line for line in shown if blur(line) not in {"", "..."} and not is_said(line)]
+
+
+def blur(text: str) -> str:
+    """Return a text without what differs from run to run: numbers, checksums, spaces and ends of lines."""
+    return " ".join(NUMBER.sub("#", HASH.sub("#", RULES.sub(" ", text))).split())
+
+
+def test_a_shown_line_is_missed_unless_it_is_printed_with_any_numbers() -> None:
+    said = "energy   41.9 kJ\n ── ──\nwritten: a.csv"
+
+    assert find_unsaid(("energy  3.2 kJ", "...", " ────", "", "written: ..."), said) == []
+    assert find_unsaid(("energy 3 J", "power 3 W"), said) == ["energy 3 J", "power 3 W"]
 
 
 def copy_experiments(folder: Path) -> None:
@@ -122,18 +161,15 @@ def copy_experiments(folder: Path) -> None:
             name = re.match(r"name: ([\w-]+)\n", block)
             if language == "yaml" and name is not None:
                 (folder / f"{name.group(1)}.yaml").write_text(shorten(block), encoding="utf-8")
-            file = re.match(r"# (\w+\.py)\n", block)
-            if language == "python" and file is not None:
-                (folder / file.group(1)).write_text(block, encoding="utf-8")
+            file = re.match(r"# (\w+\.(?:py|yaml))\n", block)
+            if language in {"python", "yaml"} and file is not None:
+                (folder / file.group(1)).write_text(shorten(block), encoding="utf-8")
 
 
 def shorten(experiment: str) -> str:
-    return re.sub(
-        r"^backend: sim\b",
-        "backend: local",
-        re.sub(r"^rounds: \d+", "rounds: 2", experiment, flags=re.MULTILINE),
-        flags=re.MULTILINE,
-    )
+    for key, found, shorter in (("rounds", r"\d+", "2"), ("seeds", r"\d+", "2"), ("backend", r"sim\b", "local")):
+        experiment = re.sub(rf"^{key}: {found}", f"{key}: {shorter}", experiment, flags=re.MULTILINE)
+    return experiment
 
 
 def prepare(command: str, folder: Path, fedge: Launcher, finished_run: Path) -> None:
@@ -169,7 +205,7 @@ def run_commands(commands: list[Command], folder: Path, fedge: Launcher, finishe
     for command in commands:
         prepare(command.text, folder, fedge, finished_run)
         backend = " --backend sim" if "--ray-dashboard" in command.text else ""  # the copies have the quicker one
-        run(f"{command.text}{backend}", fedge, refused=command.refused)
+        run(f"{command.text}{backend}", fedge, refused=command.refused, shown=command.shown)
 
 
 @pytest.mark.slow
@@ -231,3 +267,17 @@ def test_what_is_not_run_is_some_page_s_command() -> None:
 
     assert len(every) > 100
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in every)] == []
+
+
+@pytest.mark.slow
+def test_the_quickstart_ends_as_the_readme_shows(fedge: Launcher, tmp_path: Path) -> None:
+    """Every line with any numbers; the numbers within a quarter: they move with every change of a model."""
+    shown = next(block for _, block in FENCE.findall(PAGES[0].read_text("utf-8")) if block.startswith("quickstart: "))
+    done = fedge("run", str(ROOT / "experiments/configs/quickstart.yaml"), "--backend", "local", "--folder", "run")
+
+    assert find_unsaid(tuple(shown.splitlines()[:-1]), done.out) == []
+    for name, share in (("accuracy", 0.02), ("energy", 0.05), ("saving vs MAXN", 0.25), ("mean round", 0.05)):
+        figures = [re.search(rf"^{name} +([\d.]+)", text, re.MULTILINE) for text in (shown, done.out)]
+        assert all(figures), name
+        page, real = (float(one.group(1)) for one in figures if one is not None)
+        assert real == pytest.approx(page, rel=share), name

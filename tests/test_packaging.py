@@ -100,7 +100,7 @@ def test_the_version_is_the_same_in_the_code_and_in_the_project_file() -> None:
 
 
 def test_every_dependency_has_its_reason_written_down() -> None:
-    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    text = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8").lower()
     assert [found.name for found in _declared() if f"`{found.name.lower()}" not in text] == []
 
 

@@ -12,7 +12,9 @@ SECRETS = {
     "a cloud's key": re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"),
     "a hub's token": re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{30}|glpat-[\w-]{20}|hf_[A-Za-z0-9]{30}|pypi-[\w-]{40})"),
     "a chat's token": re.compile(r"\bxox[abprs]-[\w-]{10}"),
-    "a password": re.compile(r"""(?i)\b(password|secret|api_?key|token)["']?\s*[:=]\s*["'][^"'\s{}<>$]{8,}["']"""),
+    "a password": re.compile(
+        r"""(?i)\b(password|passwd|secret|api_?key|token)["']?\s*[:=]\s*["'][^"'\s{}<>$]{8,}["']"""
+    ),
 }
 ALLOWED = {
     "tests/server/dashboard": "tokens of pages that the tests themselves serve",

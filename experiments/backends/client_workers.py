@@ -17,6 +17,7 @@ from fedge.client.emulated import ClientTask
 from fedge.client.memory_attempts import Answer
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
+from fedge.flower.update_codec import encode_answer
 from fedge.import_path import start_children
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -121,12 +122,15 @@ def answer_questions(experiment: Experiment, folder: Path, questions: list[Clien
     answers = emulated.answer_together(
         [ClientTask(experiment, one.index, one.request.ask, one.request.arrays, folder=folder) for one in questions]
     )
-    if not experiment.mods:
-        return answers
-    from fedge.flower.client_mods import apply_mods
+    if experiment.mods:
+        from fedge.flower.client_mods import apply_mods
 
+        answers = [
+            apply_mods(experiment, one.request.ask, one.request.arrays, answer)
+            for one, answer in zip(questions, answers, strict=True)
+        ]
     return [
-        apply_mods(experiment, one.request.ask, one.request.arrays, answer)
+        encode_answer(one.request.ask, one.request.arrays, one.request.residual, answer)
         for one, answer in zip(questions, answers, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""What a dashboard shows: a run folder, the address of another dashboard, or the settings of a fleet's service."""
+"""The target of a dashboard: a run folder, the address of another dashboard, or the settings of a fleet's service."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def read_settings(path: Path) -> DashboardSettings:
         BadInput: In one line that names the field.
     """
     if not path.exists():
-        raise BadInput(str(path), "no such file", "the settings of the service (docs/board-page.md)")
+        raise BadInput(str(path), "no such file", "the settings of the service (docs/how-to/board-page.md)")
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/board-page.md)")
+        raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/how-to/board-page.md)")
     return validate_fields(DashboardSettings, content, str(path))

@@ -103,7 +103,7 @@ def _check_fleet() -> str:
     import experiments.backends.fleet_backend
 
     name = experiments.backends.fleet_backend.__name__
-    return f"{name} imports, flwr {flwr.__version__}; it needs a SuperLink and boards (docs/fleet.md)"
+    return f"{name} imports, flwr {flwr.__version__}; it needs a SuperLink and boards (docs/how-to/fleet.md)"
 
 
 def _check_data() -> list[EnvironmentFinding]:

@@ -37,12 +37,18 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     )
     launch.flwr_home.mkdir(parents=True, exist_ok=True)
     config_file = launch.flwr_home / "run-config.toml"
-    config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
+    config = {"experiment": _drop_references(experiment).model_dump_json(), "folder": str(folder)}
     config_file.write_text(run_config_toml(config), encoding="utf-8")
     (launch.flwr_home / "config.toml").write_text(connection_toml(experiment.superlink), encoding="utf-8")
     log = open_serverapp_log(launch)
     with end_processes_on_exit(launch), stop_run_on_error(launch, log):
         submit(launch, log=log, config_file=config_file, options=[], check=lambda: None)
+
+
+def _drop_references(experiment: Experiment) -> Experiment:
+    """Return the experiment without paths of reference tables: a board does not have the files, and gets the rows."""
+    fleet = tuple(entry.model_copy(update={"references": ()}) for entry in experiment.fleet)
+    return experiment.model_copy(update={"fleet": fleet})
 
 
 def connection_toml(superlink: SuperlinkSpec) -> str:

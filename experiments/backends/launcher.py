@@ -24,10 +24,10 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import WORD, Experiment
+from fedge.file_lock import FileLock
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
-from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
 
@@ -132,7 +132,8 @@ def start_run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         recalled = run_knowledge.recall_for_run(experiment, folder, name=secrets.token_hex(6), now=datetime.now(UTC))
-        stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
+        fleet = run_knowledge.make_relative(recalled.fleet, folder)
+        stored = (written or experiment).model_copy(update={"fleet": fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
         raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
@@ -210,8 +211,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     """
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
-        got = f"a folder without {run_folder.RUN_YAML}" if folder.is_dir() else "no such folder"
-        raise BadInput(str(folder), got, "the folder of a run")
+        raise BadInput(str(folder), run_folder.describe_absence(folder), "the folder of a run")
     return load_experiment(path)
 
 

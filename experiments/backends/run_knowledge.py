@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
-
 from experiments.fleet.remote_run import EXPERIMENT, KNOWLEDGE
-from fedge.devices.board_kinds import build_kind
+from fedge.devices.board_kinds import build_kind, load_references
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
 from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
-from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, move_entry, read_evidence
+from fedge.knowledge.evidence_files import (
+    MODEL,
+    TABLE,
+    describe_file,
+    move_entry,
+    read_evidence,
+    to_reference_rows,
+    to_table,
+)
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
@@ -46,11 +52,10 @@ from fedge.knowledge.recall import (
     recall_measurements,
     write_run_knowledge,
 )
-from fedge.modes import stack_modes
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
-from fedge.types import Label, ProfileTable
+from fedge.types import Label, ReferenceRows
 from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
@@ -87,7 +92,7 @@ def find_commands_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceFile:
-    """A file under ``references`` that is a model or of the trained workload (``same``)."""
+    """A file under ``references``, and whether it is of the trained workload."""
 
     entry: KnowledgeEntry
     same: bool
@@ -109,14 +114,14 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     """
     folder, boards = find_folder(experiment, run), list_boards(experiment)
     clients: Sequence[ClientIdentity] = [identify_client(experiment, board) for board in boards]
-    files = _list_reference_files(boards, clients)
+    real = experiment.backend == REAL
+    files = _list_reference_files(boards, clients, real=real)
     if folder is None and not files:
         return experiment
     if folder is not None and (folder / run_folder.RUN_YAML).is_file():
         single, folder = folder, run / KNOWLEDGE  # one finished run, which stays as it is
         import_path(single, folder)
     listing = KnowledgeListing(()) if folder is None else list_entries(folder)
-    real = experiment.backend == REAL
     if real:
         clients = mark_recorded(clients, listing.entries)
     given = [file.entry for file in files.values()]
@@ -125,7 +130,7 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
         return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
 
     found = recall_measurements(clients, [*given, *listing.entries], read, now)
-    others = {} if real or folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
+    others = {} if folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
     origins = {
         client.name: (
             *found.origins.get(client.name, ()),
@@ -133,8 +138,6 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
         )
         for client in clients
     }
-    found = dataclasses.replace(found, origins=origins, notes=(*listing.damaged, *found.notes))
-    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=name))
     kinds = {board.entry: client.kind for board, client in zip(boards, clients, strict=True)}
     fleet = [_convert_references(entry, files, run, real=real) for entry in experiment.fleet]
     added = [[str(path) for _, path in others.get(kinds[entry], ())] for entry in experiment.fleet]
@@ -142,7 +145,36 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
         entry.model_copy(update={"references": (*entry.references, *more)})
         for entry, more in zip(fleet, added, strict=True)
     ]
-    return experiment.model_copy(update={"fleet": tuple(fleet)})
+    recalled = experiment.model_copy(update={"fleet": tuple(fleet)})
+    found = dataclasses.replace(
+        found,
+        folder=str(folder or ""),
+        run=name,
+        origins=origins,
+        notes=(*listing.damaged, *found.notes),
+        references=_read_references(recalled) if real else {},
+    )
+    write_run_knowledge(run, found)
+    return recalled
+
+
+def make_relative(fleet: Sequence[FleetEntry], run: Path) -> tuple[FleetEntry, ...]:
+    """Return the entries with references in the run folder relative to it, so that the folder can be fetched."""
+
+    def relative(text: str) -> str:
+        path = Path(text)
+        return str(path.relative_to(run)) if path.is_relative_to(run) else text
+
+    return tuple(entry.model_copy(update={"references": tuple(map(relative, entry.references))}) for entry in fleet)
+
+
+def _read_references(experiment: Experiment) -> dict[str, tuple[ReferenceRows, ...]]:
+    """Return the rows of each real board's reference tables, which are sent to it."""
+    rows = {
+        board.name: tuple(to_reference_rows(table) for table in load_references(board, experiment.workload))
+        for board in list_boards(experiment)
+    }
+    return {board: tables for board, tables in rows.items() if tables}
 
 
 def _write_other_workloads(
@@ -167,16 +199,16 @@ def _write_other_workloads(
 
 
 def _list_reference_files(
-    boards: Sequence[FleetBoard], clients: Sequence[ClientIdentity]
+    boards: Sequence[FleetBoard], clients: Sequence[ClientIdentity], *, real: bool
 ) -> dict[tuple[str, FleetEntry], _ReferenceFile]:
-    """Return the references that are models or of the trained workload, by path and fleet entry."""
+    """Return the references that are models or of the trained workload, of real boards all, by path and fleet entry."""
     files: dict[tuple[str, FleetEntry], _ReferenceFile] = {}
     for board, client in zip(boards, clients, strict=True):
         for path in board.entry.references:
             if (path, board.entry) not in files:
                 entry = describe_reference(Path(path), board, client)
                 same = is_of_client(entry, client)
-                if same or path.endswith(MODEL):
+                if real or same or path.endswith(MODEL):
                     files[path, board.entry] = _ReferenceFile(entry, same)
     return files
 
@@ -186,14 +218,15 @@ def _convert_references(
 ) -> FleetEntry:
     """Return the entry with tables in place of model files.
 
-    What is of the trained workload reaches a real board as measurements only: the board does not have the file.
+    A real board gets what is of the trained workload as measurements only, and the rows of other tables from the run
+    folder, so that a run can be resumed without the files.
     """
     paths = list[str]()
     for path in entry.references:
         file = files.get((path, entry))
         if file is None or (file.same and path.endswith(TABLE) and not real):
             paths.append(path)
-        elif file.entry.rows >= MIN_REFERENCE_MODES and not (file.same and real):
+        elif not (file.same and real) and (path.endswith(TABLE) or file.entry.rows >= MIN_REFERENCE_MODES):
             paths.append(str(_write_reference(Path("/"), file.entry, run)))
     return entry.model_copy(update={"references": tuple(paths)})
 
@@ -201,17 +234,7 @@ def _convert_references(
 def _write_reference(folder: Path, entry: KnowledgeEntry, run: Path) -> Path:
     """Write the measurements of an entry of ``folder`` as a table into the run folder."""
     rows = [row for one in read_evidence(folder, entry) for row in one.measurements]
-    table = ProfileTable(
-        entry.device,
-        workload=entry.workload,
-        batch_size=entry.batch_size,
-        modes=stack_modes(row.mode for row in rows),
-        step_s=np.array([row.step_s for row in rows]),
-        power_w=np.array([row.power_w for row in rows]),
-        sha256="",
-        path="",
-        label=entry.label,
-    )
+    table = to_table(ReferenceRows(entry.device, entry.workload, entry.batch_size, label=entry.label, rows=tuple(rows)))
     path = run / KNOWLEDGE / entry.id / "train" / f"{entry.workload}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_mode_table(path, table)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from flwr.supercore.differential_privacy import KEY_NORM_BIT
 
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, StrategySpec, list_boards
 from fedge.flower.client_mods import build_mod
@@ -150,6 +151,11 @@ def _check_asynchronous(experiment: Experiment) -> None:
     if selection.count is not None:
         right = f"strategy.options.concurrency, which says how many boards train at a time with {name}"
         raise BadInput("selection.count", str(selection.count), right)
+    if experiment.policy.name == JOINT_POLICY:
+        raise BadInput("policy.name", repr(JOINT_POLICY), f"a policy without a plan of rounds: {name} has none")
+    if experiment.compression.kind == "topk":
+        right = f"none, fp16 or int8: what topk left out is kept from round to round, and {name} has none"
+        raise BadInput("compression.kind", "'topk'", right)
     for limit in FLEET_LIMITS:
         if limit in experiment.policy.limits:
             right = f"no such limit: with {name} every board plans its own tasks"

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.spec import experiment_checks
-from experiments.spec.experiment_loader import load_experiment
+from experiments.spec.experiment_loader import describe_lost_options, load_experiment
 from experiments.spec.user_plugins import import_plugins
 from fedge.client import emulated
 from fedge.client.emulated import ClientTask
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
@@ -83,20 +84,28 @@ class FleetStudy:
         return run_jobs(_run_job, self.jobs, report, workers)
 
 
-def build_fleet_study(options: FleetStudyOptions) -> FleetStudy:
+def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = lambda _: None) -> FleetStudy:
     """Build the study from the options.
+
+    Args:
+        options: The command's options.
+        note: Called with a sentence on what another policy removes.
 
     Raises:
         BadInput: If the file or an option is invalid.
     """
-    experiment = load_experiment(options.config, options.overrides)
+    experiment = load_experiment(options.config, options.overrides, note)
     _check_strategy(experiment, options.config)
     names: Sequence[str] = (experiment.policy.name,)
     if options.policies is not None:
         names = split_names("--policies", options.policies, "names of policies, separated by commas")
     engine, jobs = _choose_engine(options, experiment), []
     for name in names:
+        if name == JOINT_POLICY:
+            raise BadInput("--policies", repr(name), "a policy that sets power modes: no model is trained here")
         policy = build_policy(name, experiment.policy)
+        if lost := experiment.policy.limits.keys() - policy.limits.keys():
+            note(describe_lost_options(sorted(lost), experiment.policy.name, f"{name} takes no such option"))
         runs = [
             fleet.build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)
         ]

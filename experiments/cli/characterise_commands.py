@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
-from experiments.cli.command_output import check_output, make_progress_console, print_json, warn, write_output
+from experiments.cli.command_output import (
+    check_output,
+    make_progress_console,
+    print_json,
+    print_line,
+    warn,
+    write_output,
+)
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -75,7 +82,7 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
         from experiments.report.characterisation.sweep_terminal import describe_outcome
 
         for line in describe_outcome(outcome):
-            typer.echo(line)
+            print_line(line)
     if outcome.result.plan.points and not outcome.result.points:
         raise typer.Exit(EXIT_NO_RESULTS)
 
@@ -91,7 +98,7 @@ def list_points(plan: Path, out: Path | None, as_json: bool) -> None:
     from experiments.report.characterisation.sweep_terminal import describe_listing
 
     for line in describe_listing(listing):
-        typer.echo(line)
+        print_line(line)
 
 
 @contextmanager
@@ -141,7 +148,7 @@ def characterise_report(folder: Folder) -> None:
     from fedge.characterisation.sweep_store import read_result
 
     page, _ = write_report(read_result(folder))
-    typer.echo(page.resolve())
+    print_line(str(page.resolve()))
 
 
 def characterise_predict(

@@ -5,9 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import typer.core
+import typer.main
 
 FULL_SENTENCE = 1000
 """Characters of a command's summary in its group's help: all of its first sentence."""
+
+
+class DescribedArgument(typer.core.TyperArgument):
+    """Argument whose help is shown once: Click from 8.4 on empties it, and would list arguments with one a second time.
+
+    Typer before 0.21, which Flower needs, does not know of this.
+    """
+
+    def __init__(self, *, help: str | None = None, **rest: Any) -> None:  # noqa: A002  Typer's own name
+        super().__init__(help=help, **rest)
+        self._text = help
+
+    def get_help_record(self, ctx: Any) -> Any:
+        """Return the argument and its help as they stand in the help of its command."""
+        kept, self.help = self.help, self._text
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.help = kept
+
+
+typer.main.TyperArgument = DescribedArgument  # type: ignore[attr-defined]
 
 
 class PanelGroup(typer.core.TyperGroup):

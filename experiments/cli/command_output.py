@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from experiments.report.tables import print_lines
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
@@ -98,13 +101,23 @@ def write_if_heard(stream: TextIO, text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Write a note for the user to standard error."""
-    write_if_heard(sys.stderr, f"fedge: {text}\n")
+    """Write a note for the user to standard error; a terminal wraps it between words."""
+    write_error(f"fedge: {text}")
+
+
+def write_error(text: str) -> None:
+    """Write lines to standard error as they are; a terminal wraps them between words."""
+    lines = text.splitlines()
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns
+        wrapped = (textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) for line in lines)
+        lines = [part for parts in wrapped for part in parts]
+    write_if_heard(sys.stderr, "".join(f"{line}\n" for line in lines))
 
 
 def print_line(text: str) -> None:
-    """Print a line literally and without wrapping: file names are not markup."""
-    make_console().print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line as ``print_lines`` does, on standard output."""
+    print_lines(make_console(), [text])
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:

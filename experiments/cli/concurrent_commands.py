@@ -29,6 +29,7 @@ from experiments.cli.command_output import (
     show_job_progress,
     write_json,
 )
+from experiments.report.tables import print_lines
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(
             help="Execution: managed, native, alone (training without inference), or both: managed and native."
         ),
     ] = "managed",
-    seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds, of each execution.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Duration in seconds (each execution).")] = 60.0,
     rate_hz: Annotated[float, typer.Option(help="Requests per second, on average.")] = 60.0,
     arrivals: Arrivals = "poisson",
     max_latency_s: Annotated[
@@ -80,7 +81,7 @@ def run(
             "--infer-batch-size", min=1, help="Requests inferred together; by default chosen from measured times."
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step, of training.")] = 16,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step (training).")] = 16,
     device: Annotated[str, typer.Option(help="Device of this machine: auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Torch's threads in each process; by default torch's own choice.")
@@ -169,7 +170,7 @@ class _RunDisplay:
             yield progress
 
     def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        print_lines(self._console, [text])
 
 
 def _exit(number: int, _frame: object) -> None:

@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.command_output import warn
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
+from fedge.telemetry import run_folder
 
 LOOPBACK = "127.0.0.1"
 
@@ -46,7 +48,7 @@ def board(
     Example: fedge board runs/office --open
     """
     from experiments.backends import dashboard_service as backend
-    from experiments.backends.dashboard_target import find_run_folder, parse_address, read_token
+    from experiments.backends.dashboard_target import parse_address, read_token
     from experiments.backends.run_list import find_run_folders
 
     if serve is not None:
@@ -68,7 +70,17 @@ def board(
     elif find_run_folders(Path(source)):
         backend.show_runs(Path(source).absolute(), place, _announce_url(open_it))
     else:
-        backend.show_run(find_run_folder(Path(source)), place, _announce_url(open_it))
+        backend.show_run(_find_or_await_run(Path(source)), place, _announce_url(open_it))
+
+
+def _find_or_await_run(source: Path) -> Path:
+    """Return the run's folder, and say so if it holds no run yet."""
+    from experiments.backends.dashboard_target import find_run_folder
+
+    folder = find_run_folder(source)
+    if not (folder / run_folder.RUN_YAML).is_file():
+        _note(f"there is no run in {folder} yet: the page waits for it")
+    return folder
 
 
 def _serve_fleet(serve: Path, given: Mapping[str, object], *, opened: bool) -> None:
@@ -87,8 +99,7 @@ def _serve_fleet(serve: Path, given: Mapping[str, object], *, opened: bool) -> N
 
 
 def _note(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
-    sys.stderr.flush()
+    warn(f"note: {text}")
 
 
 def _announce_url(opened: bool) -> Callable[[str], None]:

@@ -56,7 +56,7 @@ def devices_list(as_json: AsJson = False) -> None:
         print_json([_summary_data(spec) for spec in specs.values()], indent=2)
         return
     table = _make_table()
-    table.add_column("Board", style="cyan", no_wrap=True)
+    table.add_column("Board", style="bold", no_wrap=True)
     for title in ("Cores", "GFLOP/s", "GB/s", "RAM GB", "Idle W", "Top W", "Modes"):
         table.add_column(title, justify="right", no_wrap=True)
     for spec in sorted(specs.values(), key=lambda s: s.gpu_gflops.value):
@@ -90,7 +90,7 @@ def devices_show(name: BoardName, as_json: AsJson = False) -> None:
     table.add_column("Source", style="dim", ratio=1, overflow="fold")
     for what, value, cited in _list_facts(spec):
         label, _, source = cited.partition(": ")
-        table.add_row(what, value, Text(label, style="green" if label == "measured" else "yellow"), source)
+        table.add_row(what, value, Text(label, style="green" if label == "measured" else "magenta"), source)
     console.print(table)
     _print_presets(console, spec)
 
@@ -127,7 +127,7 @@ def _print_knobs(console: Console, spec: DeviceSpec) -> None:
     product = " x ".join(map(str, lengths))
     console.print(Text.assemble((spec.title, "bold"), f": {_count_modes(spec):,} power modes ({product})"))
     table = _make_table()
-    table.add_column("Knob", style="cyan")
+    table.add_column("Knob", style="bold")
     table.add_column("Values", justify="right")
     table.add_column("Label")
     table.add_column("Table", ratio=1)
@@ -142,7 +142,7 @@ def _print_presets(console: Console, spec: DeviceSpec) -> None:
     from rich.text import Text
 
     table = _make_table()
-    table.add_column("Preset", style="cyan", no_wrap=True)
+    table.add_column("Preset", style="bold", no_wrap=True)
     for title in ("Cores", "CPU MHz", "GPU MHz", "Memory MHz"):
         table.add_column(title, justify="right")
     table.add_column("")
@@ -206,7 +206,8 @@ def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
     ):
         if sizes:
             lines = (f"{name}\n  batch {' '.join(map(str, batches))}" for name, batches in sizes.items())
-            facts.append((title, "\n".join(lines), "calibrated: fitted to measured tables (docs/calibration.md)"))
+            label = "calibrated: fitted to measured tables (docs/how-to/calibration.md)"
+            facts.append((title, "\n".join(lines), label))
         else:
             facts.append((title, "none of its own", "estimated: scaled from the nearest board that has the workload"))
     return facts

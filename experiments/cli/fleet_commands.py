@@ -11,7 +11,7 @@ import typer
 
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, Seed
-from experiments.cli.command_output import check_output, write_output
+from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
@@ -78,10 +78,10 @@ def keys(
         found = (command.renew_server_certificate if renew else command.create_keys)(
             folder, host or [], now, days or SERVER_DAYS
         )
-    typer.echo(f"{found.folder}: {found}")
+    print_line(f"{found.folder}: {found}")
     ending = command.list_expiring(found, now)
     for line in ending:
-        typer.echo(line, err=True)
+        write_error(line)
     if check and ending:
         raise typer.Exit(1)
 
@@ -181,10 +181,12 @@ def run(
 @fleet.command("profile")
 def profile(
     *,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`.")],
+    workload: Annotated[
+        str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`; a task file (.py) is copied.")
+    ],
     budget_s: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, on every board. The next start goes on."),
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
     ] = None,
     limit_s: Annotated[
         float | None,
@@ -193,6 +195,9 @@ def profile(
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: BatchSize = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, within the budget, for boards that a run works with.")
+    ] = False,
     seed: Seed = 0,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder to write: the tables, one subfolder per board.")
@@ -218,6 +223,7 @@ def profile(
         "explorer": explorer,
         "batch-size": batch_size,
         "seed": seed,
+        "wait": wait or None,
     }
     code, rows = profile_fleet(_build_options(inventory, playbooks, limit), given, folder)
     profile_table(rows).print(make_console())
@@ -318,7 +324,7 @@ def proxy(
     listen: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Address to listen on; by default every IPv4 address.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on, for the boards.")] = 9443,
+    port: Annotated[int, typer.Option(help="Port to listen on (for the boards).")] = 9443,
     superlink_port: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 8000,
     management: Annotated[
         list[str] | None,

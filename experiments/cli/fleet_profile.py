@@ -19,6 +19,7 @@ from experiments.report.tables import Table, text_cell, value_cell
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
 from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_record
+from fedge.workloads import TASK_FILE_SUFFIX
 
 PLAYBOOK = "profile.yml"
 SHOWN_REASON = 60
@@ -49,15 +50,26 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
 
     Args:
         options: The fleet.
-        profile: Options of ``fedge profile`` on every board, by name without dashes; None leaves one out.
+        profile: Options of ``fedge profile`` on every board, by name without dashes; None leaves one out, and
+            True is a flag.
         out: Folder of the tables: ``BOARD/KIND/train/WORKLOAD.csv``.
     """
     if out.exists() and not out.is_dir():
         raise BadInput("--folder", f"{out}, which is a file", "a folder, new or not")
     fleet = selected_fleet.read_fleet(options)
-    words = [word for name, value in profile.items() if value is not None for word in (f"--{name}", str(value))]
-    name = str(profile["workload"])
-    given = {"profile_to": str(out.resolve()), "profile_name": name, "profile_options": json.dumps(words)}
+    task, name = Path(profile["workload"]), str(profile["workload"])
+    given = {"profile_to": str(out.resolve())}
+    if task.suffix == TASK_FILE_SUFFIX:
+        if not task.is_file():
+            raise BadInput("--workload", f"{task}, no such file", "a task file, or one of fedge's workloads")
+        name, given["profile_task"] = task.stem, str(task.resolve())
+    words = [
+        word
+        for option, value in {**profile, "workload": task.name}.items()
+        if value is not None
+        for word in ((f"--{option}",) if value is True else (f"--{option}", str(value)))
+    ]
+    given |= {"profile_name": name, "profile_options": json.dumps(words)}
     call = replace(fleet.build_call(PLAYBOOK), variables=given)
     outcome = follow_playbook("profile", fleet, call)
     failures = {host: event.text for host, event in outcome.state.failures_by_host.items()}

@@ -18,6 +18,7 @@ from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
 from experiments.fleet.status.host_facts import format_duration
 from experiments.fleet.status.status_records import BoardStatus, FleetStatus, ServerStatus
+from experiments.report.tables import print_lines
 from fedge.atomic_files import write_text
 
 TABLE_WIDTH = 100
@@ -125,9 +126,9 @@ def _describe_server(server: ServerStatus) -> str:
 def _print_findings(console: Console, host: BoardStatus | ServerStatus) -> None:
     console.print(Text(f"\n{host.name}"))
     for finding in host.findings:
-        console.print(Text(f"  {finding.severity}: {finding.what}"), soft_wrap=True)
+        print_lines(console, [f"  {finding.severity}: {finding.what}"])
         if finding.cure:
-            console.print(Text(f"    do: {finding.cure}"), soft_wrap=True)
+            print_lines(console, [f"    do: {finding.cure}"])
 
 
 def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) -> None:
@@ -138,7 +139,7 @@ def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) 
             noted.setdefault(finding.what, []).append(host.name)
     for what, names in noted.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        console.print(Text(f"note: {', '.join(names[:MAX_NAMES])}{more}: {what}"), soft_wrap=True)
+        print_lines(console, [f"note: {', '.join(names[:MAX_NAMES])}{more}: {what}"])
 
 
 def write_status(out: Path, status: FleetStatus) -> None:

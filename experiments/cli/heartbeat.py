@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,15 @@ from typing import Any, TextIO
 from experiments.cli.command_output import write_if_heard
 from fedge import phases
 
-FIRST_S, LATER_S, LONG_S = 2.5, 10.0, 30.0
+FIRST_S, LATER_S, LONG_S = 2.0, 10.0, 30.0
 """Longest silence in the first ``LATER_FROM_S`` of an announced phase, up to ``LONG_FROM_S``, and after that: a reader
 who waits sees every three seconds that work goes on, and the log of an hour stays short. A terminal's line is replaced.
 """
 LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
+PAUSES = 2
+"""Successive pauses from which on the command's own lines, such as those of rounds, count as signs of life."""
+PAUSE_MARGIN = 1.5
+"""Longest silence after such a line, as a multiple of the longest of these pauses, up to ``LATER_S``."""
 START_UP_S = 1.5
 """What Python and its imports take before the first sign of life can be given, where /proc does not say it."""
 MAX_START_UP_S = 10.0
@@ -42,6 +47,8 @@ class Heartbeat:
         self._phase, self.stream = name, stream
         self._started_s = self._announced_s = time.monotonic()
         self._written_s = self._started_s - age_s
+        self._output_s: float | None = None
+        self._pauses_s: deque[float] = deque(maxlen=PAUSES)
         self._shown = False
         self._lock = threading.RLock()
 
@@ -55,6 +62,8 @@ class Heartbeat:
                 self._phase, self._started_s = name, time.monotonic()
             if announce:
                 self._announced_s = time.monotonic()
+                self._output_s = None
+                self._pauses_s.clear()
                 if not self.stream.isatty():
                     self._write_line(f"fedge: {name}\n")
 
@@ -62,6 +71,9 @@ class Heartbeat:
         """Note that the command itself writes: the line of a terminal is removed before."""
         with self._lock:
             self._written_s = time.monotonic()
+            if self._output_s is not None and self._written_s - self._output_s > FIRST_S:
+                self._pauses_s.append(self._written_s - self._output_s)
+            self._output_s = self._written_s
             if self._shown:
                 self._shown = False
                 write_if_heard(self.stream, CLEAR_LINE)
@@ -78,8 +90,14 @@ class Heartbeat:
                 if self._shown or silent_s >= SPINNER_AFTER_S:
                     self._shown = True
                     write_if_heard(self.stream, f"{CLEAR_LINE}{text[: shutil.get_terminal_size().columns - 1]}")
-            elif silent_s >= _longest_silence_s(now_s - self._announced_s):
+            elif silent_s >= max(_longest_silence_s(now_s - self._announced_s), self._expected_pause_s()):
                 self._write_line(f"{text}\n")
+
+    def _expected_pause_s(self) -> float:
+        """Return how long to wait for the command's own next line where its lines keep coming, in seconds."""
+        if self._written_s != self._output_s or len(self._pauses_s) < PAUSES:
+            return 0.0
+        return min(LATER_S, PAUSE_MARGIN * max(self._pauses_s))
 
     def _write_line(self, text: str) -> None:
         write_if_heard(self.stream, text)

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, Run
-from experiments.cli.command_output import make_console, print_json, warn, write_if_heard
+from experiments.cli.command_output import make_console, print_json, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -26,6 +27,7 @@ from experiments.cli.heartbeat import show_signs_of_life
 from experiments.cli.knowledge_commands import app as knowledge
 from experiments.cli.layers_commands import layers
 from experiments.cli.memory_commands import app as memory
+from experiments.cli.new_plugin import new
 from experiments.cli.place_commands import place, place_run
 from experiments.cli.power_commands import board_check, power
 from experiments.cli.predict_commands import app as predict
@@ -54,7 +56,8 @@ MODES, REAL_BOARDS, HERE = "Power modes and studies", "Real boards", "This machi
 app = typer.Typer(
     name="fedge",
     cls=PanelGroup,
-    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.",
+    help="Federated learning on fleets of NVIDIA Jetson boards, each in a power mode that fits.\n\n"
+    "Start with: fedge run quickstart. What this machine can run: fedge doctor.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -82,10 +85,23 @@ def start(
     if verbose and quiet:
         raise BadInput("--quiet", "--verbose as well", "one of the two")
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
-    for package in ("fedge", "experiments", "server", "clients"):
-        logging.getLogger(package).setLevel(level)
+    ctx.with_resource(_set_log_level(level))
     if not quiet:
         ctx.with_resource(show_signs_of_life(" ".join(_list_command_words(ctx))))
+
+
+@contextmanager
+def _set_log_level(level: int) -> Iterator[None]:
+    """Let the project log from ``level`` on, and as before afterwards: a command may run in a user's program."""
+    loggers = [logging.getLogger(package) for package in ("fedge", "experiments", "server", "clients")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, found in zip(loggers, before, strict=True):
+            logger.setLevel(found)
 
 
 def _list_command_words(ctx: typer.Context) -> Iterator[str]:
@@ -104,6 +120,7 @@ app.command(rich_help_panel=EXPERIMENTS)(sweep)
 app.command(rich_help_panel=EXPERIMENTS)(replay)
 app.command(rich_help_panel=EXPERIMENTS)(explain)
 app.command(rich_help_panel=EXPERIMENTS)(schema)
+app.command(rich_help_panel=EXPERIMENTS)(new)
 app.command(rich_help_panel=RESULTS)(report)
 app.command(rich_help_panel=RESULTS)(query)
 app.command(rich_help_panel=RESULTS)(board)
@@ -204,7 +221,7 @@ def main() -> None:
         warn(f"{error}")
         sys.exit(BAD_INPUT)
     except MissingPackage as error:
-        write_if_heard(sys.stderr, f"{error}\n")
+        write_error(f"{error}")
         sys.exit(BAD_INPUT)
     except FedgeError as error:
         warn(f"{error}")
@@ -213,7 +230,7 @@ def main() -> None:
         module = (error.name or "").partition(".")[0]
         if module not in LIBRARIES:
             raise
-        write_if_heard(sys.stderr, f"{describe_missing(_find_command_name(sys.argv[1:]), module)}\n")
+        write_error(describe_missing(_find_command_name(sys.argv[1:]), module))
         sys.exit(BAD_INPUT)
     except (ImportError, MemoryError) as error:
         # A library that finds no room for its own code.

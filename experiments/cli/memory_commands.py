@@ -15,6 +15,7 @@ from experiments.cli.command_output import (
     make_console,
     print_json,
     show_progress,
+    warn,
     write_json,
     write_output,
 )
@@ -57,7 +58,7 @@ def evaluate(
     study = read_memory_study(data, method, left_out=leave_network_out, seed=seed)
     if study.dropped_rows:
         counts = ", ".join(f"{network} {count}" for network, count in study.dropped_rows.items())
-        typer.echo(f"fedge: rows left out, of pruning levels without a geometry: {counts}", err=True)
+        warn(f"rows left out, of pruning levels without a geometry: {counts}")
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell)
     write_json(out, [asdict(row) for row in rows])
@@ -98,7 +99,7 @@ def fit(
     *,
     data: Data,
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: the coefficients as YAML.")],
-    board: Annotated[str, typer.Option(help="The board, on which the steps were measured.")] = "tx2",
+    board: Annotated[str, typer.Option(help="The board; the one on which the steps were measured.")] = "tx2",
     source: Annotated[
         str, typer.Option("--origin", help="Origin of the measurements; shown with every prediction.")
     ] = ("SGD steps of pruned convolutional networks measured on a TX2"),

@@ -105,7 +105,7 @@ def place_run(
     together: Annotated[
         int, typer.Option("--together", min=1, max=4, help="Largest number of instances in a placement.")
     ] = 2,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds, of each run.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Duration in seconds (each run).")] = 5.0,
     sensor: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: auto, sysfs, tegrastats, jtop."),

@@ -11,7 +11,7 @@ import typer
 
 from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import AsJson, Settings, WorkerSocket
-from experiments.cli.command_output import make_console, print_json
+from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.cli.devices_list import app as devices
 from fedge.errors import BadInput
 
@@ -139,7 +139,7 @@ def print_state(console: Console, answer: Mapping[str, Any]) -> None:
 
 
 def board_check(
-    seconds: Annotated[float, typer.Option(min=1.0, help="Duration in seconds, of the power measurement.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Duration in seconds (power measurement).")] = 30.0,
     settings: Settings = None,
     socket: PowerSocket = None,
     worker_socket: WorkerSocket = None,
@@ -222,4 +222,4 @@ def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
 
 
 def _print_answer(answer: Any, text: str, as_json: bool) -> None:
-    print_json(answer) if as_json else typer.echo(text)
+    print_json(answer) if as_json else print_line(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +24,7 @@ from experiments.cli.command_output import (
     check_output,
     make_console,
     print_json,
+    print_line,
     show_progress,
     warn,
     write_json,
@@ -157,7 +157,7 @@ def train_reference(
         return
     _build_reference_table(results).print(make_console())
     for result in results:
-        typer.echo(f"kept: {result.file}")
+        print_line(f"kept: {result.file}")
 
 
 def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
@@ -205,13 +205,13 @@ def import_(
 
 
 def _print_import(outcome: TableImport) -> None:
-    typer.echo(
+    print_line(
         f"{outcome.table}: rows {outcome.rows}, power modes {outcome.modes}, "
         f"batch size{'s' if len(outcome.batch_sizes) > 1 else ''} {', '.join(map(str, outcome.batch_sizes))} "
         f"(board {outcome.device}, workload {outcome.workload}, {outcome.label})"
     )
     for note in outcome.notes:
-        typer.echo(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 @app.command()
@@ -267,7 +267,7 @@ def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
         print_json({**model_summary_to_dict(fitted.summary), "file": str(out)})
         return
     predict_use.print_summary(fitted.summary)
-    sys.stdout.write(f"written: {out}\n")
+    print_line(f"written: {out}")
 
 
 def _check_model_path(out: Path) -> None:

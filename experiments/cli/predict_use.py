@@ -13,6 +13,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, ChartPage
 from experiments.cli.command_output import check_output, make_console, print_line, write_output
+from experiments.report.tables import print_lines
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
 
@@ -162,7 +163,7 @@ def pareto(
         _print_json(model_front_to_dict(model_front))
         return
     _print_front(model_front)
-    sys.stdout.writelines(f"written: {path}\n" for path in (out, html) if path is not None)
+    print_lines(make_console(), [f"written: {path}" for path in (out, html) if path is not None])
 
 
 def _check_outputs(model: Path, out: Path | None, html: Path | None) -> None:

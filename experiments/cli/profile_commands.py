@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, BatchSize, InputShape, Seed, Settings, StepKind, build_options
-from experiments.cli.command_output import make_progress_console, print_json, warn
+from experiments.cli.command_output import make_progress_console, print_json, print_line, warn
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def profile(
         str,
         typer.Option(
             metavar="NAME",
-            help="The workload, such as resnet18-imagenet. Emulated: also any NETWORK of `fedge layers`.",
+            help="The workload, such as resnet18-imagenet. Here: also a task file (.py). Emulated: also any NETWORK of "
+            "`fedge layers`.",
         ),
     ],
     out: Annotated[
@@ -44,8 +45,11 @@ def profile(
     ] = None,
     budget_s: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds, of this start. The next one goes on."),
+        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, within the budget, while a run works with this board.")
+    ] = False,
     seed: Seed = 0,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -61,7 +65,7 @@ def profile(
 
     options = build_options(ProfileOptions, parameters, others=("as_json",))
     outcome = profile_board(options, note=warn, show_progress=show_progress)
-    print_json(outcome) if as_json else typer.echo(describe_profile(outcome))
+    print_json(outcome) if as_json else print_line(describe_profile(outcome))
 
 
 def describe_profile(outcome: ProfileOutcome) -> str:

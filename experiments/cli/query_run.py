@@ -33,7 +33,7 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, events and samples.")],
     *,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write: a new one. By default the terminal.")
+        Path | None, typer.Option(metavar="FILE", help="File to write: a new one; by default the terminal.")
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     as_json: AsJson = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
-from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress
+from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress, warn
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.errors import BadInput
 
@@ -36,7 +36,7 @@ def replay(
     if not changes:
         raise BadInput("fedge replay", "nothing that changes", "--policy NAME, or --set KEY=VALUE")
     with interrupt_on_sigterm(), show_job_progress(draws) as report:
-        result = replay_run(folder, changes, draws, workers=jobs, report=report)
+        result = replay_run(folder, changes, draws, workers=jobs, report=report, note=warn)
     if as_json:
         print_json(result)
         return
@@ -83,4 +83,6 @@ def _list_notes(result: ReplayResult) -> list[str]:
         notes.append(
             f"{result.modelled} boards of kinds that the run had not: by their cost profile, without its errors"
         )
+    if result.warning:
+        notes.append(f"warning: {result.warning}")
     return [*notes, "the replay's figures are estimated; `fedge run` measures them"]

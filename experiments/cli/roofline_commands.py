@@ -91,15 +91,15 @@ def print_roofline(options: RooflineOptions, html: Path | None, out: Path | None
 def bench(
     *,
     device: Annotated[str, typer.Option(help="Device of this machine: cpu or cuda.")] = "cpu",
-    board: Annotated[str | None, typer.Option(help="The board, emulated instead of this machine.")] = None,
+    board: Annotated[str | None, typer.Option(help="The board; emulated, instead of this machine.")] = None,
     mode: Annotated[
         str | None,
         typer.Option(
             metavar="MODE",
-            help="Power mode, of an emulated board: a preset's name, or as 12/2201.6/1300.5/3199. By default MAXN.",
+            help="Power mode (of an emulated board): a preset's name, or as 12/2201.6/1300.5/3199. By default MAXN.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Duration in seconds, approximate.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Duration in seconds (approximate).")] = 20.0,
     seed: Seed = 0,
     out: OutFile = None,
     as_json: AsJson = False,

@@ -16,6 +16,7 @@ import typer
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
 from experiments.cli.command_output import make_console, make_progress_console, print_json, print_plan, warn
+from experiments.report.tables import print_lines
 from fedge.errors import RunFailed, prefix_errors
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
@@ -184,7 +185,7 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
         with make_progress_console().status(ray_dashboard.STARTING_MESSAGE):
             count = len(list_boards(experiment))
             dashboard = stack.enter_context(ray_dashboard.open_dashboard(count, folder, port or None))
-        console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
+        print_lines(console, [str(dashboard)])
         yield ray_dashboard.add_ray_exporter(experiment, os.environ)
 
 
@@ -196,7 +197,7 @@ def _print_costs(experiment: Experiment, console: Console) -> None:
     labels = experiment_checks.build_link_labels(experiment)
     kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
     text = f"a step is {kind} {describe_costs(labels)}; moved: {describe_links(labels)}"
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    print_lines(console, [text])
 
 
 def _warn_power_limit(experiment: Experiment, console: Console) -> None:
@@ -206,7 +207,7 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        print_lines(console, [text])
 
 
 def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
@@ -219,7 +220,7 @@ def _advise_columns(experiment: Experiment, config: Path, console: Console) -> N
         text = (
             f"note: {count_clients(experiment):,} boards take long here; `{command}` simulates such fleets in columns"
         )
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        print_lines(console, [text])
 
 
 def _launch(
@@ -235,14 +236,12 @@ def _launch(
         with interrupt_on_sigterm(), LiveView(folder, experiment, make_progress_console(stderr=as_json)) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
-        console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
+        print_lines(console, [f"stopped; `fedge resume {folder}` goes on from the last checkpoint"])
         raise
     except RunFailed as error:
         raise RunFailed(f"{error}\n  run folder: {folder}; {_suggest_fix(str(error), folder)}") from error
     console.print(summary_table(summary))
-    for note in _list_notes(summary):
-        console.print(note, soft_wrap=True)
-    console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
+    print_lines(console, [*_list_notes(summary), f"report: {folder / run_folder.REPORT}"])
     if as_json:
         print_json({**summary, "folder": str(folder)})
 

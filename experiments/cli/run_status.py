@@ -29,7 +29,7 @@ class RunStatus:
     Attributes:
         rounds: Finished rounds (models of an asynchronous run).
         planned: Rounds of the experiment.
-        summary: The run's summary so far (docs/experiments.md).
+        summary: The run's summary so far (docs/reference/experiments.md).
         problems: What went wrong, one line each.
         next_steps: Pairs of a purpose and a command.
     """
@@ -94,7 +94,7 @@ def _list_problems(summary: Mapping[str, Any], clients: Sequence[ClientRow]) -> 
     for reason, count in reasons.most_common(MAX_REASONS):
         yield f"{count} x failed: {reason}"
     if summary["late"]:
-        yield f"{summary['late']} replies came after the deadline (docs/stragglers.md)"
+        yield f"{summary['late']} replies came after the deadline (docs/explanation/stragglers.md)"
     if summary["infeasible"]:
         yield f"{summary['infeasible']} times no mode met the goal: a longer deadline or max_slowdown allows more"
     if summary["ended"]:

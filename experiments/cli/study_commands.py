@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ from experiments.cli.command_options import (
     ChartPage,
     DryRun,
     Experiment,
+    Jobs,
     OutFile,
     Overrides,
     Seeds,
@@ -135,8 +138,8 @@ def fleet(
         typer.Option(
             "--policies",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
-            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
-            "own module:function.",
+            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, joint, maxn, "
+            "preset:NAME, or your own module:function.",
         ),
     ] = None,
     rounds: Rounds = 20,
@@ -180,7 +183,7 @@ def study_fleet(
     from experiments.report.predictors.choice_terminal import print_fleet_study
 
     _check_outputs(out, html)
-    study = build_fleet_study(options)
+    study = build_fleet_study(options, warn)
     if dry_run:
         print_plan({"runs": len(study.jobs), **{f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}}, as_json)
         return
@@ -195,6 +198,118 @@ def study_fleet(
         from experiments.report.predictors.fleet_study_page import write_fleet_page
 
         write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
+
+
+@app.command("arena")
+def arena(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished sweep.", show_default=False)],
+    *,
+    disturbed: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of a sweep of the same variants on a disturbed fleet (robustness)."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            "--target-accuracy",
+            min=0.0,
+            max=1.0,
+            help="Accuracy to reach; by default the least final one of any run.",
+        ),
+    ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(
+            "--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest run."
+        ),
+    ] = None,
+    budget_j: Annotated[
+        float | None,
+        typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
+    ] = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
+
+    Example: fedge study arena runs/arena --target-accuracy 0.97
+    """
+    from experiments.report.run.arena_table import list_arena_tables
+    from experiments.sweeps.arena import judge_variants, read_courses
+
+    check_output("--out", out, "{")
+    result = judge_variants(
+        read_courses(folder),
+        target=target,
+        budget_s=budget_s,
+        budget_j=budget_j,
+        disturbed=None if disturbed is None else read_courses(disturbed),
+    )
+    if as_json:
+        print_json(result)
+    else:
+        for table in list_arena_tables(result):
+            table.print(make_console())
+    write_json(out, result)
+
+
+@app.command("transfer")
+def transfer(
+    tables: Annotated[
+        Path, typer.Argument(metavar="TABLES", help="Folder of measured tables: <board>/train and <board>/infer.")
+    ],
+    *,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="A model: predictor, layers, roofline, pagoda, memory, online, serving; repeatable. All by default.",
+        ),
+    ] = None,
+    modes: Annotated[
+        str, typer.Option("--modes", metavar="N,...", help="Number of modes to profile; several, separated by commas.")
+    ] = "0,3,5,10,50",
+    seeds: Seeds = 3,
+    jobs: Jobs = None,
+    out: OutFile = None,
+    html: ChartPage = None,
+    docs: Annotated[
+        Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
+
+    Workloads, boards, families of networks and batch sizes are left out.
+
+    Example: fedge study transfer tables --part memory
+    """
+    parameters = dict(locals())
+    from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
+    from fedge.studies.transfer_study import TransferOptions, build_transfer_study
+
+    _check_outputs(out, html)
+    study = build_transfer_study(
+        build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
+    )
+    with show_progress(len(study.cells)) as report_cell:
+        rows = study.run(report_cell, jobs)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_transfer(make_console(), rows)
+    write_json(out, [asdict(row) for row in rows])
+    if html is not None:
+        from experiments.report.predictors.transfer_report import write_transfer_page
+
+        write_output("--html", html, lambda path: write_transfer_page(rows, tables, path))
+    if docs is not None:
+        from experiments.report.document_figures import write_figures
+
+        options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
+        command = f"fedge study transfer TABLES {' '.join(options)}"
+        table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
+        write_figures(docs, table, command=command, date=today, note=NOTE)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

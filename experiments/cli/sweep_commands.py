@@ -13,6 +13,7 @@ import typer
 from experiments.cli.command_options import AsJson, DryRun, Jobs
 from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress, warn
 from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
+from experiments.report.tables import print_lines
 from fedge.errors import BadInput, RunFailed
 from fedge.json_reader import read_json
 
@@ -100,8 +101,7 @@ def start_sweep(
     points = list_point_folders(folder, summary)
     if points:
         write_report(points, folder / run_folder.REPORT, build_sweep_sections([folder]))
-    for line in _list_notes(summary, folder / run_folder.REPORT):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, _list_notes(summary, folder / run_folder.REPORT))
     if as_json:
         print_json(read_json(folder / SUMMARY_JSON, "the summary of the sweep", finite=False))
     if summary.failures:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_events import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
+from experiments.report.tables import print_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +117,7 @@ class PlaybookProgress(_LiveView):
     ) -> None:
         super().__exit__(kind, error, trace)
         if self._live is None and kind is None:
-            self._print_lines(format_play(self._state))
+            print_lines(self._console, format_play(self._state))
 
     def update(self, state: PlaybookState, event: PlaybookEvent) -> None:
         """Show one event, given the state after it."""
@@ -124,18 +125,14 @@ class PlaybookProgress(_LiveView):
         if self._live is not None:
             return
         if event.status == PLAY:
-            self._print_lines(format_play(before))
+            print_lines(self._console, format_play(before))
         elif event.status in {FAILED, UNREACHABLE} and not self._is_repeated(event):
-            self._print_lines([format_failure(event)])
+            print_lines(self._console, [format_failure(event)])
 
     def _is_repeated(self, event: PlaybookEvent) -> bool:
         """Return whether a failure repeats the reason already shown for its host, as rescue blocks do."""
         before, self._reasons[event.host] = self._reasons.get(event.host), event.text
         return bool(before) and str(before) in event.text
-
-    def _print_lines(self, lines: list[str]) -> None:
-        for line in lines:
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _render(self) -> Table:
         return build_progress_table(self._title, self._state, self.elapsed_s)

@@ -50,7 +50,7 @@ def check_reachable(superlink: SuperlinkSpec) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         got = f"{superlink.address}, where nobody answers ({error.strerror or error})"
-        right = "the address of a SuperLink that runs: start flower-superlink first (docs/fleet.md)"
+        right = "the address of a SuperLink that runs: start flower-superlink first (docs/how-to/fleet.md)"
         raise BadInput("superlink.address", got, right) from error
 
 

@@ -174,6 +174,13 @@ class Table:
         return to_latex(self.heads, self.numeric_columns, self._plain_rows())
 
     @property
+    def markdown(self) -> str:
+        """Return the table as Markdown, with the numbers as shown."""
+        rule = ("---:" if numeric else "---" for numeric in self.numeric_columns)
+        lines = (self.heads, tuple(rule), *self._plain_rows())
+        return "\n".join(f"| {' | '.join(part.replace('|', '&#124;') for part in line)} |" for line in lines)
+
+    @property
     def html(self) -> Markup:
         """Return the table as HTML; headings of numeric columns are right-aligned as well."""
         heads = zip(self.heads, self.numeric_columns, strict=True)
@@ -279,7 +286,10 @@ def lay_out_lines(lines: Iterable[tuple[str, str]], label_width: int = 0) -> Ren
     return table
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print lines literally and without wrapping."""
+def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Print lines literally: whole into a file, and on a terminal wrapped between words, never within one."""
+    from rich.text import Text
+
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        text = Text(line, style, overflow="ignore")
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal, crop=False)

@@ -131,9 +131,18 @@ def build_experiment(
 
 
 def find_experiment_file(path: Path) -> Path:
-    """Return a path as it is, or the file of the experiment that fedge brings along under this name."""
-    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml")}.get(str(path))
-    return shipped if shipped is not None and not path.exists() else path
+    """Return a path as it is, or the file of the experiment that fedge brings along under this name.
+
+    Raises:
+        BadInput: If there is neither.
+    """
+    if path.exists():
+        return path
+    files = {file.stem: file for file in CONFIGS.glob("*.yaml")}
+    shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
+    if str(path) not in shipped:
+        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
+    return shipped[str(path)]
 
 
 def _add_loader_hash(entry: FleetEntry) -> FleetEntry:
@@ -174,9 +183,14 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     if lost := [name for name in dropped if name not in given]:
         is_taken = taken is None or not set(lost).isdisjoint(taken)
         reason = f"policy.name={new} instead keeps what {new} takes" if is_taken else f"{new} takes no such option"
-        note(f"{', '.join(lost)} of the file's policy {old} left out: {reason}")
+        note(describe_lost_options(lost, old, reason))
     for name in dropped:
         del policy[name]
+
+
+def describe_lost_options(lost: Sequence[str], policy: str, reason: str) -> str:
+    """Return the note on options of the file's policy that another policy does not have."""
+    return f"{', '.join(lost)} of the file's policy {policy} left out: {reason}"
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:

@@ -133,14 +133,15 @@ def _check_possible(experiment: Experiment, where: str, value: float | list[floa
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
     needs = {
-        scale: scaling.estimate_need(scale).memory_mb * (1.0 + scaling.spec.margin) for scale in scaling.list_scales()
+        scale: scaling.estimate_need(scale).memory_mb * (1.0 + (scaling.spec.margin or 0.0))
+        for scale in scaling.list_scales()
     }
     smallest = min(needs, key=needs.__getitem__)
     if needs[smallest] > scaling.limit_mb:
         right = (
             f"at least {needs[smallest]:.0f}: so much {scaling.network.name} is predicted to need on "
             f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
-            f"{scaling.spec.margin:.0%} to spare"
+            f"{scaling.spec.margin or 0.0:.0%} to spare"
         )
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 

@@ -22,6 +22,8 @@ from fedge.errors import UnknownName
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 FILLED_IN = "filled in by the launcher"
 """Ends the meaning of a key that no user writes."""
+KEYS_OWN = "its keys' own"
+"""Stands for the default of a mapping."""
 RANGE_WORDS = {
     "exclusiveMinimum": "above {}",
     "minimum": "at least {}",
@@ -68,7 +70,9 @@ EXAMPLES = {
     "policy.deadline_s": 90,
     "policy.time_weight": 0.5,
     "policy.max_slowdown": 1.2,
+    "policy.min_progress": 0.9,
     "policy.confidence": 0.9,
+    "compression.kind": "int8",
     "knowledge": "auto",
     "selection.count": 10,
     "mods[].name": "fixedclipping_mod",
@@ -83,7 +87,7 @@ ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n(?:     .*)?$)*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class KeyDescription:
-    """What a user may write for a key.
+    """The values that a user may write for a key.
 
     Attributes:
         key: Its place, such as ``fleet[].link.up_mbps``.
@@ -135,8 +139,8 @@ def build_schema(record: type[BaseModel], title: str) -> dict[str, Any]:
                 field["description"] = docs[key]
             _allow_short_form(key, field)
         part.pop("title", None)
-        if "cost" in part.get("required", ()):  # named after `network` or `placement` where one of them is given
-            part["required"].remove("cost")
+        if "placement" in part.get("properties", {}):  # or `network` give the name, and the former gives the rate
+            part["required"] = [key for key in part["required"] if key not in {"cost", "rate_hz"}]
     return {"$schema": DRAFT, "title": title, **schema}
 
 
@@ -185,7 +189,7 @@ def _describe_key(key: str, shown: Mapping[str, Any], required: bool, meaning: s
     forms = [one for one in shown.get("anyOf", [shown]) if one.get("type") != "null"]
     kind = " or ".join(dict.fromkeys(map(_format_kind, forms)))
     allowed = ", ".join(filter(None, map(_format_range, forms)))
-    default = None if required else _format_value(shown["default"]) if "default" in shown else "its keys' own"
+    default = None if required else _format_value(shown["default"]) if "default" in shown else KEYS_OWN
     return KeyDescription(key, kind, default, allowed=allowed, meaning=meaning, example=_find_example(key, shown))
 
 
@@ -221,7 +225,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, dict):
-        return "its keys' own"
+        return KEYS_OWN
     return str(value)
 
 
@@ -243,7 +247,10 @@ def find_key(record: type[BaseModel], name: str) -> list[KeyDescription]:
     every = list(describe_keys(record))
     found = [one for one in every if _is_within(one.key.replace("[]", ""), plain)]
     if not found:
-        raise UnknownName("KEY", name, tuple(one.key for one in every if "." not in one.key))
+        above = plain.rpartition(".")[0]
+        known = (one.key.replace("[]", "") for one in every)
+        beside = tuple(key for key in known if key.rpartition(".")[0] == above)
+        raise UnknownName("KEY", name, beside or tuple(one.key for one in every if "." not in one.key))
     return found
 
 

@@ -23,8 +23,8 @@ from experiments.sweeps.point_folders import (
 from experiments.sweeps.point_plan import ExperimentPoint, ExperimentVariant, SweepPlan, list_points
 from experiments.sweeps.sweep_summary import SweepSummary, VariantResults, summarise_variants, write_summary
 from fedge.errors import BadInput
+from fedge.file_lock import FileLock
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
-from fedge.telemetry.file_lock import FileLock
 
 LOCK_FILE = ".lock"
 

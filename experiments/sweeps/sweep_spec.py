@@ -35,8 +35,11 @@ class DimensionSpec(_SweepModel):
     """Values that a sampler may give to a key: ``choices``, or numbers from ``low`` to ``high``.
 
     Attributes:
+        low: Least value.
+        high: Largest value.
         step: Distance between two values; whole numbers if ``low``, ``high`` and ``step`` are.
         log: Whether values are drawn on a logarithmic scale.
+        choices: The values, instead of a range.
     """
 
     low: Finite | None = None
@@ -50,10 +53,12 @@ class SamplerSpec(_SweepModel):
     """A search by Optuna: it proposes variants, and the figure of earlier ones guides it.
 
     Attributes:
+        kind: The library that searches.
         trials: Number of variants.
         batch: Variants proposed at a time, which run side by side.
         seed: Seed of the search.
         minimise: Figure of the run's summary of which the mean over the seeds is minimised; or ``maximise``.
+        maximise: Figure of which the mean is maximised; exactly one of the two is needed.
         algorithm: Optuna's sampler.
         space: Values by key.
     """
@@ -69,7 +74,14 @@ class SamplerSpec(_SweepModel):
 
 
 class TaskSpec(_SweepModel):
-    """Resources that a run reserves on its machine, and how often it is repeated if its process or machine is lost."""
+    """Resources that a run reserves on its machine, and how often it is repeated if its process or machine is lost.
+
+    Attributes:
+        cpus: Cores that a run reserves.
+        gpus: GPUs, or a share of one.
+        memory_mb: Memory in MB; None reserves none.
+        retries: Repetitions after the loss of the process or machine.
+    """
 
     cpus: Annotated[Finite, Field(gt=0)] = 1.0
     gpus: Annotated[Finite, Field(ge=0)] = 0.0
@@ -90,7 +102,9 @@ class SweepSpec(_SweepModel):
         overrides: ``set`` in the file: keys that all variants set.
         grid: Values by key; the variants are all combinations, the last key varying fastest.
         variants: ``list`` in the file: one mapping of keys to values per variant.
+        sampler: Proposes the variants, guided by the results of earlier ones.
         figures: Figures of a run's summary that the tables compare.
+        task: Resources of a run.
     """
 
     experiment: str

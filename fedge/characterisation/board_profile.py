@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedge.characterisation.emulated_bench import build_emulated_bench
 from fedge.characterisation.mode_measurement import ProfilingBench, SettledMode, VerdictCallback, measure_mode
@@ -31,6 +33,9 @@ from fedge.predictors.explorers import EXPLORERS, load_explorer
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
 from fedge.registry import load_named
 from fedge.types import PowerMode
+
+if TYPE_CHECKING:
+    from fedge.devices.node_settings import NodeSettings
 
 MAX_CONSECUTIVE_FAILURES = 3
 # Consecutive failures after which a campaign stops. Default: one may be an accident, three indicate a broken board.
@@ -163,6 +168,7 @@ class ProfileOptions:
         settings: Settings file of the local board; None for its own.
         max_mode_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
         budget_s: Seconds of board time after which no further mode is begun; None for no limit.
+        wait: Whether to wait, within the budget, while a run works with this board; otherwise that is an error.
         kind: Kind of step; only emulated boards infer.
         input_shape: Shape of one sample of the user's own network, as ``3x224x224``; emulated boards only.
     """
@@ -177,6 +183,7 @@ class ProfileOptions:
     settings: Path | None = None
     max_mode_s: float | None = None
     budget_s: float | None = None
+    wait: bool = False
     kind: WorkloadKind = "train"
     input_shape: str | None = None
 
@@ -222,16 +229,22 @@ def profile_board(
     rule = StabilityRule() if options.max_mode_s is None else StabilityRule(limit_s=options.max_mode_s)
     request = ProfilingRequest(parse_mode_count(options.modes), options.explorer, options.seed, rule)
     journal_path = _check_table_path(options.out)
+    waited_s = _wait_for_board(options, note)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
         _make_folder(options.out)
         with open_profiling_journal(journal_path, build_header(bench, request)) as journal:
             campaign = ProfilingCampaign(bench, request, journal)
-            return _measure_and_record(campaign, options, note, show_progress)
+            return _measure_and_record(campaign, options, note, show_progress, waited_s=waited_s)
 
 
 def _measure_and_record(
-    campaign: ProfilingCampaign, options: ProfileOptions, note: Callable[[str], None], show_progress: ShowProgress
+    campaign: ProfilingCampaign,
+    options: ProfileOptions,
+    note: Callable[[str], None],
+    show_progress: ShowProgress,
+    *,
+    waited_s: float,
 ) -> ProfileOutcome:
     journal, out = campaign.journal, options.out
     before = len(journal.past.done)
@@ -239,7 +252,7 @@ def _measure_and_record(
         note(f"going on after {before} of {campaign.total} modes")
     finished = False
     try:
-        finished = _run_campaign(campaign, options.budget_s, note, show_progress)
+        finished = _run_campaign(campaign, options.budget_s, note, show_progress, waited_s=waited_s)
     except KeyboardInterrupt:
         done = len(journal.read_from_disk().done)
         state = f"{out} holds the {done} modes done so far" if done else "no mode is done yet"
@@ -252,10 +265,17 @@ def _measure_and_record(
 
 
 def _run_campaign(
-    campaign: ProfilingCampaign, budget_s: float | None, note: Callable[[str], None], show_progress: ShowProgress
+    campaign: ProfilingCampaign,
+    budget_s: float | None,
+    note: Callable[[str], None],
+    show_progress: ShowProgress,
+    *,
+    waited_s: float,
 ) -> bool:
-    """Measure the remaining modes until none is left or the budget is spent; return whether none is left."""
-    clock, begin_s = campaign.bench.clock, campaign.bench.clock.now_s()
+    """Measure the remaining modes until none is left or the budget is spent, of which ``waited_s`` are gone; return
+    whether none is left.
+    """
+    clock, begin_s = campaign.bench.clock, campaign.bench.clock.now_s() - waited_s
     with show_progress(campaign) as report:
         while (mode := campaign.choose_next_mode()) is not None:
             if budget_s is not None and clock.now_s() - begin_s >= budget_s:
@@ -303,17 +323,33 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
         )
         return
     from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
+
+    if options.kind != "train" or options.input_shape is not None:
+        got = "--kind infer" if options.kind != "train" else "--input-shape"
+        raise BadInput("--board here", got, f"training of a built-in task or a task file, or {EMULATED}NAME")
+    workload = resolve_workload(options.workload, options.batch_size)
+    with open_worker_bench(_load_settings(options), workload, options.seed) as bench:
+        yield bench
+
+
+def _wait_for_board(options: ProfileOptions, note: Callable[[str], None]) -> float:
+    """Wait while a run works with this board, if the options say so; return the seconds waited."""
+    if options.board != HERE:
+        return 0.0
+    from fedge.characterisation.worker_bench import wait_for_board
+
+    longest_s = math.inf if options.budget_s is None else options.budget_s
+    return wait_for_board(_load_settings(options), longest_s if options.wait else 0.0, note)
+
+
+def _load_settings(options: ProfileOptions) -> NodeSettings:
+    """Load the settings of this board."""
     from fedge.devices.node_settings import SETTINGS_PATH, load_local_settings
 
     if options.settings is None and not SETTINGS_PATH.exists() and not JETSON_RELEASE_FILE.exists():
         right = f"{EMULATED}NAME, a board of `fedge devices list`"
         raise BadInput("--board here", "a machine that is no Jetson", right)
-    if options.kind != "train" or options.input_shape is not None:
-        got = "--kind infer" if options.kind != "train" else "--input-shape"
-        raise BadInput("--board here", got, f"training of a built-in task, or {EMULATED}NAME")
-    workload = resolve_workload(options.workload, options.batch_size)
-    with open_worker_bench(load_local_settings(options.settings), workload, options.seed) as bench:
-        yield bench
+    return load_local_settings(options.settings)
 
 
 def _make_folder(out: Path) -> None:

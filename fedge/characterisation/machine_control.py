@@ -78,8 +78,8 @@ class JetsonMachine:
                     return f"mode {point.mode}: this board has no {knob} {value}; it has {has}"
         if not point.dvfs and LOCK_MIN not in self._described["extras"]:
             return (
-                f'dvfs: false needs "{LOCK_MIN}" among "extras" in the power daemon\'s file (docs/powerd.md); '
-                "add it and restart fedge-powerd, or set dvfs: true"
+                f'dvfs: false needs "{LOCK_MIN}" among "extras" in the power daemon\'s file '
+                "(docs/reference/powerd.md); add it and restart fedge-powerd, or set dvfs: true"
             )
         return None
 

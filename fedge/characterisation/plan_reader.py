@@ -89,11 +89,29 @@ class _WorkloadRecord(_StrictModel):
 
 
 class _StorageRecord(_StrictModel):
+    """A storage of images.
+
+    Attributes:
+        path: Folder on this machine in which the images are made.
+        model: Emulated storage, such as ``sd`` or ``nvme``.
+    """
+
     path: _Text | None = None
     model: _Text | None = None
 
 
 class _CourseRecord(_StrictModel):
+    """How every point is measured.
+
+    Attributes:
+        epochs: Epochs per point.
+        discard: First epochs that are shown but excluded from the statistics.
+        minibatches: Largest number of minibatches of an epoch; None for all.
+        repeats: Repetitions of every point, in an order drawn by the seed.
+        every_s: Least time from the start of one repeat to the next; the board idles in between.
+        sample_hz: Readings of the power sensor per second.
+    """
+
     epochs: _Repeats = 3
     discard: Annotated[int, Field(ge=0)] = 1
     minibatches: _Count | None = None
@@ -108,7 +126,20 @@ class _BoardRecord(_StrictModel):
 
 
 class PlanRecord(_StrictModel):
-    """The file of a characterisation: boards, workloads, and the settings that are swept (docs/characterise.md)."""
+    """The file of a characterisation: boards, workloads and swept settings (docs/how-to/characterise.md).
+
+    Attributes:
+        name: Name of the plan.
+        board: The one board: ``here``, a board of the catalogue (emulated), or a .yaml file.
+        boards: Several boards, or mappings ``{device, count}``.
+        workloads: Names of shipped workloads, or mappings with ``model``, ``input``, ``classes`` and ``images``.
+        storages: Storages by name, each with a ``path`` or an emulated ``model``.
+        course: How every point is measured.
+        seed: Seed of the order of points and of emulated boards.
+        modes: Names for power modes that ``base`` and ``sweeps`` use.
+        base: Value of every knob that a sweep does not vary.
+        sweeps: Mappings of knobs to lists of values; each is crossed.
+    """
 
     name: _Name
     board: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,22 @@ from fedge.client.inference_service import ExpectedService, average_inference_co
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
 from fedge.client.step_accounting import count_steps
-from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task
+from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task, read_file_task
 from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
-from fedge.devices.board_kinds import build_link, list_priors, load_references, mode_idle_power_w
+from fedge.devices.board_kinds import build_link, list_priors, mode_idle_power_w
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.json_reader import parse_json
+from fedge.knowledge.evidence_files import to_table
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
 from fedge.seeds import make_generator
-from fedge.types import DeviceSpec, Modes, Workload
+from fedge.types import DeviceSpec, Modes, ReferenceRows, Workload
+from fedge.wire import RequestMessage
 from fedge.worker import sources
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
@@ -124,25 +126,49 @@ class BoardSession:
         work = self.experiment.workload
         return count_steps(self.samples, work.batch_size, work.local_epochs)
 
-    def build_setup(self) -> ClientSetup:
+    def build_setup(self, request: RequestMessage) -> ClientSetup:
         """Return what is known of the board before a round; needs the board's lease to measure its idle power."""
-        return build_setup(self.experiment, self.board, self.here, steps=self.steps, samples=self.samples)
+        return build_setup(
+            self.experiment,
+            self.board,
+            self.here,
+            steps=self.steps,
+            samples=self.samples,
+            references=request.references,
+            link_mbps=request.link_mbps,
+        )
 
 
 def build_setup(
-    experiment: Experiment, board: FleetBoard, here: LocalBoard, *, steps: int, samples: int
+    experiment: Experiment,
+    board: FleetBoard,
+    here: LocalBoard,
+    *,
+    steps: int,
+    samples: int,
+    references: Sequence[ReferenceRows] = (),
+    link_mbps: float | None = None,
 ) -> ClientSetup:
     """Return what is known of an opened board before a round of ``steps`` steps over ``samples`` samples.
 
-    Needs the board's lease, because its idle power may have to be measured.
+    The board's lease is needed, because its idle power may have to be measured.
+
+    Args:
+        experiment: The resolved experiment.
+        board: The board's name, index and fleet entry.
+        here: The opened board.
+        steps: Steps of a round.
+        samples: Training samples of the board.
+        references: Rows of the entry's references, whose files are on the server.
+        link_mbps: Measured rate of the board's link in Mbit/s; None if it is not known yet.
     """
     entry, spec = board.entry, here.board.spec
     workload, catalogued = build_workload(entry, experiment.workload), here.catalogued
     grid = build_grid(spec)
     candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
     priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
-    references = load_references(board, experiment.workload)
-    knowledge = PriorKnowledge(spec.maxn, priors, references, here.board.idle_w(spec.maxn))
+    tables = tuple(to_table(reference) for reference in references)
+    knowledge = PriorKnowledge(spec.maxn, priors, tables, here.board.idle_w(spec.maxn))
     return ClientSetup(
         board,
         spec=spec,
@@ -154,7 +180,7 @@ def build_setup(
         predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
         steps=steps,
         samples=samples,
-        link=build_link(entry.link),
+        link=build_link(entry.link, link_mbps),
         service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
         scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
     )
@@ -212,8 +238,7 @@ def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
-    source = _find_task_file(Path(name)).read_bytes()
-    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest(), **cut}
+    return {**read_file_task(name, _find_task_file(Path(name))), **cut}
 
 
 def _find_task_file(path: Path) -> Path:

@@ -48,7 +48,7 @@ POWER_PLANNING_POLICY = "fastest"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientSetup:
-    """What is known of a client before a round.
+    """A client as it is known before a round.
 
     Attributes:
         board: Name, index and fleet entry.
@@ -91,11 +91,16 @@ class ClientSetup:
             return self.steps
         return count_steps_at(self.steps, self.scaling.requested, scale)
 
+    def round_steps(self, request: RequestMessage, scale: TrainingScale | None) -> int:
+        """Return the steps of the requested round at a scale: as many of the whole share as the goal asks for."""
+        share = 1.0 if request.goal is None else request.goal.share
+        return self.steps_at(scale) if share == 1.0 else max(1, round(share * self.steps_at(scale)))
+
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
         """Return the use of the link in a round at a scale: a narrow client receives all and sends what it trained."""
         down_bytes = request.model_bytes if self.model_bytes is None else self.model_bytes
         sent = 1.0 if self.scaling is None else self.scaling.parameter_share(scale)
-        return self.link.transfer(down_bytes, sent * down_bytes)
+        return self.link.transfer(down_bytes, sent * down_bytes, request.up_share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +228,7 @@ def begin_requested_round(
     setup: ClientSetup, request: RequestMessage, context: RoundContext, training: Training
 ) -> Asking[RoundState]:
     """Begin the round of a training request."""
-    steps = setup.steps_at(context.scale)
+    steps = setup.round_steps(request, context.scale)
     goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps)
     state = yield from begin_round(
         context,

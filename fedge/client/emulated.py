@@ -356,7 +356,7 @@ class _EmulatedRound:
     def _start_training(self, context: RoundContext, surface: ModeSurface, peak_mb: float | None) -> Training:
         experiment, setup = self.experiment, self.client.setup
         scale = context.scale or TrainingScale(experiment.workload.batch_size)
-        steps = setup.steps_at(context.scale)
+        steps = setup.round_steps(self.request, context.scale)
         options = build_train_options(experiment.workload, steps, scale, self.request)
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")
 
@@ -413,10 +413,11 @@ def build_true_front(
     """
     link = client.setup.transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
-    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
+    steps = client.setup.round_steps(request, context.scale)
+    conditions = context.scale, steps, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
     if conditions not in client.true_fronts:
         truth, idle_w = _oracle_surface(client, surface)
-        steps, none = client.setup.steps_at(context.scale), np.zeros(len(truth.modes))
+        none = np.zeros(len(truth.modes))
         known = Predictions(
             truth.modes,
             step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps) + context.lost_s / steps,

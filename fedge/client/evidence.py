@@ -15,7 +15,7 @@ from fedge import pareto
 from fedge.client.corrections import normalize
 from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_context import RoundContext
-from fedge.client.step_accounting import mode_switch_s
+from fedge.client.step_accounting import mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -218,7 +218,14 @@ def build_front(
         radio_j=link.radio_j,
         power=context.includes_low_power,
     )
-    return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))
+    return dataclasses.replace(
+        front,
+        switch_s=mode_switch_s(own_measurements),
+        up_s=link.up_s,
+        up_share=link.up_share,
+        encode_s=link.encode_s,
+        fixed_share=min(1.0, warm_up_steps(own_measurements) / steps),
+    )
 
 
 def find_known_modes(

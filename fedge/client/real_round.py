@@ -52,13 +52,13 @@ def drop_unlike_knowledge(session: BoardSession, request: RequestMessage) -> Req
     if request.recalls_recorded in (None, session.recorded):
         return request
     state = dataclasses.replace(request.state, doubts_recalled=True)
-    return dataclasses.replace(request, recalled=(), shared=(), state=state)
+    return dataclasses.replace(request, recalled=(), shared=(), references=(), state=state)
 
 
 def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     """Return the client's first offer and its number of samples, before any round."""
     with session.here.board.hold():
-        setup = session.build_setup()
+        setup = session.build_setup(request)
         attempt = first_attempt(setup, request.state)
         front = run_alone(
             build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
@@ -79,7 +79,9 @@ def evaluate_model(session: BoardSession, request: RequestMessage, arrays: Named
         return float(reply["loss"]), float(reply["accuracy"]), int(reply["samples"])
 
     with session.here.board.hold():
-        return answer_evaluation(session.build_setup(), request, session.here.board, batches=1, evaluate=evaluate), None
+        return answer_evaluation(
+            session.build_setup(request), request, session.here.board, batches=1, evaluate=evaluate
+        ), None
 
 
 def answer_round(
@@ -97,7 +99,7 @@ def answer_round(
     """
     running = _RealRound(session, request=request, arrays=arrays, reporter=reporter, started_s=time.monotonic())
     with session.here.board.hold():
-        setup = session.build_setup()
+        setup = session.build_setup(request)
         return run_alone(
             run_attempts(setup, request, running.run_attempt, lambda conditions: _open_device(session, conditions))
         )
@@ -176,7 +178,7 @@ class _RealRound:
     ) -> Asking[RoundResult]:
         worker, work = self.session.worker, self.session.experiment.workload
         scale = conditions.scale or TrainingScale(work.batch_size)
-        options = build_train_options(work, setup.steps_at(context.scale), scale, self.request)
+        options = build_train_options(work, setup.round_steps(self.request, context.scale), scale, self.request)
         seed = derive_seed(self.session.experiment.seed, setup.board.name, self.request.round, "train")
         left_s, replies = self._time_left_s(), device.service_replies
         cancel_after_s = None if left_s is None else left_s + CANCEL_GRACE_S
@@ -213,7 +215,7 @@ class _RealRound:
         )
         trace = device.build_trace(*build_link_phases(report, context.waiting_mode))
         whole = self.request.cancel_s is None or report.steps == report.asked_steps
-        error = None if whole else _explain_cancellation(report.steps, setup.steps_at(context.scale), after_s)
+        error = None if whole else _explain_cancellation(report.steps, report.asked_steps, after_s)
         return dataclasses.replace(reply, error=error, cut=not whole, trace=trace)
 
     def _answer_cancelled(
@@ -228,7 +230,7 @@ class _RealRound:
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,
         )
-        error = _explain_cancellation(training.done, setup.steps_at(conditions.scale), after_s)
+        error = _explain_cancellation(training.done, setup.round_steps(self.request, conditions.scale), after_s)
         trace = shift_trace(device.build_trace(), setup.transfer(self.request, conditions.scale).down_s)
         return ReplyMessage(setup.board.name, state=state, error=error, cut=True, trace=trace)
 

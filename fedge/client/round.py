@@ -204,7 +204,7 @@ def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
     *before, last = state.parts
     mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
-    steps = state.goal.steps + warm_up_steps(state.own_measurements)
+    steps = state.goal.steps / state.goal.share + warm_up_steps(state.own_measurements)
     next_front = yield from build_offer(
         state.context,
         own_measurements=state.own_measurements,

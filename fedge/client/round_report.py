@@ -58,7 +58,7 @@ def build_reply(
         shared_samples=result.shared_samples,
         recalled_samples=result.recalled_samples,
         mixed=result.mixed,
-        asked_steps=setup.steps_at(context.scale),
+        asked_steps=setup.round_steps(request, context.scale),
         memory=memory,
     )
     history = _update_memory_history(setup, request, attempt, peak_mb)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.errors import WorkerFailed
+from fedge.errors import BadInput, WorkerFailed
 from fedge.types import NamedArrays, TrainOptions, TrainResult
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
@@ -92,6 +94,21 @@ class WorkerTraining:
                 if ended is None:
                     raise
                 raise WorkerError("died", f"{ended['text']} [{ended['cause']}]") from error
+
+
+def read_file_task(name: str, path: Path) -> dict[str, str]:
+    """Return the user's task file as a task for the worker, with its hash.
+
+    Raises:
+        BadInput: If the file cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        source = content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no text"
+        raise BadInput(str(path), f"a task file that cannot be read ({reason})", "a Python file in UTF-8") from error
+    return {"name": name, "source": source, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def load_worker_task(socket: str, task: Mapping[str, Any], data: Mapping[str, Any]) -> int:

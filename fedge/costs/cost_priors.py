@@ -136,7 +136,7 @@ def derive_priors(
         batch_size: Samples per step; None for the workload's usual batch size. Profiles of other workloads are rescaled
             to it by the ratio of the two layer estimates.
         layered: Whether to include the estimate from the layers. Clients in rounds start without it; see
-            docs/prediction.md.
+            docs/explanation/prediction.md.
 
     Raises:
         BadInput: There is no profile of another workload.

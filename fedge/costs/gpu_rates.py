@@ -39,7 +39,7 @@ EFFICIENCIES: dict[str, tuple[float, float]] = {
     "launched": (20e-6, 0.5),
     "training": (1.0, 0.2),
 }
-"""Prior mean and spread (log units) of each efficiency; ``benchmarks/cost_from_layers.py`` shows the resulting errors.
+"""Prior mean and spread (log units) of each efficiency; ``fedge study transfer`` shows the resulting errors.
 
 The first four are shares of the data sheet's peak. Then follow: memory passes over activations in training, relative to
 three times those of inference; seconds per operator launch at 1.3 GHz; and the time of a training step relative to

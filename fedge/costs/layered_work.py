@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,6 +52,12 @@ def find_profile_network(profile: CostProfile) -> str | None:
     """Return the name of a profile's network, or None if it is not known."""
     batch = build_profile_batch(profile)
     return None if batch is None else batch.layers.network
+
+
+def find_family(network: str) -> str:
+    """Return the family of a network: the letters before its version or size, as ``resnet`` of ``resnet18``."""
+    found = re.match(r"[a-z]+?(?=_|-|\d|v\d|$)", network.lower())
+    return found.group() if found else network
 
 
 def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:

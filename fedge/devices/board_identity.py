@@ -53,7 +53,7 @@ def match_board_spec(identity: BoardIdentity, gpu_mhz: Sequence[float], specs: M
         known = ", ".join(specs)
         raise BoardError(
             f"the catalogue does not know this board: got {identity.model!r} ({', '.join(identity.compatible)}); "
-            f"known: {known}; write a file for it (docs/devices.md) and name it as the board's device"
+            f"known: {known}; write a file for it (docs/how-to/devices.md) and name it as the board's device"
         )
     if not gpu_mhz:
         return candidates[0]

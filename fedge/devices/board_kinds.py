@@ -28,6 +28,7 @@ from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
 TABLE_PREFIX = "table:"
 TABLE_SUFFIX = ".csv"
+DEFAULT_DOWN_MBPS, DEFAULT_UP_MBPS = 50.0, 20.0
 EXPECTED_REFERENCE = "a table of another workload, measured on such a board"
 
 
@@ -224,5 +225,12 @@ def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
     return draw_board_surface(kind.average, kind.residual_time_sd_log, kind.residual_power_sd_log, rng)
 
 
-def build_link(spec: LinkSpec) -> NetworkLink:
-    return NetworkLink(spec.down_mbps, spec.up_mbps, spec.latency_s, spec.radio_w)
+def build_link(spec: LinkSpec, measured_mbps: float | None = None) -> NetworkLink:
+    """Return a client's network.
+
+    Args:
+        spec: The fleet entry's link.
+        measured_mbps: Measured rate of both transfers, used where ``spec`` names none; None for the default rates.
+    """
+    down_mbps, up_mbps = (DEFAULT_DOWN_MBPS, DEFAULT_UP_MBPS) if measured_mbps is None else [measured_mbps] * 2
+    return NetworkLink(spec.down_mbps or down_mbps, spec.up_mbps or up_mbps, spec.latency_s, spec.radio_w)

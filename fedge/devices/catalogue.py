@@ -1,6 +1,6 @@
 """The board catalogue: one YAML file per board, validated strictly and converted to a ``DeviceSpec``.
 
-The stock boards are in ``catalogue/`` beside this file; a user's own file has the same format (docs/devices.md).
+The stock boards are in ``catalogue/`` beside this file; a user's own file has the same format (docs/how-to/devices.md).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader if available: a client reads all files for every message, and the pure Python loader is ten times
 slower.
 """
+GPU_WORKSTATION = "gpu-workstation"
+"""Device of a machine with NVIDIA GPUs, which is in no catalogue: what it can do, only it says itself."""
 UNCAPPED = "MAXN"
 """The preset with every knob at its maximum, which every board has."""
 PRESET_SLACK = 0.06
@@ -168,13 +170,23 @@ def find(name: str, where: str = "--board") -> DeviceSpec:
     return specs[canonical]
 
 
+def is_catalogued(name: str) -> bool:
+    """Return whether a device is one of a catalogue: of any other, nothing is known before it answers."""
+    return name != GPU_WORKSTATION
+
+
+def canonical_name(name: str) -> str:
+    """Return the name of a device without aliases; raises as ``find`` does."""
+    return find(name, where="fleet.device").name if is_catalogued(name) else name
+
+
 def load_spec(path: Path | str) -> DeviceSpec:
     """Load a board from the user's own YAML file.
 
     Raises:
         BadInput: The file is invalid; names the file and the field.
     """
-    content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/devices.md)")
+    content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/how-to/devices.md)")
     return _build_spec(validate_fields(_Board, content, str(path)), str(path))
 
 

@@ -7,7 +7,6 @@ All cards of the machine get the same share.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -21,21 +20,20 @@ from typing import Any
 
 from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
-from fedge.devices.sensing.gpu_energy import NO_NVML, try_load_nvml
+from fedge.devices.catalogue import GPU_WORKSTATION
+from fedge.devices.sensing.gpu_energy import MW_PER_W, NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
 from fedge.errors import BadInput, BoardError
+from fedge.file_lock import try_lock
 from fedge.json_reader import read_json
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
 logger = logging.getLogger(__name__)
-GPU_WORKSTATION = "gpu-workstation"
-"""Name of the device in settings, rows and reports."""
 LEVELS = 8
 """Limits on the ladder: each costs a probe of about a second, and neighbours differ by a tenth or less on cards whose
 lowest limit is a third of the highest."""
-MW_PER_W = 1000
 READ_BACK_TOLERANCE = 0.005
 """Relative difference below which a limit that is read back is the one that was set: drivers may round it."""
 SAVED_LIMITS = "gpu-limits.json"
@@ -162,16 +160,12 @@ class GpuPowerLimits:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         until_s = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until_s:
-                    os.close(lock)
-                    return None
-                time.sleep(LOCK_POLL_S)
-            else:
-                return lock
+        while not try_lock(lock):
+            if time.monotonic() >= until_s:
+                os.close(lock)
+                return None
+            time.sleep(LOCK_POLL_S)
+        return lock
 
     def _acquire(self, name: str) -> None:
         try:

@@ -17,7 +17,7 @@ SETTINGS_PATH = Path("/etc/fedge/node.yaml")
 """Default path of the settings file on a board."""
 
 
-EXPECTED_SETTINGS = "a board's settings: at least 'board: NAME' (docs/boards.md)"
+EXPECTED_SETTINGS = "a board's settings: at least 'board: NAME' (docs/how-to/boards.md)"
 
 
 class TelemetrySettings(BaseModel):
@@ -27,6 +27,10 @@ class TelemetrySettings(BaseModel):
         url: HTTPS address of the server, such as ``https://fleet.example:9443/telemetry``.
         ca: Certificate of the only accepted certificate authority of the server.
         certificate: The board's own certificate, which identifies it.
+        key: Private key of this certificate.
+        spool_dir: Folder that buffers what the server has not acknowledged.
+        spool_mb: Largest size of this buffer, in MB; the oldest samples are dropped.
+        spool_age_s: Age above which buffered samples are dropped.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,10 +48,16 @@ class NodeSettings(BaseModel):
     """Settings of a board.
 
     Attributes:
+        board: Name of the board in the experiment's fleet.
         device: Name or YAML file of the catalogue entry; None identifies the board automatically;
             ``gpu-workstation`` is this machine's NVIDIA GPUs.
+        power_socket: Socket of the power daemon.
+        worker_socket: Socket of the worker.
+        state_dir: Folder of the client's own state: claims, history, progress.
         data_folder: Folder with the board's own samples, readable by the worker; None for a partition of the
             experiment's data set.
+        sensor: Source of power and temperatures: ``auto``, ``sysfs`` or ``jtop``.
+        sample_hz: Readings of the sensors per second.
         root: Root of the board's file system; another one for a recorded board.
         telemetry: Telemetry settings; None sends nothing between replies.
     """

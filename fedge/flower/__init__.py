@@ -1,4 +1,4 @@
-"""Power modes for any Flower app: a mod for its ClientApp and a wrapper around its strategy (docs/flower-app.md)."""
+"""Power modes for any Flower app: a mod for clients and a wrapper around a strategy (docs/tutorials/flower-app.md)."""
 
 from __future__ import annotations
 

@@ -14,11 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedge.atomic_files import write_text
-from fedge.decisions.planning import BUDGET_POLICY
+from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
-from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD, SECONDS
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER, GOAL, JOINT_REFUSAL, JOULES, SECONDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
@@ -39,7 +40,7 @@ class PowerAware(Strategy):
 
     Args:
         strategy: Any strategy of Flower or of the user.
-        policy: Name of a policy (docs/policies.md).
+        policy: Name of a policy (docs/explanation/policies.md).
         folder: New folder for the run's rows; None stores nothing.
         name: Name of the run.
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
@@ -58,6 +59,8 @@ class PowerAware(Strategy):
         name: str = "flower-app",
         **limits: float,
     ) -> None:
+        if policy == JOINT_POLICY:
+            raise BadInput("policy", repr(policy), JOINT_REFUSAL)
         if policy == BUDGET_POLICY:
             raise BadInput(
                 "policy", repr(policy), "another one: a strategy cannot end the run when the budget is spent"

@@ -1,4 +1,4 @@
-"""A Flower mod that trains every round in a power mode that fits (docs/flower-app.md).
+"""A Flower mod that trains every round in a power mode that fits (docs/tutorials/flower-app.md).
 
 On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson, or a machine whose
 GPUs have a power limit that this user may set, the training runs step by step (``fedge.flower.step_gate``), so that
@@ -12,8 +12,8 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -36,36 +36,45 @@ from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
 from fedge.client.step_accounting import merge_consecutive
-from fedge.decisions.planning import load_planner
-from fedge.devices.gpu_workstation import GPU_WORKSTATION, open_power_limits
+from fedge.decisions.planning import JOINT_POLICY, load_planner
+from fedge.devices.catalogue import GPU_WORKSTATION
+from fedge.devices.gpu_workstation import open_power_limits
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
 from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, PolicySpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, PolicySpec, WorkloadSpec
+from fedge.flower.app_workload import price_app
+from fedge.flower.node_memory import (
+    AUTO,
+    RECORD,
+    NodeKnowledge,
+    NodeMemory,
+    find_board_knowledge,
+    find_emulated_knowledge,
+    log_once,
+    read_memory,
+    recall_earlier_runs,
+    write_memory,
+)
 from fedge.flower.step_gate import StepGate, TrainingEnded
 from fedge.protocols import Training
 from fedge.types import RoundGoal, TrainResult
-from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
+JOINT_REFUSAL = "a policy that sets power modes: the app alone decides its steps and what it sends"
 
-RECORD = "fedge"
-"""Name of the mod's record in messages and in the node's context."""
-NOTE = "fedge-note"
-"""Record in the node's context: what was logged about it."""
-GOAL, ANSWER, STATE, STEPS, ROUND = "goal", "answer", "state", "steps", "round"
+GOAL, ANSWER = "goal", "answer"
 SECONDS, JOULES = "fedge-seconds", "fedge-joules"
 """Metrics of a reply: time and energy of the training; NaN where energy cannot be measured."""
 DEVICE_KEY = "fedge-device"
 """Key of the node's configuration that replaces ``device``."""
 SETTINGS_KEY = "settings"
-"""Key of the node's configuration with the path of the board's settings (docs/boards.md)."""
+"""Key of the node's configuration with the path of the board's settings (docs/how-to/boards.md)."""
 PARTITION_KEY = "partition-id"
 EMULATED_PREFIX = "emulated:"
-MAX_REMEMBERED = 64
-"""Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with their number cubed."""
 NO_TRANSFER_MB = 1e-9
 """Flower moves the model, and does not tell a client how long that takes."""
 NO_MEMORY_LIMIT_MB = 1e9
@@ -74,63 +83,81 @@ NO_MEMORY_LIMIT_MB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PowerModeOptions:
-    """Options of ``power_mode``; see there."""
+    """Options of ``power_mode``; see there.
+
+    Attributes:
+        workload: What prices a step.
+        assumed: Whether the user named neither a cost profile nor a network.
+    """
 
     policy: str
     limits: Mapping[str, float]
     devices: Sequence[str]
-    cost: str
-    batch_size: int
+    workload: WorkloadSpec
+    assumed: bool
     predictor: str
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMemory:
-    """The memory of a node between rounds, in its Flower context.
-
-    Attributes:
-        state: Measurements and temperature.
-        steps: Steps of its last round; None before the first one.
-        round: Rounds so far.
-    """
-
-    state: ClientState = field(default_factory=ClientState)
-    steps: int | None = None
-    round: int = 0
+    knowledge: str | Path | None
 
 
 def power_mode(
     policy: str = "balanced",
     *,
     device: str | Sequence[str] = "auto",
-    cost: str = "resnet18-imagenet",
+    cost: str | None = None,
+    network: str | None = None,
+    input_shape: Sequence[int] | None = None,
     batch_size: int = 16,
     predictor: str = "fedge",
     seed: int = 1,
+    knowledge: str | Path | None = AUTO,
     **limits: float,
 ) -> Mod:
     """Return a mod for a Flower ``ClientApp`` that chooses the power mode of every training message.
 
     Args:
-        policy: Name of a policy (docs/policies.md).
+        policy: Name of a policy (docs/explanation/policies.md).
         device: ``auto`` for the Jetson that this is, if its power daemon runs, else for the power limit of this
             machine's NVIDIA GPUs (``gpu``), if this user may set it, else for measuring only; ``emulated:BOARD`` for an
             emulated board; several for nodes with different partition ids. The node's configuration ``fedge-device``
             replaces it.
         cost: Cost profile of a step: the truth of an emulated board, and what a predictor compares with.
+        network: The app's own network instead, priced by its layers: ``module:function``, or what else ``fedge layers``
+            takes.
+        input_shape: Shape of one sample of ``network``, without the batch.
         batch_size: Samples per step.
         predictor: Name of a predictor.
         seed: Seed of emulated boards.
+        knowledge: Folder in which the node's measurements outlive the run; ``auto`` for the board's state folder, and
+            for emulated boards ``$FEDGE_KNOWLEDGE`` if it is set; None for none.
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
 
     Raises:
         BadInput: An option is invalid.
     """
+    if policy == JOINT_POLICY:
+        raise BadInput("policy", repr(policy), JOINT_REFUSAL)
     PolicySpec.model_validate({"name": policy, **limits})
-    devices = (device,) if isinstance(device, str) else tuple(device)
+    if cost is not None and network is not None:
+        raise BadInput("cost", f"{cost!r} beside the network {network!r}", "one of them")
+    own = (
+        None if network is None else NetworkSpec(model=network, input=None if input_shape is None else (*input_shape,))
+    )
     options = PowerModeOptions(
-        policy, limits=limits, devices=devices, cost=cost, batch_size=batch_size, predictor=predictor, seed=seed
+        policy,
+        limits=limits,
+        devices=(device,) if isinstance(device, str) else tuple(device),
+        workload=WorkloadSpec(
+            cost=cost or WorkloadSpec().cost,
+            network=own,
+            batch_size=batch_size,
+            local_epochs=1.0,
+            model_mb=NO_TRANSFER_MB,
+        ),
+        assumed=cost is None and network is None,
+        predictor=predictor,
+        seed=seed,
+        knowledge=knowledge,
     )
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -142,36 +169,52 @@ def power_mode(
 
 
 def _train(options: PowerModeOptions, message: Message, context: Context, call: partial[Message]) -> Message:
-    memory, name = _read_memory(context), _choose_device(options, context.node_config)
+    memory, name = read_memory(context), _choose_device(options, context.node_config)
     goal = _read_goal(message)
-    if name.startswith(EMULATED_PREFIX):
+    settings = None if name.startswith(EMULATED_PREFIX) else _find_settings(name, context.node_config)
+    if isinstance(settings, str):
+        return _measure_only(call, context, settings)
+    options = dataclasses.replace(options, workload=price_app(options.workload, context, assumed=options.assumed))
+    if settings is None:
+        board = _build_board(options, name.removeprefix(EMULATED_PREFIX), context.node_config)
+        experiment = _build_experiment(options, board)
+        memory = recall_earlier_runs(memory, find_emulated_knowledge(options.knowledge, experiment, board, context))
         gate = StepGate(call)
         steps = gate.run_to_end()
-        board = _build_board(options, name.removeprefix(EMULATED_PREFIX), context.node_config)
         answer = _simulate_round(options, board, memory, goal=goal, steps=steps)
     else:
-        if name not in {"auto", "jetson", "gpu"}:
-            raise BadInput("device", repr(name), "auto, jetson, gpu, or emulated:BOARD (`fedge devices list`)")
-        own = context.node_config.get(SETTINGS_KEY)
-        settings = load_local_settings(None if own is None else Path(str(own)))
-        if name == "gpu" or (name == "auto" and not Path(settings.power_socket).exists()):
-            try:
-                open_power_limits(settings.state_dir)
-            except BoardError as error:
-                if name == "gpu":
-                    raise
-                return _measure_only(call, context, str(error))
-            settings = settings.model_copy(update={"device": GPU_WORKSTATION})
-        gate, steps, answer = _run_on_board(options, settings, memory, goal=goal, call=call)
-    _write_memory(context, NodeMemory(answer.state or memory.state, steps, memory.round + 1))
+        locate = partial(find_board_knowledge, options.knowledge, settings, message=message, context=context)
+        gate, memory, answer = _run_on_board(options, settings, memory, goal=goal, call=call, locate=locate)
+        steps = gate.run_to_end()
+    write_memory(
+        context,
+        dataclasses.replace(memory, state=answer.state or memory.state, steps=steps, round=memory.round + 1),
+    )
     return _add_report(gate.finish(), answer)
+
+
+def _find_settings(name: str, node: Mapping[str, object]) -> NodeSettings | str:
+    """Return the settings of the board that this machine is, or why its modes cannot be set."""
+    if name not in {"auto", "jetson", "gpu"}:
+        raise BadInput("device", repr(name), "auto, jetson, gpu, or emulated:BOARD (`fedge devices list`)")
+    own = node.get(SETTINGS_KEY)
+    settings = load_local_settings(None if own is None else Path(str(own)))
+    if name == "jetson" or (name == "auto" and Path(settings.power_socket).exists()):
+        return settings
+    try:
+        open_power_limits(settings.state_dir)
+    except BoardError as error:
+        if name == "gpu":
+            raise
+        return str(error)
+    return settings.model_copy(update={"device": GPU_WORKSTATION})
 
 
 def _simulate_round(
     options: PowerModeOptions, board: FleetBoard, memory: NodeMemory, goal: RoundGoal | None, steps: int
 ) -> ReplyMessage:
     """Simulate the round of an emulated board whose app has trained ``steps`` steps."""
-    client = build_client(_build_experiment(options, board), board, np.arange(steps * options.batch_size))
+    client = build_client(_build_experiment(options, board), board, np.arange(steps * options.workload.batch_size))
     open_device = partial(open_board, client, options.seed)
     answer, context = _run_round(options, client.setup, memory, goal, open_device=open_device, training=_Trained())
     assert answer.report is not None
@@ -194,21 +237,25 @@ def _run_on_board(
     options: PowerModeOptions,
     settings: NodeSettings,
     memory: NodeMemory,
+    *,
     goal: RoundGoal | None,
     call: partial[Message],
-) -> tuple[StepGate[Message], int, ReplyMessage]:
-    """Run the round on this board; return the training, the number of its steps, and the reply without arrays.
+    locate: Callable[..., NodeKnowledge | None],
+) -> tuple[StepGate[Message], NodeMemory, ReplyMessage]:
+    """Run the round on this board; return the training, the memory that it began with, and the reply without arrays.
 
-    The app's training always ends: a board that fails on the way leaves it unmeasured.
+    The app's training always ends: a board that fails on the way leaves it unmeasured. ``locate`` finds the place of
+    the board's measurements for its experiment and kind.
     """
     gate = StepGate(call)
     try:
         with open_local_board(settings.place) as here, here.board.hold():
             board = FleetBoard(name=here.board.spec.name, index=0, entry=_build_entry(here.catalogued.name))
+            experiment = _build_experiment(options, board)
+            memory = recall_earlier_runs(memory, locate(experiment, device=here.catalogued.name))
             steps = memory.steps or 1
-            setup = build_setup(
-                _build_experiment(options, board), board, here, steps=steps, samples=steps * options.batch_size
-            )
+            samples = steps * options.workload.batch_size
+            setup = build_setup(experiment, board, here, steps=steps, samples=samples)
             if memory.steps is None:
                 answer = _run_first_round(options, setup, memory, here=here, gate=gate)
             else:
@@ -216,7 +263,7 @@ def _run_on_board(
     except BoardError as error:
         logger.warning("the board failed during the training, which goes on unmeasured: %s", error)
         answer = ReplyMessage("", state=memory.state, error=str(error))
-    return gate, gate.run_to_end(), answer
+    return gate, memory, answer
 
 
 def _run_first_round(
@@ -232,7 +279,7 @@ def _run_first_round(
     whole = answer.report.measured
     measured = dataclasses.replace(whole, steps=gate.done, step_s=whole.step_s / gate.done)
     state = dataclasses.replace(answer.state, measurements=(measured,))
-    request = RequestMessage("front", policy=options.policy, state=state)
+    request = RequestMessage("front", policy=options.policy, state=state, recalled=memory.recalled)
     known = dataclasses.replace(setup, steps=gate.done)
     front = run_alone(build_first_front(known, request, None, lambda _: here.board))
     report = dataclasses.replace(answer.report, measured=measured, asked_steps=gate.done, front=front)
@@ -294,6 +341,7 @@ def _run_round(
         start_s=memory.state.rested_at_s,
         policy=options.policy if goal is None else goal.policy,
         state=memory.state,
+        recalled=() if memory.state.doubts_recalled else memory.recalled,
         goal=goal,
     )
     if goal is None:
@@ -318,9 +366,7 @@ def _measure_only(call: partial[Message], context: Context, reason: str) -> Mess
     opened = {"processor (RAPL)": PackageEnergyCounter.try_open(), "GPUs (NVML)": GpuEnergyCounter.try_open()}
     counters = {name: each for name, each in opened.items() if each is not None}
     said = f"modes are not set: {reason}; measured: time{''.join(f', energy of the {name}' for name in counters)}"
-    if context.state.get(NOTE) != ConfigRecord({NOTE: said}):  # in the context: a node's processes end with a message
-        context.state[NOTE] = ConfigRecord({NOTE: said})
-        logger.warning("%s", said)
+    log_once(context, said)
     start_s = time.monotonic()
     reply = call()
     seconds = time.monotonic() - start_s
@@ -346,18 +392,6 @@ def _add_metrics(reply: Message, seconds: float, joules: float) -> None:
     if metrics is None:
         metrics = reply.content["metrics"] = MetricRecord()
     metrics[SECONDS], metrics[JOULES] = seconds, joules
-
-
-def _read_memory(context: Context) -> NodeMemory:
-    if RECORD not in context.state:
-        return NodeMemory()
-    stored = context.state.config_records[RECORD]
-    return NodeMemory(from_json(ClientState, str(stored[STATE])), int(str(stored[STEPS])), int(str(stored[ROUND])))
-
-
-def _write_memory(context: Context, memory: NodeMemory) -> None:
-    state = dataclasses.replace(memory.state, measurements=memory.state.measurements[-MAX_REMEMBERED:])
-    context.state[RECORD] = ConfigRecord({STATE: to_json(state), STEPS: memory.steps or 1, ROUND: memory.round})
 
 
 def _read_goal(message: Message) -> RoundGoal | None:
@@ -386,11 +420,4 @@ def _build_entry(device: str) -> FleetEntry:
 
 def _build_experiment(options: PowerModeOptions, board: FleetBoard) -> Experiment:
     """Return the experiment whose client the node is, as far as a client reads it."""
-    return Experiment(
-        fleet=(board.entry,),
-        seed=options.seed,
-        workload=WorkloadSpec(
-            cost=options.cost, batch_size=options.batch_size, local_epochs=1.0, model_mb=NO_TRANSFER_MB
-        ),
-        predictor=options.predictor,
-    )
+    return Experiment(fleet=(board.entry,), seed=options.seed, workload=options.workload, predictor=options.predictor)

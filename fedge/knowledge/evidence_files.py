@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
 from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
@@ -25,8 +27,9 @@ from fedge.knowledge.knowledge_folder import (
 )
 from fedge.knowledge.knowledge_folder import read_content as read_checked
 from fedge.knowledge.model_file import load_model
-from fedge.knowledge.recall import RECORDED, BoardEvidence
-from fedge.types import Label, Measurement, ProfileTable
+from fedge.knowledge.recall import RECORDED, BoardEvidence, limit_measurements
+from fedge.modes import stack_modes
+from fedge.types import Label, Measurement, ProfileTable, ReferenceRows
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
@@ -187,6 +190,27 @@ def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
     """Return the rows of a table as measurements."""
     columns = zip(table.modes, table.step_s.tolist(), table.power_w.tolist(), strict=True)
     return tuple(Measurement(mode, PROFILED_STEPS, step_s, power_w) for mode, step_s, power_w in columns)
+
+
+def to_reference_rows(table: ProfileTable) -> ReferenceRows:
+    """Return a table as rows that can be sent: at most as many modes as are recalled of a board."""
+    rows = limit_measurements(table_measurements(table))
+    return ReferenceRows(table.device, table.workload, table.batch_size, label=table.label, rows=rows)
+
+
+def to_table(reference: ReferenceRows) -> ProfileTable:
+    """Return rows as a table without a file."""
+    return ProfileTable(
+        reference.device,
+        workload=reference.workload,
+        batch_size=reference.batch_size,
+        modes=stack_modes(row.mode for row in reference.rows),
+        step_s=np.array([row.step_s for row in reference.rows]),
+        power_w=np.array([row.power_w for row in reference.rows]),
+        sha256="",
+        path="",
+        label=reference.label,
+    )
 
 
 def read_record(path: Path) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 Every entry is a description in ``entries/`` and the file that it describes. An entry's file is written first, so an
 entry exists as a whole or not at all; names follow from the content, so writers need no lock. ``index.json`` only
-spares reading unchanged descriptions and is made again when it is missing or out of date (docs/knowledge.md).
+spares reading unchanged descriptions and is made again when it is missing or out of date (docs/how-to/knowledge.md).
 
 =====================  ==========================================================================
 ``entries/ID.json``    description of an entry (``KnowledgeEntry``)

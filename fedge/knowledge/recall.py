@@ -28,7 +28,7 @@ from fedge.errors import BadInput
 from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
 from fedge.modes import stack_modes
 from fedge.pareto import front_mask
-from fedge.types import Label, Measurement, PowerMode
+from fedge.types import Label, Measurement, PowerMode, ReferenceRows
 from fedge.wire import InvalidMessage, from_json, to_json
 
 FILE = "knowledge.json"
@@ -142,6 +142,7 @@ class RunKnowledge:
         origins: Origins of both, by client.
         notes: One line for everything that was left out.
         recorded: Clients of a real fleet that recall figures of recorded folders, because they are such folders.
+        references: Tables of other workloads for each real client, which does not have the files.
     """
 
     folder: str = ""
@@ -151,6 +152,7 @@ class RunKnowledge:
     origins: Mapping[str, tuple[RecalledOrigin, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    references: Mapping[str, tuple[ReferenceRows, ...]] = field(default_factory=dict)
 
 
 NO_KNOWLEDGE = RunKnowledge()

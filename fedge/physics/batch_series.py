@@ -31,7 +31,7 @@ DRIFT = np.array([float(name in GROWING_PARAMETERS) for name in TIME_NAMES])
 """Growth of each log time parameter with the logarithm of the batch size; power parameters do not grow."""
 DRIFT_SD = 0.1
 """s. At 0.05 the fits themselves get worse, from 0.4 on the prediction of a size that is left out does;
-docs/calibration.md has the errors of both kinds at 0.1."""
+docs/how-to/calibration.md has the errors of both kinds at 0.1."""
 _FIRST_SD = 3.0
 _STARTS = 8
 

@@ -185,7 +185,7 @@ class BoundedNetworks:
 
     The networks give no spread, and held-out rows repeat modes that were trained on. The spread is therefore ``factor``
     times the standard deviation of the measured logs, divided by the square root of their number, for every mode. The
-    errors of such networks on measured tables follow this law; see docs/predictors.md.
+    errors of such networks on measured tables follow this law; see docs/explanation/predictors.md.
 
     Attributes:
         trained: The networks.

@@ -16,6 +16,9 @@ from fedge.types import Floats, Modes, ProfileTable
 ModeKey = tuple[float, ...]
 """A mode's knobs rounded to remove unit-conversion errors, so that equal modes of two tables compare equal."""
 
+MIN_FULCRUM_SHARE = 0.9
+"""Share of Fulcrum's modes from which a table counts as one of them; some may be missing. Default."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnobGrid:
@@ -23,7 +26,7 @@ class KnobGrid:
 
     Attributes:
         values: Ascending values per knob.
-        rows: Row of each combination in the table of modes; one axis per knob.
+        rows: Row of each combination in the table of modes, or of the nearest one; one axis per knob.
     """
 
     values: tuple[tuple[float, ...], ...]
@@ -72,7 +75,8 @@ def build_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Job
     ``infer`` has one table per batch size, or none.
 
     Returns:
-        The pair in the modes that all tables share; for training alone, in Fulcrum's 441 modes if the table has them.
+        The pair in the modes that all tables share; for training alone, in those of Fulcrum's 441 modes
+        that the table has, if it has nearly all.
 
     Raises:
         BadInput: If there is no table or no shared mode.
@@ -134,26 +138,22 @@ def list_mode_keys(modes: Modes) -> list[ModeKey]:
 
 
 def build_knob_grid(modes: Modes) -> KnobGrid:
-    """Return the grid of ``modes``.
+    """Return the grid of ``modes``; a combination that they lack has the row of the nearest one that they have.
 
-    Raises:
-        BadInput: If they are not all combinations of their knob values.
+    Near is counted in steps of the knobs' values; of equally near ones, the one with the lower cores, then the lower
+    clocks of CPU, GPU and memory.
     """
     values = [np.unique(np.round(knob, 6)) for knob in modes.knobs.T]
     at = [np.searchsorted(v, np.round(knob, 6)) for v, knob in zip(values, modes.knobs.T, strict=True)]
     rows = np.full([len(v) for v in values], -1, dtype=np.intp)
     rows[tuple(at)] = np.arange(len(modes))
-    if (rows < 0).any():
-        missing = int((rows < 0).sum())
-        raise BadInput(
-            "the modes",
-            f"a grid in which {missing} of {rows.size} are missing",
-            "every combination of their values, which a search along the knobs needs",
-        )
+    present = np.argwhere(rows >= 0)
+    for hole in np.argwhere(rows < 0):
+        rows[tuple(hole)] = rows[tuple(present[np.argmin(np.abs(present - hole).sum(axis=1))])]
     return KnobGrid(tuple(tuple(v.tolist()) for v in values), rows)
 
 
 def _select_fulcrum_modes(keys: list[ModeKey]) -> list[ModeKey]:
     wanted = [{round(value / CLOCK_TOLERANCE_MHZ) * CLOCK_TOLERANCE_MHZ for value in knob} for knob in FULCRUM_GRID]
     found = [key for key in keys if all(value in known for value, known in zip(key, wanted, strict=True))]
-    return found if len(found) == int(np.prod([len(knob) for knob in FULCRUM_GRID])) else keys
+    return found if len(found) >= MIN_FULCRUM_SHARE * np.prod([len(knob) for knob in FULCRUM_GRID]) else keys

@@ -32,8 +32,12 @@ The three limits are defaults: lower ones drop more rows, among them some that a
 """
 
 
+@functools.lru_cache(maxsize=64)  # studies judge many methods on one table
 def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool_]:
-    """Return a mask of the rows that are not implausible, shape (n,); all rows of a table below ``MIN_ROWS``."""
+    """Return a mask of the rows that are not implausible, shape (n,); all rows of a table below ``MIN_ROWS``.
+
+    The mask is shared by all callers: copy it to change it.
+    """
     if len(table.modes) < MIN_ROWS:
         return np.ones(len(table.modes), dtype=np.bool_)
     fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)

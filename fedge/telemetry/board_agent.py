@@ -20,10 +20,10 @@ from fedge.devices.node_settings import SETTINGS_PATH, NodeSettings, TelemetrySe
 from fedge.devices.sensing import open_sensor
 from fedge.devices.sensing.sampler import Sampler
 from fedge.errors import BadInput, FedgeError, SensorLost
+from fedge.file_lock import FileLock
 from fedge.powerd.machine import Machine
 from fedge.protocols import Clock
 from fedge.strict_json import BOARD
-from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.outbox import Outbox
 from fedge.telemetry.progress_files import read_progress
@@ -161,7 +161,7 @@ def run_agent(settings: NodeSettings) -> None:
     """
     telemetry = settings.telemetry
     if telemetry is None:
-        right = "a section telemetry with url, ca, certificate and key (docs/live.md)"
+        right = "a section telemetry with url, ca, certificate and key (docs/explanation/live.md)"
         raise BadInput("telemetry", "no section telemetry in the settings", right)
     if not BOARD.fullmatch(settings.board):
         raise BadInput("board", repr(settings.board), "a name of at most 64 letters, digits, ., _ and -")

@@ -39,7 +39,8 @@ class _RefusedMessage(Exception):
 def check_link(settings: TelemetrySettings | None) -> BoardCheckFinding:
     """Measure the link to the server of a board's settings."""
     if settings is None:
-        right = "no server: `telemetry` is missing in the board's settings; `fedge fleet up` enters it (docs/live.md)"
+        missing = "no server: `telemetry` is missing in the board's settings"
+        right = f"{missing}; `fedge fleet up` enters it (docs/explanation/live.md)"
         return BoardCheckFinding("link", SKIPPED, right)
     try:
         connection = open_connection(settings)

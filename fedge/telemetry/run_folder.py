@@ -19,6 +19,11 @@ LIVE = "live"
 """Folder with the progress files of emulated boards."""
 
 
+def describe_absence(folder: Path) -> str:
+    """Return what is found where a run's folder is asked for."""
+    return f"a folder without {RUN_YAML}" if folder.is_dir() else "no such folder"
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return the summary in a run's folder, without figures if there is none; ``labels`` and ``knowledge`` are there.
 

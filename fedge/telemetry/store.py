@@ -15,8 +15,8 @@ from typing import Any
 
 from fedge.atomic_files import sync_folder, write_text
 from fedge.errors import BadInput
+from fedge.file_lock import FileLock
 from fedge.telemetry import store_files, wal
-from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow, RoundTrace

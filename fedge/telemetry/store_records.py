@@ -22,18 +22,24 @@ class RoundRow:
     """One round of the fleet. None means unknown (no ground truth on real boards, no plan in the first round)."""
 
     round: int
+    """Number of the round, from 1; of the model, in an asynchronous run."""
     start_s: float
     end_s: float
     round_s: float
+    """Start, end and length of the round."""
     deadline_s: float | None
+    """Planned deadline, from the start of the round; None without a plan."""
     straggler: str
+    """Name of the client that finished last."""
     selected: int
     done: int
     late: int
     failed: int
+    """Number of clients that were selected, finished in time, were late, or failed."""
     energy_j: float
     """Energy of every selected board from the round's start to its end: work, radio, and waiting at idle power."""
     train_energy_j: float
+    """The part of ``energy_j`` spent on training."""
     oracle_energy_j: float | None
     """Least energy of a planner with the true costs at this round's length, waiting in the lowest modes. Here and in
     the other comparisons, a board that failed without any work counts with what it drew: it saved nothing.
@@ -49,6 +55,7 @@ class RoundRow:
     accuracy: float | None
     """Of the new model on the test set; None for the task ``none``."""
     cancelled: int = 0
+    """Number of clients that were stopped because enough others had finished."""
     available: int | None = None
     """Boards that could have been selected."""
     stale: int = 0
@@ -76,43 +83,60 @@ class ClientRow:
     round: int
     board: str
     device: str
+    """Round, name of the board, and its kind."""
     status: Status
+    """Outcome: ``done``, ``late``, ``failed`` or ``cancelled``."""
     error: str | None
+    """Reason of a failure or of lateness; None without one."""
     start_s: float
+    """Start of the round."""
     end_s: float
     """When the board was done (late boards: when the round ended)."""
     deadline_s: float | None
+    """Deadline from the start of the round; None without one."""
     down_s: float
     work_s: float
     up_s: float
+    """Time of fetching the model, of working, and of sending the result."""
     wait_s: float
     """From the board's end to the round's end."""
     feasible: bool | None
     why: str
+    """Whether a mode could meet the goal, and the reason for the choice."""
     cores: int | None
     cpu_mhz: float | None
     gpu_mhz: float | None
     mem_mhz: float | None
+    """The chosen power mode: number of CPU cores, and clocks of CPU, GPU and memory."""
     steps: int
+    """Steps done."""
     probes: int
     probe_s: float
     probe_j: float
     """Number, time and energy of probes of other modes; parts of ``steps``, ``work_s`` and ``work_j``."""
     samples: int
+    """Number of the client's training samples."""
     step_s: float | None
     predicted_step_s: float | None
     predicted_step_s_sd_log: float | None
+    """Time of a step, measured and predicted, and the spread of the prediction: the standard deviation of its
+    logarithm.
+    """
     power_w: float | None
     predicted_power_w: float | None
     predicted_power_w_sd_log: float | None
+    """Power of the board while it works: measured, predicted, and the spread of the prediction."""
     idle_w: float
+    """Power at idle in the mode in which the board waited."""
     work_j: float
     radio_j: float
+    """Energy of the work, and of the transfers."""
     energy_j: float
     """Work, radio and waiting at idle power, from the round's start to its end."""
     maxn_work_s: float | None
     """Time of the work at MAXN (true cost, without noise)."""
     maxn_work_j: float | None
+    """Energy of that work at MAXN."""
     oracle_work_s: float | None
     oracle_work_j: float | None
     """Time and energy of the work in the mode that a planner with the true costs would choose."""
@@ -122,8 +146,11 @@ class ClientRow:
     """This board's parts of the round's figures of the same names."""
     loss: float | None
     accuracy: float | None
+    """Of the training, on the client's own samples; None for the task ``none``."""
     temperature_c: float | None
+    """Highest temperature during the work."""
     throttled: bool
+    """Whether the board lowered its clocks because of heat or current."""
     prior_time_ape: float | None
     prior_power_ape: float | None
     """Mean |predicted - true| / true over the board's modes before its first measurement."""
@@ -151,6 +178,7 @@ class ClientRow:
     and dropped. None without a service, like all that follow, and in tables of older runs.
     """
     latency_budget_s: float | None = None
+    """Latency budget of the service."""
     latency_p50_s: float | None = None
     latency_p95_s: float | None = None
     latency_p99_s: float | None = None
@@ -198,22 +226,30 @@ class EvaluationRow:
     round: int
     board: str
     device: str
+    """Round, name of the board, and its kind."""
     error: str | None
+    """Why there is no result; None if there is one."""
     start_s: float
     end_s: float
+    """Start and end of the board's part: download and evaluation."""
     samples: int = 0
+    """Number of the client's own test samples."""
     loss: float | None = None
     accuracy: float | None = None
+    """Of the round's model on these samples."""
     cores: int | None = None
     cpu_mhz: float | None = None
     gpu_mhz: float | None = None
     mem_mhz: float | None = None
+    """The power mode: number of CPU cores, and clocks of CPU, GPU and memory."""
     down_s: float = 0.0
     work_s: float = 0.0
+    """Time of fetching the model, and of evaluating it."""
     wait_s: float = 0.0
     """From the board's end to that of the last board."""
     work_j: float = 0.0
     radio_j: float = 0.0
+    """Energy of the evaluation, and of the transfer."""
     energy_j: float = 0.0
     """Work, radio and waiting at idle power, until the last board was done."""
 
@@ -242,10 +278,15 @@ class EventRow:
     """An event of a run that is not a figure of a round."""
 
     at_s: float
+    """Time of the event."""
     round: int
+    """Round in which it happened."""
     board: str | None
+    """Name of the board; None if the event concerns no board."""
     kind: str
+    """Kind of the event, such as ``late``, ``failed``, ``memory`` or ``left-out``."""
     message: str
+    """What happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +296,23 @@ class SampleRow:
     at_s: float
     """Begin of the stretch."""
     span_s: float
+    """Length of the stretch."""
     round: int
     """0 outside of rounds."""
     board: str
+    """Name of the board."""
     power_w: float
+    """Mean power of the whole board."""
     temperature_c: float | None = None
+    """Temperature of the hottest sensor."""
     cpu_mhz: float | None = None
     gpu_mhz: float | None = None
     mem_mhz: float | None = None
+    """Clocks of CPU, GPU and memory."""
     cpu_load: float | None = None
     gpu_load: float | None = None
     mem_load: float | None = None
+    """Loads of CPU, GPU and memory, 0 to 1."""
     rails_w: dict[str, float] = field(default_factory=dict)
     """Watts by rail."""
 

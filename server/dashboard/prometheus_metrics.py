@@ -137,43 +137,43 @@ def _build_run_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]
     run, summary = view.run, view.summary
     about = tuple(to_label(text) for text in (run.name, run.policy, run.backend, run.state))
     names = ("run", "policy", "backend", "state")
-    yield _family("fedge_run_info", "1, with what the run is that is shown, in labels.", {about: 1.0}, names)
-    yield _figure("fedge_run_planned_rounds", "Rounds that the run is to have.", run.rounds)
-    yield _figure("fedge_run_round", "The last round that is over, of the run that is shown.", summary.round)
-    yield _figure("fedge_run_clock_seconds", "The fleet's clock at the last round's end.", summary.clock_s)
+    yield _family("fedge_run_info", "1, with the run in the labels.", {about: 1.0}, names)
+    yield _figure("fedge_run_planned_rounds", "Number of rounds of the run.", run.rounds)
+    yield _figure("fedge_run_round", "The last finished round.", summary.round)
+    yield _figure("fedge_run_clock_seconds", "The fleet clock at the end of the last round.", summary.clock_s)
     age_s = None if run.changed_at_s is None else max(0.0, now_s - run.changed_at_s)
     yield _figure("fedge_run_row_age_seconds", "Time since the run's last row was written.", age_s)
     yield _figure("fedge_run_accuracy_ratio", "The model's accuracy after the last round.", summary.accuracy)
     yield _figure("fedge_run_loss", "The model's loss after the last round; it has no unit.", summary.loss)
     saved: dict[Labels, float | None] = {("maxn",): summary.saving, ("maxn-parked",): summary.saving_parked}
-    text = "Energy saved against MAXN (parked: waiting in the lowest mode), over the rounds whose truth is known."
+    text = "Energy saved vs MAXN (parked: MAXN, low idle), over the comparable rounds."
     yield _family("fedge_run_saving_ratio", text, saved, ("baseline",))
-    text = "Energy of boards while they took no part, of the run that is shown; not in fedge_run_energy_joules."
+    text = "Idle energy of boards that were not selected; not in fedge_run_energy_joules."
     yield _figure("fedge_run_resting_energy_joules", text, summary.resting_energy_j)
-    yield _figure("fedge_rounds_total", "Rounds that are over.", summary.round)
+    yield _figure("fedge_rounds_total", "Finished rounds.", summary.round)
     done = sum(point.done for point in view.rounds)
     results: dict[Labels, float | None] = {("done",): done, ("late",): summary.late}
     results |= {("failed",): summary.failed, ("cancelled",): summary.cancelled}
-    text = "What became of boards in rounds; a board counts once per round that it took part in."
+    text = "Results of boards in rounds, by outcome."
     yield _family("fedge_results_total", text, results, ("status",))
-    yield _figure("fedge_page_problem", "1 while the figures cannot be brought up to date.", bool(view.problem))
+    yield _figure("fedge_page_problem", "1 while the figures cannot be updated.", bool(view.problem))
 
 
 def _build_round_families(view: FleetView) -> Iterator[MetricFamily]:
     last = view.rounds[-1] if view.rounds else None
-    yield _figure("fedge_round_duration_seconds", "How long the last round took.", last.round_s if last else None)
-    yield _figure("fedge_round_deadline_seconds", "The last round's deadline.", last.deadline_s if last else None)
+    yield _figure("fedge_round_duration_seconds", "Duration of the last round.", last.round_s if last else None)
+    yield _figure("fedge_round_deadline_seconds", "Deadline of the last round.", last.deadline_s if last else None)
     text = "Energy of the boards that took part in the last round."
     yield _figure("fedge_round_energy_joules", text, last.energy_j if last else None)
     statuses = ("selected", "done", "late", "failed", "cancelled") if last else ()
     counted: dict[Labels, float | None] = {(name,): getattr(last, name) for name in statuses}
-    yield _family("fedge_round_boards", "Boards of the last round, by what became of them.", counted, ("status",))
+    yield _family("fedge_round_boards", "Boards of the last round, by outcome.", counted, ("status",))
 
 
 def _build_board_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]:
     kinds = _label_kinds(view.boards)
     states: Counter[Labels] = Counter((kinds[board.device], to_label(board.state)) for board in view.boards)
-    text = "Boards by what they do, or what became of them in the last round."
+    text = "Boards by activity, or by outcome of the last round."
     yield _family("fedge_boards", text, states, ("device", "state"))
     groups = _group_boards(view.boards, kinds)
 
@@ -184,31 +184,30 @@ def _build_board_families(view: FleetView, now_s: float) -> Iterator[MetricFamil
     def age_s(board: BoardView) -> float | None:
         return None if board.seen_at_s is None else max(0.0, now_s - board.seen_at_s)
 
-    many = "; above 1,000 boards of each kind together"
-    yield reduce("fedge_run_energy_joules", f"Energy of the rounds of the run that is shown{many}.", _energy_j)
-    text = f"Energy of the rounds since the page was started{many}."
+    yield reduce("fedge_run_energy_joules", "Energy of the run's rounds.", _energy_j)
+    text = "Energy of rounds since the page started."
     yield reduce("fedge_board_energy_joules_total", text, _energy_j)
-    text = f"Power now, else of the last round's work{many}."
+    text = "Current power, else that of the last round's work."
     yield reduce("fedge_board_power_watts", text, lambda board: board.power_w)
-    text = "Temperature now, else the last round's; above 1,000 boards the hottest of each kind."
+    text = "Current temperature, else that of the last round; aggregated: maximum."
     yield reduce("fedge_board_temperature_celsius", text, lambda board: board.temperature_c, max)
-    text = "The share of the round's minibatches that is done; above 1,000 boards the mean of each kind."
+    text = "Finished share of the round's steps; aggregated: mean."
     yield reduce("fedge_board_progress_ratio", text, lambda board: board.progress, fmean)
-    text = "Time since the board last told of itself; above 1,000 boards the oldest of each kind."
+    text = "Time since the last report of the board; aggregated: maximum."
     yield reduce("fedge_board_sample_age_seconds", text, age_s, max)
-    text = "1 where the board is heard of, 0 where it has fallen silent; above 1,000 boards how many are heard of."
+    text = "1 if the board is online, 0 if it is offline."
     yield reduce("fedge_board_up", text, lambda board: float(board.state != "offline"))
 
 
 def _build_refusal_families(view: FleetView) -> Iterator[MetricFamily]:
-    text = "Messages of a board's telemetry that were not taken, by reason; above 1,000 boards of each kind together."
+    text = "Refused telemetry messages of a board, by reason."
     counted = Counter[Labels]()
     for (name, device), boards in _group_boards(view.boards, _label_kinds(view.boards)).items():
         for board in boards:
             for reason, count in _count_by_reason(board.refused).items():
                 counted[name, device, reason] += count
     yield _family("fedge_board_refused_messages_total", text, counted, (*BOARD_LABELS, "reason"))
-    text = "Messages of telemetry that were not taken, of all boards, by reason."
+    text = "Refused telemetry messages of all boards, by reason."
     whole: dict[Labels, float | None] = {(reason,): n for reason, n in _count_by_reason(view.refused).items()}
     yield _family("fedge_refused_messages_total", text, whole, ("reason",))
 

@@ -76,7 +76,7 @@ class RunPages:
 
 def build_index_app(folders: RunFolders, access: Access) -> tuple[FastAPI, RunPages]:
     """Build the application, and the pages whose streams are to be closed at its end."""
-    app, pages, turn = build_guarded_app("runs.html", access), RunPages(folders.find, access), asyncio.Lock()
+    app, pages, turn = build_guarded_app("runs", access), RunPages(folders.find, access), asyncio.Lock()
 
     async def list_rows() -> Response:
         async with turn:

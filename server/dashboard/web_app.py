@@ -6,12 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
+from string import Template
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from pydantic import TypeAdapter
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,7 +69,7 @@ def _problem(status: int, text: str, headers: dict[str, str] | None = None) -> R
 
 def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition | None = None) -> FastAPI:
     """Build the application; it has ``/metrics`` if there is an ``exposition`` to render it."""
-    app = build_guarded_app("index.html", access)
+    app = build_guarded_app("board", access)
     _add_figures(app, feed)
     if exposition is not None:
 
@@ -80,17 +81,27 @@ def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition |
 
 
 def build_guarded_app(page: str, access: Access) -> FastAPI:
-    """Build an application with a page, its static files and the login, for those who have access."""
+    """Build an application with a page, its static files and the login, for those who have access.
+
+    ``page`` is ``board`` or ``runs``: the name of its script and of its part of the page.
+    """
+    html = render_page(page)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(AccessGuard, access=access)
 
     async def index() -> Response:
-        return FileResponse(STATIC / page, headers={"cache-control": "no-cache"})
+        return HTMLResponse(html, headers={"cache-control": "no-cache"})
 
     app.get("/")(index)
     app.mount("/static", _RevalidatedFiles(directory=STATIC), name="static")
     app.get("/api/login")(_build_login_handler(access))
     return app
+
+
+def render_page(name: str) -> str:
+    """Return a page: the head and the login that all have, and its own part."""
+    page = Template((STATIC / "page.html").read_text(encoding="utf-8"))
+    return page.substitute(title=f"fedge {name}", name=name, body=(STATIC / f"{name}.html").read_text(encoding="utf-8"))
 
 
 class _RevalidatedFiles(StaticFiles):

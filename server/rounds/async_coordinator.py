@@ -145,7 +145,8 @@ class AsyncCoordinator:
             learning_rate=find_rate(self.experiment.workload, state.version + 1),
             trainable=aggregator.order_trainable(arrays),
         )
-        replies = self._requests.request_training(task, self._build_goals(state, chosen), state.states)
+        goals = self._build_goals(state, chosen)
+        replies = self._requests.request_training(task, goals, state.states, state.histories)
         moment = state.dispatches + 1
         for name in chosen:
             history = state.histories[name]

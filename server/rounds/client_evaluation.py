@@ -20,7 +20,7 @@ from fedge.wire import ClientState
 from server.accounting.idle_energy import charge_idle_clients
 from server.aggregation.aggregator import Aggregator
 from server.aggregation.result_merger import report_strategy_errors
-from server.rounds.client_requests import UNKNOWN_STATE, FleetRequests
+from server.rounds.client_requests import FleetRequests
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
 from server.state.fleet_availability import FleetAvailability, get_idle_w
 from server.transport.client_port import IncomingReply
@@ -62,8 +62,7 @@ def evaluate_on_clients(
             sent = aggregator.configure_evaluate(number, arrays, len(names))
     if sent is None:
         return ClientEvaluation(fleet)
-    states = {name: fleet.states.get(name, UNKNOWN_STATE) for name in names}
-    replies = requests.request_evaluation(number, fleet.clock_s, sent, states)
+    replies = requests.request_evaluation(number, fleet, sent, names)
     start = RoundStart(
         number,
         start_s=fleet.clock_s,

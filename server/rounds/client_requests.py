@@ -5,28 +5,31 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
 from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.telemetry.store_records import REFUSED
-from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
+from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
+from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
 MAX_NORM_RATIO = 100.0
@@ -35,6 +38,8 @@ largest of those with unequal labels and shares is printed by ``benchmarks/bad_c
 """
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
+
+NO_HISTORIES: Mapping[str, ClientHistory] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,15 +88,29 @@ class FleetRequests:
             A reply for every client, with ``error`` if it failed.
         """
         ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
+        fixed, floats = self._fixed_compression, [name for name in arrays if arrays[name].dtype.kind == "f"]
+        ask = dataclasses.replace(ask, up_share=compute_up_share(fixed or NOT_COMPRESSED, arrays, floats))
         asks = self._build_requests(ask, dict.fromkeys(names), {})
         return self.port.ask(
             {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
         )
 
     def request_training(
-        self, task: RoundTask, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
+        self,
+        task: RoundTask,
+        goals: Mapping[str, RoundGoal],
+        states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
+        residuals: Mapping[str, Floats32] = MappingProxyType({}),
     ) -> Mapping[str, IncomingReply]:
         """Request one round of training from every client that has a goal.
+
+        Args:
+            task: The training task.
+            goals: Goal by client.
+            states: State by client.
+            histories: History by client, which holds the measured rate of its link.
+            residuals: What the encodings of emulated clients' updates left out, by client.
 
         Returns:
             A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
@@ -108,34 +127,60 @@ class FleetRequests:
         )
         if self.experiment.mods:
             ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)
-        asks = self._build_requests(ask, goals, states)
-        questions = {name: OutgoingRequest(each, task.arrays, task.cut.within_s) for name, each in asks.items()}
+        if (fixed := self._fixed_compression) is not None:
+            goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
+        asks = self._build_requests(ask, goals, states, histories)
+        asks = {name: _add_encoding(each, task) for name, each in asks.items()}
+        questions = {
+            name: OutgoingRequest(each, task.arrays, task.cut.within_s, residuals.get(name))
+            for name, each in asks.items()
+        }
         replies = self.port.ask(
             questions, self.experiment.reply_timeout_s, partial(_is_round_complete, task, self.narrow)
         )
-        valid = {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
+        valid = {
+            board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
+            for board, reply in replies.items()
+        }
         return refuse_outliers(valid, task.arrays)
 
+    @property
+    def _fixed_compression(self) -> Compression | None:
+        """Return the encoding that the experiment gives all clients; None if it leaves the choice to the plan."""
+        spec = self.experiment.compression
+        return None if spec.kind is None else Compression(spec.kind, spec.keep)
+
     def request_evaluation(
-        self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
+        self, number: int, fleet: FleetState, arrays: NamedArrays, names: Iterable[str]
     ) -> Mapping[str, IncomingReply]:
-        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``.
+        """Request an evaluation of the model of round ``number`` from the clients ``names`` of ``fleet``.
 
         Returns:
             A reply for every client, with ``error`` if its figures are impossible.
         """
-        policy, size = self.experiment.policy.name, count_bytes(arrays)
+        ask = RequestMessage(
+            "evaluate", number, fleet.clock_s, self.experiment.policy.name, model_bytes=count_bytes(arrays)
+        )
         questions = {
             name: OutgoingRequest(
-                RequestMessage("evaluate", number, start_s, policy, state=state, model_bytes=size), arrays
+                dataclasses.replace(
+                    ask,
+                    state=fleet.states.get(name, UNKNOWN_STATE),
+                    link_mbps=fleet.histories.get(name, UNKNOWN_CLIENT).link_mbps,
+                ),
+                arrays,
             )
-            for name, state in states.items()
+            for name in names
         }
         replies = self.port.ask(questions, self.experiment.reply_timeout_s)
         return {board: validate_evaluation(board, reply) for board, reply in replies.items()}
 
     def _build_requests(
-        self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
+        self,
+        ask: RequestMessage,
+        goals: Mapping[str, RoundGoal | None],
+        states: Mapping[str, ClientState],
+        histories: Mapping[str, ClientHistory] = NO_HISTORIES,
     ) -> dict[str, RequestMessage]:
         """Return the request for each client: its goal, its state, and measurements of peers and of earlier runs."""
         recalled = {
@@ -155,6 +200,8 @@ class FleetRequests:
                 state=states.get(name, UNKNOWN_STATE),
                 shared=shared.get(name, ()),
                 recalled=recalled.get(name, ()),
+                references=self.knowledge.references.get(name, ()),
+                link_mbps=histories.get(name, UNKNOWN_CLIENT).link_mbps,
                 recalls_recorded=name in self.knowledge.recorded if self.knowledge.origins.get(name) else None,
             )
             for name, goal in goals.items()
@@ -178,6 +225,14 @@ class FleetRequests:
         }
         peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
         return {**peers, **states, **own}
+
+
+def _add_encoding(ask: RequestMessage, task: RoundTask) -> RequestMessage:
+    """Return a request with what the client needs to encode its update as its goal says."""
+    if ask.goal is None or ask.goal.compression.kind == "none":
+        return ask
+    share = compute_up_share(ask.goal.compression, task.arrays, task.trainable)
+    return dataclasses.replace(ask, trainable=task.trainable, up_share=share)
 
 
 def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
@@ -208,7 +263,9 @@ def _count_equivalent_steps(report: RoundReport) -> int:
 def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Collection[IncomingReply]) -> bool:
     """Return True if these replies are enough to end a round of real boards."""
     useful = [
-        validate_reply(reply.answer.board, reply, task.arrays, narrow) for reply in replies if not reply.answer.cut
+        validate_reply(reply.answer.board, reply, task.arrays, narrow, trainable=task.trainable)
+        for reply in replies
+        if not reply.answer.cut
     ]
     reports = [each.answer.report for each in useful if each.trained is not None]
     return has_enough_replies(task.cut, [report.busy_s for report in reports if report is not None])
@@ -220,21 +277,29 @@ def count_bytes(arrays: NamedArrays) -> int:
 
 
 def validate_reply(
-    board: str, reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None = None
+    board: str,
+    reply: IncomingReply,
+    arrays: NamedArrays,
+    narrow: NarrowShapes | None = None,
+    trainable: Sequence[str] = (),
 ) -> IncomingReply:
-    """Check a reply's arrays against the model, or against the narrow shapes that the reply declares.
+    """Decode a reply's update, and check its arrays against the model, or the narrow shapes that the reply declares.
 
     Returns:
-        The reply, or one with ``error`` if its arrays do not fit.
+        The reply with the trained arrays, or one with ``error`` if they do not fit.
     """
-    contribution = to_contribution(board, reply)
-    if contribution is None:
+    if reply.trained is None or reply.answer.report is None:
         return reply
     try:
-        check_arrays(_select_expected_arrays(reply, arrays, narrow), contribution)
-    except (ArrayMismatch, Refusal, BadInput) as error:
+        expected = _select_expected_arrays(reply, arrays, narrow)
+        trained = decode_result(expected, trainable, reply.trained)
+        decoded = reply if trained is reply.trained else dataclasses.replace(reply, trained=trained)
+        contribution = to_contribution(board, decoded)
+        assert contribution is not None, "it has a report and a result"
+        check_arrays(expected, contribution)
+    except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
         return _refuse(board, str(error))
-    return reply
+    return decoded
 
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:

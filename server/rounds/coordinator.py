@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.planning import JOINT_POLICY
+from fedge.decisions.planning.joint_planner import PLAIN_CONTEXT, JointContext
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
@@ -19,8 +21,8 @@ from fedge.protocols import LearningTask
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
-from fedge.telemetry.store_records import EventRow
-from fedge.types import FleetPlan
+from fedge.telemetry.store_records import EventRow, RoundRow
+from fedge.types import FleetPlan, Floats32
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
 from server.accounting.client_traces import book_traces
@@ -30,6 +32,7 @@ from server.aggregation.result_merger import MergedModel, merge_replies, report_
 from server.rounds.client_evaluation import evaluate_on_clients
 from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
 from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, select_round_clients
+from server.rounds.joint_rounds import build_joint_context, update_progress
 from server.rounds.late_replies import LateUpdate, apply_late_replies
 from server.rounds.round_goals import complete_goals, find_budget_event
 from server.rounds.run_start import RowSink, start_run
@@ -37,7 +40,7 @@ from server.state import checkpoint
 from server.state.board_history import apply_late_reports, update_histories
 from server.state.checkpoint import FleetState, PendingResult, RunState
 from server.state.fleet_availability import FleetAvailability, build_availability
-from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, OverdueReplies
+from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, IncomingReply, OverdueReplies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +68,8 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
-        resting_j: Energy of the boards that took no part, in joules.
-        evaluation_j: Energy of all boards while clients evaluated, in joules; None if none was asked.
+        row: The fleet's row of the round.
+        residuals: What the encodings of the clients whose updates were accepted left out.
     """
 
     opening: RoundOpening
@@ -74,23 +77,28 @@ class RoundRecord:
     merged: MergedModel
     memory: Mapping[str, NDArray[np.generic]]
     fleet: FleetState
-    resting_j: float
-    evaluation_j: float | None
+    row: RoundRow
+    residuals: Mapping[str, Floats32]
 
 
 def next_state(state: RunState, record: RoundRecord) -> RunState:
     """Return the state of the run after the round ``record``, which started from ``state``. Pure."""
-    last_j = record.settled.energy_j + record.resting_j
+    last_j = record.settled.energy_j + (record.row.resting_energy_j or 0.0)
+    evaluation_j = record.row.evaluation_energy_j
     return RunState(
         round=record.opening.number,
         fleet=record.fleet,
         arrays=record.merged.arrays,
         memory=record.memory,
         selection=record.opening.selection.result.memory,
-        spent_j=state.spent_j + last_j + (record.evaluation_j or 0.0),
+        spent_j=state.spent_j + last_j + (evaluation_j or 0.0),
         pending=record.merged.pending,
         last_j=last_j,
-        evaluation_j=state.evaluation_j if record.evaluation_j is None else record.evaluation_j,
+        evaluation_j=state.evaluation_j if evaluation_j is None else evaluation_j,
+        residuals={**state.residuals, **record.residuals},
+        progress=update_progress(
+            state.progress, record.opening.plan, settled=record.settled, fleet=record.fleet, loss=record.row.loss
+        ),
     )
 
 
@@ -155,7 +163,8 @@ class Coordinator:
             return None
         task = self._build_task(state, opening, aggregator)
         goals = complete_goals(self.experiment, opening.plan, opening.number)
-        replies = self._requests.request_training(task, goals, opening.fleet.states)
+        known = opening.fleet
+        replies = self._requests.request_training(task, goals, known.states, known.histories, residuals=state.residuals)
         late = self._take_late_replies(opening.fleet, opening.pending, state, aggregator)
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = self._settle(opening, late.fleet, availability, answers)
@@ -173,7 +182,6 @@ class Coordinator:
         fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
         idle = [name for name in availability.names if name not in answers]
         fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
-        resting_j = opening.waited_j + rested_j
         evaluated = evaluate_on_clients(
             self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
@@ -182,7 +190,7 @@ class Coordinator:
             None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
-            resting_j=resting_j,
+            resting_j=opening.waited_j + rested_j,
             evaluated=evaluated.figures,
         )
         self.tables.append((*merged.events, *evaluated.rows, row))
@@ -192,8 +200,8 @@ class Coordinator:
             merged,
             aggregator.export_state(),
             fleet=evaluated.fleet,
-            resting_j=resting_j,
-            evaluation_j=evaluated.figures.evaluation_energy_j,
+            row=row,
+            residuals=_take_residuals(settled, replies),
         )
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
@@ -213,9 +221,30 @@ class Coordinator:
             selection.boards,
             deadline_s=selection.result.deadline_s,
             spent_j=state.spent_j,
+            context=self._build_joint_context(free, fleet, state=state, selection=selection, aggregator=aggregator),
         )
         return RoundOpening(
             number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited_j=advance.waited_j
+        )
+
+    def _build_joint_context(
+        self,
+        availability: FleetAvailability,
+        fleet: FleetState,
+        state: RunState,
+        selection: ClientSelection,
+        aggregator: Aggregator,
+    ) -> JointContext:
+        """Return what the policy ``joint`` plans from; other policies need nothing."""
+        if self.experiment.policy.name != JOINT_POLICY:
+            return PLAIN_CONTEXT
+        return build_joint_context(
+            self.experiment,
+            availability,
+            fleet,
+            state,
+            selected=selection.boards,
+            trainable=aggregator.order_trainable(state.arrays),
         )
 
     def _exclude_busy(self, availability: FleetAvailability, number: int) -> FleetAvailability:
@@ -250,7 +279,7 @@ class Coordinator:
     def _build_task(self, state: RunState, opening: RoundOpening, aggregator: Aggregator) -> RoundTask:
         """Build the round's training task from the strategy's arrays and settings."""
         with report_strategy_errors(self.experiment, opening.number):
-            arrays, numbers = aggregator.configure(opening.number, state.arrays, len(opening.selection.boards))
+            arrays, numbers = aggregator.configure(opening.number, state.arrays, len(opening.plan.goals))
         # Emulated clients reply at once and are late by simulated time only; only real boards are given up.
         real = self.experiment.backend == "fleet"
         return RoundTask(
@@ -285,7 +314,8 @@ class Coordinator:
         settled = settle_round(start, answers, self.experiment.late)
         traced = book_traces(settled.clients, answers)
         plan = opening.plan
-        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if plan.feasible else plan.why}
+        quiet = plan.feasible and self.experiment.policy.name != JOINT_POLICY
+        reasons = {SELECTION_EVENT: opening.selection.result.why, "plan": "" if quiet else plan.why}
         decisions = [
             EventRow(fleet.clock_s, round=opening.number, board=None, kind=kind, message=why)
             for kind, why in reasons.items()
@@ -293,3 +323,13 @@ class Coordinator:
         ]
         self.tables.append((*decisions, *settled.clients, *settled.events, *traced.events, *traced.traces))
         return settled
+
+
+def _take_residuals(settled: RoundSettlement, replies: Mapping[str, IncomingReply]) -> dict[str, Floats32]:
+    """Return what the encodings left out, of the clients whose updates were accepted."""
+    results = {name: replies[name].trained for name in settled.accepted if name in replies}
+    return {
+        name: trained.residual
+        for name, trained in results.items()
+        if trained is not None and trained.residual is not None
+    }

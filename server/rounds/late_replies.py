@@ -71,7 +71,7 @@ def apply_late_replies(
 def _to_pending(now_s: float, one: LateReply, learnt: Collection[str], narrow: NarrowShapes | None) -> PendingResult:
     """Convert a late reply to the result that it gives, without its trace, which no row can hold."""
     ask, arrays = one.question.ask, one.question.arrays or {}
-    reply = validate_reply(one.board, one.reply, arrays, narrow)
+    reply = validate_reply(one.board, one.reply, arrays, narrow, trainable=ask.trainable)
     trained = TrainResult({}, 0.0, 0.0)
     if reply.trained is not None:
         changed = compute_change(arrays, frozenset(learnt), reply.trained.arrays)

@@ -12,6 +12,10 @@ from fedge.types import Front, add_measurements
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
 
+MAX_LINK_RATES = 9
+"""Rounds whose median is the rate of a client's link. Default: a median of nine ignores four rounds in which something
+else held up the messages, and follows a link that has changed after five."""
+
 
 def update_histories(
     fleet: FleetState, number: int, settled: RoundSettlement, answers: Mapping[str, ReplyMessage]
@@ -82,8 +86,14 @@ def _record_report(history: ClientHistory, answer: ReplyMessage) -> ClientHistor
     report = answer.report
     if report is None:
         return history
+    measured = () if report.link_mbps is None else (report.link_mbps,)
     return dataclasses.replace(
-        history, samples=report.samples, loss=report.loss, accuracy=report.accuracy, busy_s=report.busy_s
+        history,
+        samples=report.samples,
+        loss=report.loss,
+        accuracy=report.accuracy,
+        busy_s=report.busy_s,
+        links_mbps=(*history.links_mbps, *measured)[-MAX_LINK_RATES:],
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.atomic_files import replace_file
+from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit
 from fedge.errors import BadInput, FedgeError
 from fedge.json_reader import parse_json
 from fedge.strict_json import validate_json
 from fedge.telemetry.trace_operations import COLUMNS
-from fedge.types import EMPTY_TRACE, Front, NamedArrays, Trace, TrainResult
+from fedge.types import EMPTY_TRACE, Floats32, Front, NamedArrays, Trace, TrainResult
 from fedge.wire import ClientState, ReplyMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 MAX_CHECKPOINTS = 2
 _DAMAGE = (FedgeError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError)
 """What a value of another type or shape raises where it is used."""
-_MODEL, _STRATEGY, _PENDING, _TRACE = "model/", "strategy/", "pending/", "trace/"
+_MODEL, _STRATEGY, _PENDING, _TRACE, _RESIDUAL = "model/", "strategy/", "pending/", "trace/", "residual/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class ClientHistory:
         charge_j: Energy left in its battery, in joules; None on mains.
         unfit_terms: The memory terms (``FleetAvailability.memory_terms``) under which nothing fits; None if something
             may fit.
+        links_mbps: Real boards only: measured rates of its link in its last rounds, newest last.
     """
 
     samples: int | None = None
@@ -50,6 +53,12 @@ class ClientHistory:
     free_at_s: float = 0.0
     charge_j: float | None = None
     unfit_terms: str | None = None
+    links_mbps: tuple[float, ...] = ()
+
+    @property
+    def link_mbps(self) -> float | None:
+        """Return the median of the measured rates; None without one."""
+        return statistics.median(self.links_mbps) if self.links_mbps else None
 
 
 UNKNOWN_CLIENT = ClientHistory()
@@ -58,7 +67,7 @@ UNKNOWN_CLIENT = ClientHistory()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetState:
-    """What the server knows of all clients at one simulated time; each mapping is by client name."""
+    """The server's knowledge of all clients at one simulated time; each mapping is by client name."""
 
     clock_s: float
     states: Mapping[str, ClientState] = field(default_factory=dict)
@@ -94,6 +103,8 @@ class RunState:
         pending: Late results, or the running tasks of an asynchronous run.
         last_j: Energy of all boards in the last round, in joules.
         evaluation_j: Energy of all boards in the last evaluation by clients, in joules; 0 before the first one.
+        residuals: What the encodings of each emulated client's updates left out.
+        progress: Model of progress fitted to the rounds; the policy ``joint`` only.
     """
 
     round: int
@@ -105,6 +116,8 @@ class RunState:
     pending: tuple[PendingResult, ...] = ()
     last_j: float = 0.0
     evaluation_j: float = 0.0
+    residuals: Mapping[str, Floats32] = field(default_factory=dict)
+    progress: ProgressFit = NO_ROUNDS
 
 
 def save(folder: Path, state: RunState) -> Path:
@@ -117,6 +130,7 @@ def save(folder: Path, state: RunState) -> Path:
     path = folder / f"round-{state.round:06d}.safetensors"
     tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in state.arrays.items()}
     tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in state.memory.items()}
+    tensors |= {_RESIDUAL + board: np.asarray(value, order="C") for board, value in state.residuals.items()}
     for place, pending in enumerate(state.pending):
         arrays = pending.trained.arrays
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
@@ -163,6 +177,7 @@ def _metadata(state: RunState) -> dict[str, str]:
         "spent_j": repr(state.spent_j),
         "last_j": repr(state.last_j),
         "evaluation_j": repr(state.evaluation_j),
+        "progress": to_json(state.progress),
         "pending": json.dumps([_describe_pending(pending) for pending in state.pending]),
     }
 
@@ -226,6 +241,8 @@ def _load(path: Path) -> RunState:
             spent_j=float(about["spent_j"]),
             last_j=float(about["last_j"]),
             evaluation_j=float(about.get("evaluation_j", 0.0)),
+            residuals={k.removeprefix(_RESIDUAL): v for k, v in tensors.items() if k.startswith(_RESIDUAL)},
+            progress=from_json(ProgressFit, about["progress"]) if "progress" in about else NO_ROUNDS,
             pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(parse_json(about["pending"]))),
         )
     except (SafetensorError, *_DAMAGE) as error:

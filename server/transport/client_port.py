@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import Floats32, NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 
 
@@ -17,11 +17,13 @@ class OutgoingRequest:
     Attributes:
         arrays: The global model if the client is to train, else None.
         within_s: Seconds of the client's own time after which a round continues without it; None if the round waits.
+        residual: What the client's earlier encodings left out, for emulated clients; None for nothing.
     """
 
     ask: RequestMessage
     arrays: NamedArrays | None = None
     within_s: float | None = None
+    residual: Floats32 | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -128,6 +128,8 @@ class GridPort:
         self._outstanding = OutstandingRequests()
         self._overheads_s: deque[float] = deque(maxlen=MAX_OVERHEADS)
         """Seconds that the newest replies took beyond their boards' work."""
+        self._floors_s: dict[str, float] = {}
+        """Fewest seconds by board that a message without arrays took beyond the board's own: what Flower takes."""
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate = never_enough
@@ -354,19 +356,29 @@ class GridPort:
     def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
         """Decode a reply and record how much longer it took than the board's work."""
         reply, took_s = decode_reply(sent.board, message), self._clock.now_s() - sent.at_s
-        if reply.answer.report is not None:
-            self._overheads_s.append(max(0.0, took_s - reply.answer.report.work_s))
-        return _add_link_rate(sent, reply, took_s)
+        answer = reply.answer
+        if answer.report is not None:
+            self._overheads_s.append(max(0.0, took_s - answer.report.work_s))
+        beyond_s = took_s - (answer.handled_s or 0.0)
+        if sent.question.arrays is None and answer.error is None and beyond_s > 0.0:
+            self._floors_s[answer.board] = min(beyond_s, self._floors_s.get(answer.board, beyond_s))
+        return _add_link_rate(sent, reply, beyond_s, self._floors_s.get(answer.board, 0.0))
 
 
-def _add_link_rate(sent: SentRequest, reply: IncomingReply, took_s: float) -> IncomingReply:
-    """Add the rate of both transfers to a real board's report: their size over the time beyond the board's own."""
+def _add_link_rate(sent: SentRequest, reply: IncomingReply, beyond_s: float, floor_s: float) -> IncomingReply:
+    """Add the rate of both transfers to a real board's report: their size over the time that they took.
+
+    A lower bound: replies are looked for every ``POLL_S``, and Flower's node asks for messages once in a while.
+
+    Args:
+        sent: The request.
+        reply: Its reply.
+        beyond_s: Seconds that both took beyond the board's own.
+        floor_s: Seconds that messages without arrays take beyond it.
+    """
     answer, asked, trained = reply.answer, sent.question.arrays, reply.trained
-    if answer.report is None or answer.handled_s is None or asked is None or trained is None:
+    if answer.report is None or answer.handled_s is None or asked is None or trained is None or beyond_s <= 0.0:
         return reply
     moved_bytes = sum(array.nbytes for arrays in (asked, trained.arrays) for array in arrays.values())
-    beyond_s = took_s - answer.handled_s
-    if beyond_s <= 0.0:
-        return reply
-    report = dataclasses.replace(answer.report, link_mbps=8e-6 * moved_bytes / beyond_s)
+    report = dataclasses.replace(answer.report, link_mbps=8e-6 * moved_bytes / max(beyond_s - floor_s, POLL_S))
     return dataclasses.replace(reply, answer=dataclasses.replace(answer, report=report))

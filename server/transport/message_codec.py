@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedge.errors import RunFailed, describe_error, one_line
@@ -36,6 +37,8 @@ def encode_request(node: int, question: OutgoingRequest) -> Message:
     content = RecordDict({"fedge": ConfigRecord({"ask": to_json(question.ask)})})
     if question.arrays is not None:
         content["arrays"] = to_array_record(question.arrays)
+    if question.residual is not None:
+        content["residual"] = to_array_record({"residual": question.residual})
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
 
 
@@ -84,4 +87,6 @@ def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     metrics: dict[str, Any] = dict(content.metric_records["metrics"])
     loss, accuracy = float(metrics.pop("loss")), float(metrics.pop("accuracy"))
     added = {name: float(value) for name, value in metrics.items()}
-    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added))
+    kept = content.array_records.get("residual")
+    residual = None if kept is None else np.asarray(kept["residual"].numpy(), dtype=np.float32)
+    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added, residual=residual))

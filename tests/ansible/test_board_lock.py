@@ -55,7 +55,7 @@ def test_every_line_is_a_plain_exact_pin() -> None:
 
 
 def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock() -> None:
-    """In a process of its own; what a predictor or a data set loads later is told in docs/provisioning.md."""
+    """In a process of its own; what a predictor or a data set loads later is told in docs/how-to/provisioning.md."""
     pytest.importorskip("flwr", reason="the ClientApp is Flower's")
     said = subprocess.run([sys.executable, "-c", OWNERS], cwd=ROOT, capture_output=True, text=True, check=True)
     owners = {re.sub(r"[-_.]+", "-", name).lower() for name in said.stdout.split()}

@@ -68,7 +68,7 @@ def _sections(text: str) -> dict[str, Settings]:
 
 
 def _documented(name: str, document: str) -> dict[str, Settings]:
-    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / document).read_text(encoding="utf-8")
     block = next(block for block in re.findall(r"```ini\n(.*?)```", text, re.DOTALL) if "[Service]" in block)
     return _sections(block)
 

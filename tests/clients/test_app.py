@@ -28,5 +28,5 @@ def test_a_node_without_one_is_the_board_of_its_settings(tmp_path: Path) -> None
 
 
 def test_a_board_without_settings_says_which_file_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"node.yaml: got no such file; .*docs/boards.md"):
+    with pytest.raises(BadInput, match=r"node.yaml: got no such file; .*docs/how-to/boards.md"):
         _compute_answer(EXPERIMENT, {"settings": str(tmp_path / "node.yaml")}, RequestMessage("hello"), None)

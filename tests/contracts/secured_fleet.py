@@ -138,7 +138,7 @@ def managed(secured: Secured, folder: Path, management: str) -> Iterator[Ports]:
 
 
 def new_node_key(path: Path) -> Path:
-    """A board's key pair, made as docs/fleet.md says."""
+    """A board's key pair, made as docs/how-to/fleet.md says."""
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", path.name, "-f", str(path)]
     subprocess.run(command, check=True, capture_output=True)
     return path

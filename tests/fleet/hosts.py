@@ -505,7 +505,8 @@ def main() -> int:
         print(f"up after {time.monotonic() - begun_s:.0f} s; the inventory: {hosts.inventory}")
         for host in hosts.all:
             print(f"{host.name:14} {shlex.join(['ssh', *host.ssh_options, f'root@{host.address}'])}")
-        print(json.dumps(hosts.environment))
+        for name, value in {**hosts.environment, "FEDGE_INVENTORY": str(hosts.inventory)}.items():
+            print(f"export {name}={shlex.quote(value)}")
         sys.stdout.flush()
         sys.stdin.read()
     return 0

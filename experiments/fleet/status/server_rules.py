@@ -75,9 +75,8 @@ def check_certificates(case: ServerCase) -> Iterator[HostFinding]:
         if ends_s is None or now_s is None or ends_s - now_s >= CERTIFICATE_DAYS * DAY_S:
             continue
         renew = "fedge fleet keys --folder KEYS --renew, then fedge fleet provision --limit server"
-        cure = (
-            renew if name == "server.crt" else "a new CA in a new folder: fedge fleet keys --folder NEW (docs/fleet.md)"
-        )
+        new_ca = "a new CA in a new folder: fedge fleet keys --folder NEW (docs/how-to/fleet.md)"
+        cure = renew if name == "server.crt" else new_ca
         left_s = ends_s - now_s
         when = f"ended {format_duration(-left_s)} ago" if left_s < 0 else f"ends in {left_s / DAY_S:.0f} days"
         yield make_problem(f"{name} {when}", cure)

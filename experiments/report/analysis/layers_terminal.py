@@ -82,9 +82,5 @@ def print_uncounted(console: Console, network: NetworkCost) -> None:
     whose, they = (
         ("these operators", "they compute and move") if several else ("this operator", "it computes and moves")
     )
-    console.print(
-        f"NOT COUNTED: {', '.join(network.unknown)}. No rule counts {whose}: what {they} is missing above.",
-        style="bold red",
-        highlight=False,
-        soft_wrap=True,
-    )
+    line = f"NOT COUNTED: {', '.join(network.unknown)}. No rule counts {whose}: what {they} is missing above."
+    print_lines(console, [line], "bold red")

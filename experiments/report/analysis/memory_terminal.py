@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
 from fedge.costs.memory.step_need import LARGEST_BATCH
@@ -42,7 +42,7 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
         console.print(line, highlight=False)
     batch_table(prediction).print(console)
     if network.unknown:
-        console.print(f"NOT COUNTED: {', '.join(network.unknown)}", style="bold red")
+        print_lines(console, [f"NOT COUNTED: {', '.join(network.unknown)}"], "bold red")
 
 
 def batch_table(prediction: MemoryPrediction) -> Table:

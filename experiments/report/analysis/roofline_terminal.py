@@ -51,8 +51,8 @@ def describe_constants(analysis: RooflineAnalysis) -> str:
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
         mine = activation_intensity(analysis.network)
         text += (
-            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is assumed "
-            f"to use the board like {near}, with unknown error."
+            f" This network, of {mine:.3g} FLOP per byte, was not among them; its rooflines are drawn as if it "
+            f"used the board like {near}. {analysis.caution}"
         )
     if len(analysis.network.layers) == 1:
         text += " Its layers are unknown, so its time does not include launching them."

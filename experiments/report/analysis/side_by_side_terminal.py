@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from experiments.report.quantities import UNKNOWN, percent
-from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
 from fedge.serving.side_by_side import SideBySideOutcome
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 
@@ -54,7 +54,7 @@ class SideBySideProgress:
         elif self._now_s() - self._printed_s >= LINE_EVERY_S:
             self._printed_s = self._now_s()
             text = f"{outcome.approach}  {outcome.seconds:.0f}/{self._seconds:.0f} s  {format_outcome(outcome)}"
-            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+            print_lines(self._console, [text])
 
     def _view(self, outcome: SideBySideOutcome) -> RenderableType:
         from rich.console import Group

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.report.quantities import UNKNOWN, duration, energies, energy, format_metric, mean, number, percent
+from experiments.report.tables import print_lines
 from fedge import phases
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.run_folder import STORE
@@ -22,7 +23,7 @@ from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
 
-STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
+STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "magenta"}
 MAX_ROWS = 20
 """Largest fleet listed board by board; larger ones are shown by kind."""
 MAX_LOWERED_NAMES = 3
@@ -107,6 +108,8 @@ class LiveView:
         elif done < self._experiment.rounds and (self._folder / STORE).is_dir():
             # The first one is announced: it also loads the data and the networks.
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
+        elif done == self._experiment.rounds:
+            phases.begin_phase("ending the run")  # clients and servers stop
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
 
@@ -119,7 +122,7 @@ class LiveView:
         for row in self._rounds:
             spent_j += row.energy_j
             if row.round > self._last_printed:
-                self._console.print(_format_round(row, self._experiment, spent_j), soft_wrap=True, highlight=False)
+                print_lines(self._console, [_format_round(row, self._experiment, spent_j).plain])
                 self._last_printed = row.round
 
 
@@ -191,7 +194,7 @@ def _format_fleet(rounds: Sequence[RoundRow], metric: str) -> RenderableType:
     if last.available is not None and last.available > last.selected:
         line.append(f"  {last.selected} of {last.available} boards", style="dim")
     for count, word in _count_losses(last):
-        line.append(f"  {count} {word}", style="yellow" if word == "cancelled" else "bold red")
+        line.append(f"  {count} {word}", style="magenta" if word == "cancelled" else "bold red")
     return line
 
 
@@ -350,9 +353,16 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
     lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
     if not lowered:
         return f"none; out of memory {failures} times" if failures else None
-    named = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
-    more = f"; and {len(lowered) - MAX_LOWERED_NAMES} more" if len(lowered) > MAX_LOWERED_NAMES else ""
-    return named + more
+    boards: dict[str, list[str]] = {}
+    for board, one in lowered.items():
+        until = f", until round {one['round']}" if one["round"] < summary["rounds"] else ""
+        boards.setdefault(f"{one['why']}{until}", []).append(board)
+    return "; ".join(f"{_shorten_names(names)} {why}" for why, names in boards.items())
+
+
+def _shorten_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_LOWERED_NAMES} more" if len(names) > MAX_LOWERED_NAMES else ""
+    return ", ".join(names[:MAX_LOWERED_NAMES]) + more
 
 
 def _format_left_out(summary: dict[str, Any]) -> str | None:

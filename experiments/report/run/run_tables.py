@@ -22,9 +22,9 @@ NO_EVENTS_NOTE = (
     "after its planned deadline, which is not a hard limit."
 )
 MEASURED_TEXT = Markup(
-    "<b>{}:</b> the time, power and temperature of their work. <b>Emulated:</b> their network, from the experiment's "
-    "<code>link</code>, and their energy while they wait, from their idle power. <b>Trained:</b> {}, by every board on "
-    "its own samples. <b>Predicted as:</b> {}, batch {}."
+    "<b>{}:</b> the time, power and temperature of their work, and from their second round on the rate of their link, "
+    "where <code>link</code> names none. <b>Emulated:</b> the rest of their network, and their energy while they wait, "
+    "from their idle power. <b>Trained:</b> {}, by every board on its own samples. <b>Predicted as:</b> {}, batch {}."
 )
 EMULATED_TEXT = Markup(
     "<b>Emulated:</b> time, power, temperature and network of the boards, in simulated time; every step costs as much "

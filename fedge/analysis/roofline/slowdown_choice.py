@@ -77,6 +77,18 @@ def choose_within_slowdown(
     return SlowdownChoice(row, maxn_row, float(slowdown[row]), 1.0 - float(joules[row] / joules[maxn_row]))
 
 
+def find_oracle_row(step_s: Floats, joules: Floats, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:
+    """Return the row of least measured energy among those whose measured time is within the slowdown.
+
+    Args:
+        step_s: Measured seconds, shape (modes,).
+        joules: Measured energy, shape (modes,); infinite where a mode is not allowed.
+        maxn_row: Row of MAXN.
+        max_slowdown: Limit of the time relative to MAXN's.
+    """
+    return int(np.argmin(np.where(step_s <= max_slowdown * step_s[maxn_row], joules, np.inf)))
+
+
 def explain_choice(
     choice: SlowdownChoice, modes: Modes, roofline: Roofline, batch: RooflineBatch, spent: BatchDurations
 ) -> str:

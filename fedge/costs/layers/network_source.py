@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_IMAGE: Shape = (3, 224, 224)
 """Sample shape of torchvision's classifiers, unless the network or the user specifies another."""
 OTHER_IMAGES: dict[str, Shape] = {"inception_v3": (3, 299, 299)}
-MODULES_HINT = (
-    "a classifier of torchvision (resnet50), a workload of fedge (resnet18-imagenet), or your own module:function"
-)
+MODULES_HINT = "a classifier of torchvision (resnet50), a workload (resnet18-imagenet), module:function of your own"
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
 VARIANT_FORMAT = "fedge-variant-1"
 """Format of the record of a pruned variant (``fedge topology --folder``), which holds the layers that it has left."""
@@ -212,9 +210,10 @@ def _user_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
     module_name, _, function_name = model.partition(":")
 
     def build() -> nn.Module:
-        made = _run_user_function(model, module_name, function_name)
-        from torch import nn
+        from torch import nn, random
 
+        with random.fork_rng(devices=[]):  # the weights are not used: random numbers of a training stay as they are
+            made = _run_user_function(model, module_name, function_name)
         if not isinstance(made, nn.Module):
             raise BadInput(model, type(made).__name__, "a function that returns a torch.nn.Module")
         return made

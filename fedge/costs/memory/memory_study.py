@@ -53,7 +53,7 @@ TargetName = Literal["memory", "latency"]
 TARGETS: tuple[TargetName, ...] = ("memory", "latency")
 MEMORY_NOISE, TIME_NOISE = (0.025, 0.05, 0.04, 0.5), (0.04, 0.1, 0.1, 0.3)
 """Arguments of ``residual_process.list_scale_candidates``: noise of a step, offset of a network, curve over batch size
-and its length. Set by hand with the evaluated rows in sight; see docs/memory.md."""
+and its length. Set by hand with the evaluated rows in sight; see docs/explanation/memory.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class ScaleChoice:
     Attributes:
         need: The need, corrected by the board's history.
         uncorrected_mb: The model's own prediction in MB, which the history is compared with.
-        fits: Whether the need plus margin is within the limit.
+        fits: Whether the need plus margin, or its bound, is within the limit.
     """
 
     scale: TrainingScale
@@ -163,7 +163,7 @@ def choose_scale(
     need: Callable[[TrainingScale], StepNeed],
     belief: MemoryBelief,
     limit_mb: float,
-    margin: float,
+    margin: float | None,
     failed: ScaleChoice | None = None,
 ) -> ScaleChoice | None:
     """Choose the first scale whose corrected need plus margin is within the limit, otherwise the one with the least
@@ -174,7 +174,8 @@ def choose_scale(
         need: The model's uncorrected need of a scale.
         belief: The board's history.
         limit_mb: Allowed memory in MB.
-        margin: Safety margin relative to the need (0.1 is 10 %).
+        margin: Safety margin relative to the need (0.1 is 10 %); None for the need's 99 % bound, which a board's peaks
+            bring closer.
         failed: The choice that has just run out of memory; only scales with a smaller need are then considered, or
             smaller scales of the same predicted need.
 
@@ -204,12 +205,13 @@ def _evaluate_scales(
     need: Callable[[TrainingScale], StepNeed],
     belief: MemoryBelief,
     limit_mb: float,
-    margin: float,
+    margin: float | None,
 ) -> Iterator[ScaleChoice]:
     for scale in scales:
         own = need(scale)
         known = correct_need(belief, own)
-        yield ScaleChoice(scale, known, own.memory_mb, known.memory_mb * (1.0 + margin) <= limit_mb)
+        safe_mb = known.upper_mb if margin is None else known.memory_mb * (1.0 + margin)
+        yield ScaleChoice(scale, known, own.memory_mb, safe_mb <= limit_mb)
 
 
 def build_memory_belief(seen: Iterable[MemoryObservation]) -> MemoryBelief:
@@ -229,12 +231,13 @@ def extend_history(seen: Sequence[MemoryObservation], more: MemoryObservation) -
 
 
 def describe_scaling(
-    asked: TrainingScale, used: TrainingScale, predicted_mb: float, limit_mb: float, margin: float
+    asked: TrainingScale, used: TrainingScale, predicted_mb: float, limit_mb: float, margin: float | None
 ) -> str:
     """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``; empty if nothing
     was.
     """
-    spare = f" and {margin:.0%} to spare" if predicted_mb <= limit_mb else ""
+    safety = "a bound of 99 %" if margin is None else f"{margin:.0%} to spare"
+    spare = f" and {safety}" if predicted_mb <= limit_mb else ""
     lowered = []
     if used.batch_size != asked.batch_size:
         lowered.append(f"batch {asked.batch_size} -> {used.batch_size}")

@@ -2,7 +2,7 @@
 
 Memory is at least a floor (the peak of loading the libraries) and cannot be measured above a ceiling (the board is
 full). A step is never faster than the processor launches its layers: time is (launching^p + computing^p)^(1/p). The
-constants were set by hand with the evaluated tables in sight; see docs/memory.md.
+constants were set by hand with the evaluated tables in sight; see docs/explanation/memory.md.
 """
 
 from __future__ import annotations

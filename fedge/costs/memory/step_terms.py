@@ -6,7 +6,7 @@ a share per image, the arithmetic rounded up to the kernels' tiles, the traffic,
 
 n input and m output channels, k kernel, p padding, s stride, g groups, i input and o output side, b batch size, n_e = n
 / g; a tile of t channels rounds up to a multiple of t. Terms, tiles and thresholds were selected by hand with tables of
-four networks on a TX2 in sight; see docs/memory.md.
+four networks on a TX2 in sight; see docs/explanation/memory.md.
 
 perf4sight's 56 features are sizes and operation counts of the algorithms for convolutions, each summed over a network's
 convolutions. With the paper's names: tensors (5), im2col (7), GEMM (3), FFT memory (9), FFT operations (4), Winograd

@@ -7,12 +7,15 @@ from fedge.registry import load_named
 
 BUDGET_POLICY = "energy-budget"
 """The policy with an energy budget for the whole run, which ends before the round that would exceed ``budget_j``."""
+JOINT_POLICY = "joint"
+"""The policy whose plan also sets each client's steps, encoding and participation."""
 PINNED_POLICIES = ("maxn", "preset")
 """Policies under which a board does not choose its mode: it is counted as at MAXN, and fits its predictor once."""
 PLANNERS = {
     "balanced": "fedge.decisions.planning.fleet_planners:plan_balanced",
     "least-energy": "fedge.decisions.planning.fleet_planners:plan_least_energy",
     BUDGET_POLICY: "fedge.decisions.planning.fleet_planners:plan_energy_budget",
+    JOINT_POLICY: "fedge.decisions.planning.joint_planner:plan_joint",
     "fastest": "fedge.decisions.planning.fleet_planners:plan_fastest",
 }
 """The planner of each policy's rounds, by policy name. Rounds of all other policies are not planned."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from fedge.decisions.planning import load_planner
+from fedge.decisions.planning import JOINT_POLICY, load_planner
+from fedge.decisions.planning.joint_planner import PLAIN_CONTEXT, JointContext, plan_joint
 from fedge.experiment import PolicySpec
 from fedge.types import FleetPlan, Front, RoundGoal
 
@@ -17,6 +18,7 @@ def plan_round(
     *,
     deadline_s: float | None = None,
     spent_j: float = 0.0,
+    context: JointContext = PLAIN_CONTEXT,
 ) -> FleetPlan:
     """Plan the goals of a round. Pure; clients without a usable front take part without being planned for.
 
@@ -27,14 +29,20 @@ def plan_round(
         deadline_s: The selector's deadline in seconds, which overrides the planner's; None if it sets none.
         spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget, with the idle
             power of the boards that were not selected (``resting_w``).
+        context: What the policy ``joint`` knows beyond the fronts.
     """
     limits = policy.limits
     if policy.budget_j is not None:
-        limits = {**limits, "spent_j": spent_j, "resting_w": resting_power_w(fronts, selected)}
+        limits = {**limits, "spent_j": spent_j}
+    if policy.budget_j is not None or policy.name == JOINT_POLICY:
+        limits = {**limits, "resting_w": resting_power_w(fronts, selected)}
     goal = RoundGoal(policy.name, steps=0, deadline_s=None, limits=limits)
     planner = load_planner(policy.name)
     unplanned = FleetPlan(dict.fromkeys(selected, goal), why="Every board decides for itself.")
-    plan = unplanned if planner is None else planner(fronts, selected, goal)
+    if policy.name == JOINT_POLICY:
+        plan = plan_joint(fronts, selected, goal, context)
+    else:
+        plan = unplanned if planner is None else planner(fronts, selected, goal)
     if deadline_s is not None:
         return _with_deadline(plan, deadline_s)
     if plan.deadline_s is None:

@@ -16,6 +16,7 @@ POLICIES = {
     "balanced": "fedge.decisions.policies.balanced_policy:choose_balanced",
     "least-energy": "fedge.decisions.policies.fleet_policies:choose_least_energy",
     "fastest": "fedge.decisions.policies.fleet_policies:choose_fastest",
+    "joint": "fedge.decisions.policies.fleet_policies:choose_fastest",
     "energy-budget": "fedge.decisions.policies.fleet_policies:choose_within_budget",
 }
 """The function of each policy, by its name in the configuration; ``preset`` is written ``preset:NAME``."""

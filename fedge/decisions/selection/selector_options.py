@@ -65,7 +65,7 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
         "unknown_share": SelectorOption(0.1, 0.0, 1.0),
     },
 }
-"""Options by name for each selector. docs/selection.md describes each and the source of its default."""
+"""Options by name for each selector. docs/explanation/selection.md describes each and the source of its default."""
 
 
 def check_options(selector: str, given: Mapping[str, float], where: str = "selection.options") -> None:

@@ -9,6 +9,8 @@ logger = logging.getLogger(__name__)
 NO_NVML = "no NVIDIA driver, or the package nvidia-ml-py (the extra gpu) is missing"
 MJ_PER_J = 1000.0
 """NVML counts millijoules since the driver was loaded; cards before Volta do not count."""
+MW_PER_W = 1000
+"""NVML's powers and limits are whole milliwatts."""
 
 
 def try_load_nvml() -> Any | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedge.devices.sensing.gpu_energy import MJ_PER_J, NO_NVML, try_load_nvml
+from fedge.devices.sensing.gpu_energy import MJ_PER_J, MW_PER_W, NO_NVML, try_load_nvml
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
 from fedge.protocols import Clock
 from fedge.types import SensorSample
 
-MW_PER_W = 1000.0
 PERCENT = 100.0
 CPU_RAIL = "CPU"
 

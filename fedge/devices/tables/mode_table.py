@@ -1,4 +1,4 @@
-"""Reading and writing of tables of step time and power by mode (docs/tables.md)."""
+"""Reading and writing of tables of step time and power by mode (docs/reference/tables.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedge.errors import BadInput
 from fedge.types import Floats, Label, Modes, ProfileTable, weakest_label
 
 TABLE_COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
-"""Columns of a table in normal form (docs/tables.md)."""
+"""Columns of a table in normal form (docs/reference/tables.md)."""
 IDLE_COLUMN = "idle_w"
 """Optional last column: power of the idle board in the mode, in watts."""
 LABEL_COLUMN = "label"

@@ -67,8 +67,7 @@ class GridWalk:
 class GridSearch(ABC):
     """A ``fedge.serving.strategies.SearchStrategy`` that finds mode and batch size by a walk.
 
-    Raises:
-        BadInput: If the modes are not a full grid.
+    Where a combination of knob values was not measured, the walk uses the nearest one that was.
     """
 
     def __init__(self, context: SearchContext) -> None:

@@ -6,7 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,20 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 from contracts.desk import note_idle
 from contracts.free_tasks import LANGUAGE_MODEL, write_texts
 from contracts.loopback_fleet import Fleet, loopback_fleet
+from contracts.processes import wait_for
 
 from experiments.backends.fleet_backend import connection_toml
 from experiments.backends.launcher import check_runnable
+from fedge.devices.board_kinds import build_workload_kind
+from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.experiment import Experiment, LinkSpec, SuperlinkSpec
+from fedge.knowledge.recall import MAX_MODES, read_run_knowledge
 from fedge.powerd.powerd_client import PowerdClient as Power
+from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.types import Modes, ProfileTable, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 YAML = """
@@ -41,13 +47,23 @@ reply_timeout_s: 60
 
 
 def run(
-    fleet: Fleet, tmp_path: Path, rounds: int, count: int, changes: Mapping[str, object] | None = None
+    fleet: Fleet,
+    tmp_path: Path,
+    rounds: int,
+    count: int,
+    changes: Mapping[str, object] | None = None,
+    begun: Callable[[], object] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
+    """Run an experiment to its end; ``begun`` is called once its run folder is complete."""
     experiment = tmp_path / "exp.yaml"
     written = yaml.safe_load(YAML.format(rounds=rounds, count=count, address=fleet.address)) | dict(changes or {})
     experiment.write_text(yaml.safe_dump(written), encoding="utf-8")
     command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment), "--folder", str(tmp_path / "run")]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=400)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        wait_for(lambda: (tmp_path / "run" / RUN_YAML).is_file() or process.poll() is not None)
+        begun()
+        out, err = process.communicate(timeout=400)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.mark.fleet
@@ -71,6 +87,71 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
     told = "never connected; `fedge fleet status --limit board-3` says what is wrong"
     assert [(event.kind, event.message) for event in missing][:1] == [("failed", told)]
     assert left == found
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_a_gpu_workstation_is_a_board_beside_a_jetson(tmp_path: Path) -> None:
+    entries = [{"device": "orin-nano", "name": "jetson"}, {"device": "gpu-workstation", "name": "cards"}]
+    changes = {"fleet": entries, "reply_timeout_s": 300, "policy": {"name": "balanced", "max_slowdown": 1.5}}
+    with loopback_fleet(["orin-nano-jp6", "gpu-workstation"], tmp_path, names=["jetson-1", "cards-1"]) as fleet:
+        note_idle(fleet.desks["jetson-1"])
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=changes)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = [row for row in read_rows(tmp_path / "run", ClientRow) if row.board == "cards-1"]
+    assert [(row.status, row.error, row.device) for row in rows] == [("done", None, "gpu-workstation")] * 2
+    assert all(row.power_w > 0 and row.work_s > 0 for row in rows)
+    assert rows[0].gpu_mhz == 2100  # nothing of it is known before its first round
+    assert (tmp_path / "run" / "report.html").stat().st_size > 0
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> None:
+    reference = tmp_path / "train" / "mobilenetv3l-gld23k.csv"
+    reference.parent.mkdir()
+    average = build_workload_kind("orin-nano", Workload("mobilenetv3l-gld23k", 16)).average
+    rows = {"modes": Modes(average.modes.knobs[::9]), "step_s": average.step_s[::9], "power_w": average.power_w[::9]}
+    table = ProfileTable(
+        "orin-nano", "mobilenetv3l-gld23k", batch_size=16, sha256="", path="", label="calibrated", **rows
+    )
+    write_mode_table(reference, table)
+    entry = {"device": "orin-nano", "name": "board", "references": [str(reference)]}
+    with loopback_fleet(["orin-nano-jp6"], tmp_path) as fleet:
+        note_idle(fleet.desks["board-1"])
+        done = run(fleet, tmp_path, 1, 1, changes={"fleet": [entry]}, begun=reference.unlink)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert [(row.board, row.status) for row in read_rows(tmp_path / "run", ClientRow)] == [("board-1", "done")]
+    (sent,) = read_run_knowledge(tmp_path / "run").references["board-1"]
+    assert (sent.workload, sent.label, len(sent.rows)) == ("mobilenetv3l-gld23k", "calibrated", MAX_MODES)
+    assert "mobilenetv3l" not in (tmp_path / "run" / ".flwr" / "run-config.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
+def test_a_boards_second_round_counts_on_the_link_that_its_first_one_measured(tmp_path: Path) -> None:
+    named = {"device": "orin-nano", "name": "named", "link": {"down_mbps": 8, "up_mbps": 4}}
+    changes = {"fleet": [{"device": "orin-nano", "name": "board"}, named]}
+    with loopback_fleet(["orin-nano-jp6"] * 2, tmp_path, names=["board-1", "named-1"]) as fleet:
+        for desk in fleet.desks.values():
+            note_idle(desk)
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=changes)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = {(row.board, row.round): row for row in read_rows(tmp_path / "run", ClientRow)}
+    rates = {
+        key: tuple(4.0 * row.moved_mb / (spent_s - LinkSpec().latency_s) for spent_s in (row.down_s, row.up_s))
+        for key, row in rows.items()
+    }
+    measured = rows["board-1", 1].link_mbps
+    assert rates["board-1", 1] == pytest.approx((50.0, 20.0))
+    assert rates["board-1", 2] == pytest.approx((measured, measured))
+    assert all(rates["named-1", number] == pytest.approx((8.0, 4.0)) for number in (1, 2))
 
 
 @pytest.mark.fleet

@@ -166,12 +166,19 @@ def test_this_repository_runs_the_quickstart(environment: dict[str, str], projec
 
 
 @flwr_run
-def test_the_example_app_runs(environment: dict[str, str], project_root: Path, tmp_path: Path) -> None:
+def test_the_example_app_runs_and_a_second_run_starts_from_what_the_first_one_measured(
+    environment: dict[str, str], project_root: Path, tmp_path: Path
+) -> None:
     shutil.copytree(project_root / "examples" / "flower-app", tmp_path / "app")
-    config = f'folder="{tmp_path / "run"}" num-server-rounds={ROUNDS}'
-    run_flwr(environment, tmp_path / "app", "--federation-config", f"num-supernodes={NODES}", "-c", config)
+    environment["HOME"] = str(tmp_path / "home")
+    for name in ("cold", "warm"):
+        config = f'folder="{tmp_path / name}" num-server-rounds={ROUNDS}'
+        run_flwr(environment, tmp_path / "app", "--federation-config", f"num-supernodes={NODES}", "-c", config)
 
-    run = load_run(tmp_path / "run")
+    run = load_run(tmp_path / "cold")
     assert [row.done for row in run.rounds] == [NODES] * ROUNDS
     assert set(run.device_by_board) == {"nano-1", "agx-orin-64gb-1"}
     assert run.summary["energy_j"] > 0
+    cold, warm = (read_rows(tmp_path / name, ClientRow) for name in ("cold", "warm"))
+    assert {row.recalled_samples for row in cold} == {0}
+    assert all(row.recalled_samples for row in warm)

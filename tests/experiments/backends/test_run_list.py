@@ -15,8 +15,8 @@ from experiments.cli.runs_list import runs as show_runs
 from experiments.report.run.run_names import describe_changes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
+from fedge.file_lock import FileLock
 from fedge.telemetry import run_folder
-from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.store_records import EventRow
 
 EXPERIMENT = Experiment(fleet=(FleetEntry(device="nano"),), name="quickstart")

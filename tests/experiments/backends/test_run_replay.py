@@ -17,13 +17,17 @@ from experiments.backends.run_replay import (
     ReplayFigure,
     ReplayResult,
     _compare_figures,
+    _load_changed,
     replay_run,
 )
 from experiments.cli import main
+from experiments.cli.replay_run import _list_notes
 from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
+from fedge.experiment import list_boards
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
@@ -77,6 +81,15 @@ def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder: Path
     assert abs(energy.predicted - real["energy_j"]) < abs(energy.actual - real["energy_j"])
     assert (result.measured, result.siblings, result.modelled) == (3, 0, 0)
     assert result.label == "estimated"
+
+
+def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("policy: balanced", "policy: {name: balanced, max_slowdown: 1.3}")
+    (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+    notes: list[str] = []
+    _load_changed(tmp_path, ["policy.name=maxn"], 6, notes.append)
+
+    assert notes == ["max_slowdown of the file's policy balanced left out: maxn takes no such option"]
 
 
 def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) -> None:
@@ -143,6 +156,17 @@ def test_the_command_prints_the_record(
     record = json.loads(capsys.readouterr().out)
     assert record["changes"] == ["policy=maxn"]
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}
+
+
+def test_a_limit_at_the_edge_of_what_the_fleet_can_do_is_named(run_folder: Path) -> None:
+    experiment = load_experiment(run_folder / "run.yaml")
+    kinds = [build_kind(board, experiment.workload) for board in list_boards(experiment)]
+    least_w, most_w = (sum(float(ends(kind.average.power_w)) for kind in kinds) for ends in (min, max))
+    for share, named in ((0.03, True), (0.5, False)):
+        limit = f"policy={{name: fastest, fleet_power_w: {least_w + share * (most_w - least_w):.2f}}}"
+        result = replay_run(run_folder, [limit], draws=1, workers=1)
+        warned = any("at the edge of what these boards can do" in note for note in _list_notes(result))
+        assert warned == named
 
 
 def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_themselves() -> None:

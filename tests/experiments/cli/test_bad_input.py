@@ -228,7 +228,7 @@ def test_a_file_that_is_no_experiment_is_refused(refused: Refusals, config: str,
 
 def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge: Launcher, tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, reason in (("gone.yaml", "No such file"), (".", "Is a directory"), ("bytes.yaml", "not UTF-8")):
+    for name, reason in (("gone.yaml", "no such file"), (".", "Is a directory"), ("bytes.yaml", "not UTF-8")):
         outcome = fedge("run", tmp_path / name)
         assert outcome.code == 2
         assert reason in outcome.message
@@ -329,6 +329,15 @@ def test_what_is_no_run_is_neither_resumed_nor_reported(fedge: Launcher, tmp_pat
         assert outcome.message.startswith(f"fedge: {path}: got ")
         assert outcome.message.endswith("the folder of a run")
     assert [path.name for path in tmp_path.iterdir()] == ["exp.yaml"]
+
+
+def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_that_are(fedge: Launcher) -> None:
+    outcome = fedge("run", "quickstartt")
+    assert outcome.code == 2
+    assert outcome.message.startswith("fedge: quickstartt: got no such file; a YAML file, or a name: fleet40, ")
+    assert "quickstart, " in outcome.message
+    assert "sweep" not in outcome.message, "no experiments"
+    assert "arena" not in outcome.message
 
 
 @pytest.mark.parametrize("command", ["resume", "report"])

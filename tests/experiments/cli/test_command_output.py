@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -35,6 +37,16 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
 def test_progress_is_shown_unless_the_command_is_quiet(options, quiet):
     with get_command(app).make_context("fedge", [*options, "doctor"]):
         assert make_progress_console().quiet is quiet
+
+
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--verbose",)])
+def test_a_command_leaves_the_log_levels_of_the_program_that_it_runs_in(fedge, options):
+    logger = logging.getLogger("fedge")
+    before = logger.level
+
+    assert fedge(*options, "devices", "list").code == 0
+
+    assert logger.level == before
 
 
 @pytest.mark.parametrize(

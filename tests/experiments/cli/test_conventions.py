@@ -84,6 +84,17 @@ def test_every_option_has_a_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_argument_is_explained_in_the_help(name: str) -> None:
+    done = CliRunner().invoke(ROOT, [*name.split(), "--help"], terminal_width=1000)
+    listed = re.search(r"^Arguments:\n((?:  .+\n)+)", done.output, re.MULTILINE)
+    lines = listed.group(1).splitlines() if listed else []
+
+    assert len(lines) == sum(one.param_type_name == "argument" for one in COMMANDS[tuple(name.split())].params)
+    assert [line for line in lines if re.fullmatch(r"  \S+ *(\[(default|required).*\])?", line)] == []
+    assert "Positional" not in done.output
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_example_in_a_command_s_help_is_a_call_of_it(name: str) -> None:
     command = COMMANDS[tuple(name.split())]
     found = re.search(r"Example: fedge (.+?)(\n\n|$)", command.help or "", re.DOTALL)

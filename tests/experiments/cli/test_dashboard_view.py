@@ -152,7 +152,8 @@ def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -
         _, errors = process.communicate(timeout=20)
         took_s = time.monotonic() - begun_s
         reader.close()
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    assert [line for line in errors.splitlines() if not line.startswith("fedge: board, ")] == []  # signs of life
     assert took_s < 10, "an open page does not keep it"
 
 
@@ -171,7 +172,8 @@ def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path: Path) ->
         assert wait_for(lambda: _posted(tmp_path / "i.sock", encode_batch(said))) == 200
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    assert [line for line in errors.splitlines() if not line.startswith("fedge: board, ")] == []  # signs of life
     assert "a" in (tmp_path / "fleet" / "intake.json").read_text(encoding="utf-8")
     assert not (tmp_path / "i.sock").exists()
     assert len(list((tmp_path / "fleet" / "store" / "samples").glob("*.parquet"))) == 1

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import getpass
+import importlib.util
 import json
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from contracts.boards import write_table
+from contracts.desk import desk
+from contracts.free_tasks import TABLE
 
+from experiments.backends.run_knowledge import import_path, recall_for_run
 from experiments.cli import fleet_profile
 from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.playbook_runner import PlaybookCall
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
+from fedge.client.run_claim import CLAIM_FILE, write_claim
 from fedge.devices.tables.mode_table import read_mode_table
+from fedge.experiment import Experiment, WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file
+from fedge.knowledge.recall import read_run_knowledge
 
 RECORD = {"board": "my-board", "kind": "train", "modes": [{}], "modes_wanted": 4, "seconds": 9.0, "joules": 30.0}
 
@@ -106,17 +115,9 @@ def test_a_server_that_takes_no_tables_is_named_and_loses_nothing(
     assert row.table.is_file()
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> FleetOptions:
+def fleet_options(tmp_path: Path, boards: dict[str, dict[str, object]]) -> FleetOptions:
+    """A fleet whose hosts are this machine, unless they say otherwise."""
     pytest.importorskip("ansible_runner", reason="the extra `fleet` is not installed")
-
-    def board(name: str, kind: str) -> dict[str, str]:
-        return {
-            "profile_board": f"emulated:{kind}",
-            "profile_folder": str(tmp_path / name),
-            "ansible_connection": "local",
-        }
-
     everywhere = {
         "ansible_python_interpreter": sys.executable,
         "ansible_become": False,
@@ -126,18 +127,61 @@ def options(tmp_path: Path) -> FleetOptions:
     fleet = {
         "all": {"vars": everywhere},
         "server": {"hosts": {"srv": {"ansible_connection": "local"}}},
-        "boards": {
-            "hosts": {
-                "one": board("one", "orin-nano"),
-                "two": board("two", "xavier-nx"),
-                "strange": board("strange", "no-such-board"),
-                "gone": {"ansible_host": "127.0.0.1", "ansible_port": 1},
-            }
-        },
+        "boards": {"hosts": {name: {"ansible_connection": "local", **board} for name, board in boards.items()}},
     }
     path = tmp_path / "inventory.yml"
     path.write_text(yaml.safe_dump(fleet), encoding="utf-8")
     return FleetOptions(path, PLAYBOOKS)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> FleetOptions:
+    kinds = {"one": "orin-nano", "two": "xavier-nx", "strange": "no-such-board"}
+    boards = {
+        name: {"profile_board": f"emulated:{kind}", "profile_folder": str(tmp_path / name)}
+        for name, kind in kinds.items()
+    }
+    gone = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_connection": "ssh"}
+    return fleet_options(tmp_path, {**boards, "gone": gone})
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("desk")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the worker trains with torch")
+def test_a_task_of_ones_own_is_profiled_on_a_board_and_a_run_of_it_starts_from_that(tmp_path: Path) -> None:
+    task, settings = tmp_path / "mine.py", tmp_path / "node.yaml"
+    task.write_text(TABLE, encoding="utf-8")
+    with desk("xavier-nx", tmp_path) as board:
+        data = board.settings.state_dir / "data"
+        data.mkdir(parents=True)
+        own = board.settings.model_copy(update={"data_folder": str(data)})
+        settings.write_text(own.model_dump_json(), encoding="utf-8")
+        claimed_s = 12.0
+        write_claim(own.state_dir / CLAIM_FILE, "another run", claimed_s, time.time())
+        asked = {"workload": str(task), "settings": str(settings), "modes": 2, "max-mode-s": 2, "wait": True}
+        options = fleet_options(tmp_path, {"board-1": {"profile_folder": str(tmp_path / "one")}})
+        code, (row,) = profile_fleet(options, asked, tmp_path / "tables")
+
+    assert (code, row.failure) == (0, None)
+    assert row.table == tmp_path / "tables" / "board-1" / "xavier-nx" / "train" / "mine.csv"
+    import_path(row.table, tmp_path / "k")
+    experiment = Experiment.model_validate(
+        {
+            "backend": "fleet",
+            "knowledge": str(tmp_path / "k"),
+            "fleet": [{"device": "xavier-nx", "name": "board"}],
+            "workload": {"task": str(task)},
+        }
+    )
+    task.write_text(TABLE + "# another task of this name\n", encoding="utf-8")
+    other = tmp_path / "other" / "mine.py"
+    other.parent.mkdir()
+    other.write_text(TABLE, encoding="utf-8")
+    recalled = [(experiment, 0), (experiment.model_copy(update={"workload": WorkloadSpec(task=str(other))}), 2)]
+    for number, (wanted, modes) in enumerate(recalled):
+        recall_for_run(wanted, tmp_path / f"run-{number}", name="a", now=datetime.now(UTC))
+        assert len(read_run_knowledge(tmp_path / f"run-{number}").own.get("board-1", ())) == modes
 
 
 @pytest.mark.fleet

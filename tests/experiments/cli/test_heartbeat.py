@@ -47,11 +47,45 @@ def test_a_log_has_each_announced_phase_and_a_line_after_each_silence(clock: Clo
     assert log.getvalue().splitlines() == [
         "fedge: starting Ray",
         "fedge: round 1 of 2, 2 s",
-        "fedge: round 1 of 2, 5 s",
+        "fedge: round 1 of 2, 4 s",
+        "fedge: round 1 of 2, 6 s",
     ]
 
 
-@pytest.mark.parametrize(("length_s", "most"), [(60, 25), (300, 50), (3600, 170)])
+def test_nothing_is_said_between_lines_that_keep_coming_until_they_stop(clock: Clock) -> None:
+    log = io.StringIO()
+    beat = Heartbeat("run", log)
+    beat.begin("round 1 of 9", announce=True)
+    for quarter in range(1, 100):
+        clock.now_s += 0.25
+        if quarter % 16 == 0 and quarter <= 80:  # a line every four seconds
+            beat.note_output()
+        beat.tick()
+
+    at_s = [int(line.split(", ")[1].removesuffix(" s")) for line in log.getvalue().splitlines()[1:]]
+    assert [one for one in at_s if one <= 12] == [2, 6, 10], "before two pauses are known"
+    assert [one for one in at_s if one > 12] == []
+    for _ in range(24):
+        clock.now_s += 0.25
+        beat.tick()
+    assert log.getvalue().splitlines()[-2:] == ["fedge: round 1 of 9, 28 s", "fedge: round 1 of 9, 30 s"]
+
+
+def test_a_phase_that_is_announced_has_no_lines_to_wait_for(clock: Clock) -> None:
+    log = io.StringIO()
+    beat = Heartbeat("run", log)
+    for _ in range(4):
+        clock.now_s += 8.0
+        beat.note_output()
+    beat.begin("ending the run", announce=True)
+    beat.note_output()
+    clock.now_s += 2.0
+    beat.tick()
+
+    assert log.getvalue().splitlines()[-1] == "fedge: ending the run, 2 s"
+
+
+@pytest.mark.parametrize(("length_s", "most"), [(60, 31), (300, 56), (3600, 176)])
 def test_the_log_of_a_long_phase_stays_short(clock: Clock, length_s: int, most: int) -> None:
     log = io.StringIO()
     beat = Heartbeat("run", log)

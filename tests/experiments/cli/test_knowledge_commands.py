@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from contracts.launching import SMALL, Launcher
 
-from experiments.backends.run_knowledge import recall_for_run
+from experiments.backends.run_knowledge import make_relative, recall_for_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.board_kinds import load_references
@@ -214,6 +214,28 @@ def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_know
 
     (copy,) = recalled.fleet[0].references
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+    assert read_run_knowledge(tmp_path / "run").references == {}, "emulated boards read the file"
     assert (Path(copy).stem, recalled.fleet[1].references) == (WORK, ())
     assert [one.relation for one in read_run_knowledge(tmp_path / "run").origins["nano-1"]] == ["other workload"]
     assert same.fleet[0].references == (), "its own measurements are closer"
+
+
+def test_a_real_board_gets_the_rows_of_another_workload_where_nothing_closer_is_known(
+    fedge: Launcher, table: Path, tmp_path: Path
+) -> None:
+    measured = tmp_path / "nano" / "train" / "other-net.csv"
+    measured.parent.mkdir(parents=True)
+    measured.write_text(table.read_text().replace("estimated", "measured"))
+    fedge("knowledge", "import", str(measured), "--knowledge", "k")
+    experiment = load_experiment(Path("exp.yaml"), ["backend=fleet", "knowledge=k"])
+    recalled = recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert list(known.references) == ["nano-1"]
+    (sent,) = known.references["nano-1"]
+    assert (sent.workload, sent.label, len(sent.rows)) == ("other-net", "measured", 24)
+    assert [one.relation for one in known.origins["nano-1"]] == ["other workload"]
+    (copy,) = recalled.fleet[0].references
+    assert Path(copy).is_relative_to(tmp_path / "run"), "for a run that is resumed"
+    (stored,) = make_relative(recalled.fleet, tmp_path / "run")[0].references
+    assert str(tmp_path / "run" / stored) == copy, "for a run that is fetched"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,16 @@ from experiments.cli.roofline_commands import app, bench, print_roofline
 from experiments.report.analysis.roofline_terminal import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
-from fedge.analysis.roofline.roofline_analysis import RooflineOptions, analyse_roofline, build_basis, label_for_network
+from fedge.analysis.roofline.roofline_analysis import (
+    UNFITTED_MARGIN,
+    RooflineOptions,
+    _refuse_choice,
+    analyse_roofline,
+    build_basis,
+    label_for_network,
+)
 from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
@@ -88,7 +97,27 @@ def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() ->
     assert "was not among them" not in describe_constants(analyse_roofline(RooflineOptions(RESNET, "orin-nano")))
     told = describe_constants(analyse_roofline(RooflineOptions("vit-b16-cifar10", "orin-nano")))
     assert "was not among them" in told
-    assert "unknown error" in told
+    assert "No mode is chosen but MAXN, because no inference was measured on orin-nano" in told
+    assert "Measure 3 modes first: fedge profile" in told
+
+
+def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin() -> None:
+    found = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16))
+
+    assert "of 16 measured tables whose network was left out, 15 stayed within 5 %" in found.caution
+    assert found.choice.slowdown <= 1.05 * math.exp(-UNFITTED_MARGIN)
+    assert found.choice.row != found.choice.maxn_row
+    assert analyse_roofline(RooflineOptions(RESNET, "agx-orin")).caution == ""
+
+
+def test_a_recurrent_network_is_refused_because_none_was_measured() -> None:
+    layers = [LayerCost("lstm", "lstm", flop=1e9, read_bytes=1e6, written_bytes=1e6, weight_bytes=1e6)]
+    network = NetworkCost("language-model", (35, 200), tuple(layers), "made up")
+
+    refusal = _refuse_choice(build_basis(find("agx-orin"), None), network)
+
+    assert "none of the measured networks is recurrent" in refusal
+    assert "fedge profile --workload language-model --kind infer --modes 3" in refusal
 
 
 def write_tables(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from fedge.decisions.selection.selector_options import SELECTOR_OPTIONS
 from fedge.errors import BadInput
 from fedge.types import ClientStatus, SelectionContext
 
-MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "selection.md").read_text(encoding="utf-8")
+MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "explanation" / "selection.md").read_text(encoding="utf-8")
 
 
 def said(folder: Path, *overrides: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contracts.launching import Launcher
@@ -46,6 +47,16 @@ def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
     assert build_policy("maxn", own) == PolicySpec(name="maxn")
     assert build_policy("preset:MAXN", own) == PolicySpec(name="preset:MAXN")
     assert build_policy("mine:policy", own).time_weight == 0.3
+
+
+@pytest.mark.parametrize("asked", [{"policies": "balanced,maxn"}, {"overrides": ("policy.name=maxn",)}])
+def test_options_that_another_policy_does_not_take_are_named(config: Path, asked: dict[str, Any]) -> None:
+    with config.open("a", encoding="utf-8") as file:
+        file.write("policy: {name: balanced, max_slowdown: 1.3}\n")
+    notes: list[str] = []
+    build_fleet_study(FleetStudyOptions(config, **asked), notes.append)
+
+    assert notes == ["max_slowdown of the file's policy balanced left out: maxn takes no such option"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,7 @@ def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: P
 
     assert {unknown.code, gone.code, nowhere.code} == {2}
     assert "--policies: got 'lucky'; known: " in unknown.message
-    assert "No such file" in gone.message
+    assert "no such file" in gone.message
     assert "--out: got" in nowhere.message
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import shlex
+import struct
+import sys
+import termios
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +49,10 @@ memory predict resnet18-imagenet
 roofline resnet18-imagenet --board orin-nano
 """.strip().splitlines()
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+FAINT = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0367]|9[0-7]|4[0-7])(?:;[0-9]+)*m")
+"""Black, yellow, cyan, white and bright letters, and any background: hard to see on light or on dark."""
+DARK, LIGHT = "15;0", "0;15"
+"""COLORFGBG, by which a terminal tells its colours."""
 FRAME = re.compile(r"[│┃━─┏┓┗┛┡┩╇┳╍…]+")
 
 
@@ -61,28 +75,58 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def list_words(text: str) -> set[str]:
     """Return the words, without frames, durations and dates, and the colon of a heading where rows are stacked."""
-    words = {word.strip(":,") for word in FRAME.sub(" ", ESCAPE.sub("", text)).split()}
+    words = {word.strip(":,") for word in FRAME.sub(" ", text).split()}
     return {word for word in words if not re.fullmatch(r"[-–]?|[0-9.]+|.*-[0-9]{8}-[0-9]{6}", word)}
+
+
+def show_on_terminal(words: Sequence[str], columns: int, background: str) -> str:
+    """Run a command on a terminal of its own, 24 lines high; what it wrote there, colours and cursor moves included."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        code = 1
+        try:
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            os.environ.update(TERM="xterm-256color", COLORFGBG=background)
+            os.environ.pop("COLUMNS", None)
+            sys.stdout, sys.stderr = (os.fdopen(fd, "w") for fd in (1, 2))
+            with pytest.MonkeyPatch.context() as patch:
+                code = run_here(patch, *words)
+        except BaseException:  # noqa: BLE001  else the child would go on with the tests
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    pieces = []
+    with suppress(OSError):  # the kernel's way to say that nobody writes any more
+        while piece := os.read(terminal, 65536):
+            pieces.append(piece)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, b"".join(pieces)
+    return b"".join(pieces).decode()
+
+
+def list_lines(shown: str, columns: int) -> Iterator[str]:
+    """Yield the lines of a terminal, which breaks those that are too long anywhere."""
+    for line in ESCAPE.sub("", shown).replace("\r\n", "\n").split("\n"):
+        yield from (line[start : start + columns] for start in range(0, max(1, len(line)), columns))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_word_of_a_table_is_whole_at_every_width(
+def test_every_word_of_a_table_is_whole_on_every_terminal(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    fedge = Launcher(monkeypatch, capsys)
-    words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
+    words = shlex.split(command)
     monkeypatch.setenv("COLUMNS", "1000")
-    wide = fedge(*words)
+    wide = Launcher(monkeypatch, capsys)(*words)
     assert wide.code == 0, wide.err
-    for terminal in (False, True):
-        if terminal:
-            monkeypatch.setenv("FORCE_COLOR", "1")
-        for columns in (80, 120):
-            monkeypatch.setenv("COLUMNS", str(columns))
-            narrow = fedge(*words).out
-            assert list_words(wide.out) - list_words(narrow) == set(), f"{columns} columns, terminal: {terminal}"
+    for columns, background in ((80, DARK), (120, LIGHT)):
+        shown = show_on_terminal(words, columns, background)
+        whole = {word for word in list_words(wide.out) if len(word) <= columns}
+        assert whole - list_words("\n".join(list_lines(shown, columns))) == set(), f"{columns} columns:\n{shown}"
+        assert FAINT.findall(shown) == [], "a colour that one background swallows"
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", None])

@@ -79,8 +79,10 @@ def test_a_key_is_found_however_its_list_is_written_and_shows_the_keys_below_it(
 
     assert names == [one.key for one in find_key(Experiment, "fleet[].link")]
     assert names[:2] == ["fleet[].link", "fleet[].link.down_mbps"]
-    with pytest.raises(UnknownName):
+    with pytest.raises(UnknownName, match=r"known: fleet\.link\.down_mbps, fleet\.link\.up_mbps"):
         find_key(Experiment, "fleet.link.nothing")
+    with pytest.raises(UnknownName, match="known: name, seed"):
+        find_key(Experiment, "nothing.link")
 
 
 def test_a_record_that_holds_itself_is_described_once() -> None:

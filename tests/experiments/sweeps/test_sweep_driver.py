@@ -18,7 +18,7 @@ from experiments.sweeps.point_plan import ExperimentPoint, list_points, plan_swe
 from experiments.sweeps.sweep_driver import check_sweep, run_sweep
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.telemetry.file_lock import FileLock
+from fedge.file_lock import FileLock
 
 POLICIES = {"policy": ["balanced", "maxn"]}
 

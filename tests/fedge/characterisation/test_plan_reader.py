@@ -252,7 +252,8 @@ def configs(root):
 
 
 def test_every_shipped_plan_is_read_and_has_the_points_that_the_manual_says(project_root):
-    text = (project_root / "docs" / "characterise.md").read_text(encoding="utf-8").partition("## Included plans")[2]
+    page = project_root / "docs" / "how-to" / "characterise.md"
+    text = page.read_text(encoding="utf-8").partition("## Included plans")[2]
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     told = {name: int(cells[2].split()[0]) for cells in rows for name in re.findall(r"`([^`]+)`", cells[1])}
     plans = {name: read_plan(path) for name, path in configs(project_root).items()}
@@ -273,7 +274,7 @@ def test_a_study_of_one_board_is_a_real_boards_by_one_word(project_root):
 
 
 def test_the_plans_of_the_manual_are_read(project_root):
-    text = (project_root / "docs" / "characterise.md").read_text(encoding="utf-8")
+    text = (project_root / "docs" / "how-to" / "characterise.md").read_text(encoding="utf-8")
     first, second = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
 
     found = resolve_plan(yaml.safe_load(first), PATH, lambda board: XAVIER).plan

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -23,14 +25,17 @@ from fedge.characterisation.worker_bench import (
     build_real_bench,
     open_worker_bench,
     resolve_workload,
+    wait_for_board,
 )
 from fedge.client import worker_training
+from fedge.client.run_claim import CLAIM_FILE, write_claim
 from fedge.clock import SimulatedClock
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.node_settings import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.errors import BadInput, WorkerFailed
+from fedge.errors import BadInput, BoardError, WorkerFailed
+from fedge.experiment import WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.types import Workload
@@ -145,6 +150,43 @@ def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeyp
         pytest.fail("the bench counts as there")
 
 
+@pytest.mark.parametrize(
+    ("name", "folder", "message"),
+    [
+        ("mine.py", None, "mine.py, whose samples cannot be generated; data_folder"),
+        ("shakespeare-lstm", None, "shakespeare-lstm, whose samples cannot be generated; data_folder"),
+        ("nothing.py", "/data", "nothing.py: got a task file that cannot be read"),
+        ("no-such-net", "/data", "--workload: got 'no-such-net'"),
+    ],
+)
+def test_a_task_that_cannot_be_profiled_is_refused_by_name(name: str, folder: str | None, message: str) -> None:
+    with (
+        pytest.raises(BadInput, match=re.escape(message)),
+        open_worker_bench(NodeSettings(board="here", data_folder=folder), Workload(name, 16), 0),
+    ):
+        pytest.fail("the bench counts as there")
+
+
+def test_a_claimed_board_is_waited_for_within_the_limit_and_refused_without_one(tmp_path: Path) -> None:
+    settings, notes = NodeSettings(board="here", state_dir=tmp_path, power_socket=str(tmp_path / "none")), list[str]()
+    clock = SimulatedClock()
+    write_claim(tmp_path / CLAIM_FILE, "other run", 100.0, 1000.0)
+
+    def wait(limit_s: float) -> float:
+        return wait_for_board(settings, limit_s, notes.append, clock=clock, wall_s=lambda: 1000.0 + clock.now_s())
+
+    for limit_s in (0.0, 50.0):
+        with pytest.raises(BoardError, match='here works for run "other run"'):
+            wait(limit_s)
+    assert clock.now_s() == pytest.approx(50.0, abs=5.0)
+    waited_s = wait(math.inf)
+
+    assert 100.0 <= clock.now_s() < 106.0
+    assert waited_s == pytest.approx(50.0, abs=6.0)
+    assert [note.partition(" (")[0] for note in notes] == ['waiting: here works for run "other run"'] * 2
+    assert wait(0.0) == 0.0
+
+
 @pytest.fixture
 def bench(fake):
     board, _ = fake()
@@ -194,10 +236,9 @@ def test_what_is_believed_beforehand_is_of_the_batch_size_that_is_measured(fake,
     assert [p.time.tolist() for p in known.priors] == [p.coefficients.time.tolist() for p in wanted]
 
 
-def test_a_workload_has_its_own_batch_size_or_must_be_given_one():
+def test_a_workload_has_its_own_batch_size_or_that_of_an_experiment():
     assert resolve_workload("resnet18-imagenet", None) == Workload("resnet18-imagenet", 16)
     assert resolve_workload("mine", 4) == Workload("mine", 4)
-    with pytest.raises(BadInput, match="--batch-size: got nothing"):
-        resolve_workload("mine", None)
+    assert resolve_workload("mine", None) == Workload("mine", WorkloadSpec().batch_size)
     with pytest.raises(BadInput, match="--batch-size: got 0"):
         resolve_workload("mine", 0)

@@ -32,7 +32,7 @@ def experiment(memory_mb: float | None = None, seed: int = 1, policy: str = "bal
     """One Nano on ResNet-50."""
     workload = {
         "task": "digits-cnn", "cost": "resnet50-tinyimagenet224", "batch_size": 8, "local_epochs": 0.1,
-        "memory": memory,
+        "memory": {"margin": 0.05, **memory},
     }  # fmt: skip
     fleet = [{"device": "nano", **({"memory_mb": memory_mb} if memory_mb else {})}]
     return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": seed, "policy": {"name": policy}})

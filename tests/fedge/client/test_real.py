@@ -28,13 +28,14 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real
 from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
+from fedge.devices.board_kinds import build_link
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BadInput, SensorLost
-from fedge.experiment import EvaluationSpec, Experiment, list_boards
+from fedge.experiment import EvaluationSpec, Experiment, LinkSpec, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
-from fedge.types import Measurement, RoundGoal, TrainOptions
+from fedge.types import Measurement, ReferenceRows, RoundGoal, TrainOptions
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
 from fedge.workloads import load_experiment_task, load_task
@@ -357,10 +358,32 @@ def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_
 def test_a_recorded_folder_uses_no_figures_of_hardware(board: Desk, recorded: bool | None, kept: int) -> None:
     with board_session.open_session(EXPERIMENT, board.settings) as session:
         measured = Measurement(session.here.board.spec.maxn, 10, 0.1, 5.0)
-        request = RequestMessage("front", recalled=(measured,), shared=(measured,), recalls_recorded=recorded)
+        table = ReferenceRows("orin-nano", "other-net", 16, label="measured", rows=(measured,))
+        request = RequestMessage(
+            "front", recalled=(measured,), shared=(measured,), references=(table,), recalls_recorded=recorded
+        )
         used = drop_unlike_knowledge(session, request)
+        with session.here.board.hold():
+            references = session.build_setup(used).knowledge.references
 
     assert (len(used.recalled), len(used.shared), used.state.doubts_recalled) == (kept, kept, not kept)
+    assert [(one.workload, one.label, one.step_s.tolist()) for one in references] == [
+        ("other-net", "measured", [0.1])
+    ] * kept
+
+
+@pytest.mark.parametrize(("link", "down_mbps"), [({}, 4.0), ({"up_mbps": 30.0}, 4.0), ({"down_mbps": 8.0}, 8.0)])
+def test_the_measured_rate_is_the_links_unless_the_experiment_names_one(
+    board: Desk, link: dict[str, float], down_mbps: float
+) -> None:
+    fleet = tuple(entry.model_copy(update={"link": LinkSpec(**link)}) for entry in EXPERIMENT.fleet)
+    named = Experiment.model_validate_json(EXPERIMENT.model_copy(update={"fleet": fleet}).model_dump_json())
+    request = RequestMessage("front", policy="balanced", link_mbps=4.0)
+    with board_session.open_session(named, board.settings) as session, session.here.board.hold():
+        first, setup = session.build_setup(RequestMessage("front")), session.build_setup(request)
+
+    assert first.link == build_link(LinkSpec(**link))
+    assert (setup.link.down_mbps, setup.link.up_mbps) == (down_mbps, link.get("up_mbps", 4.0))
 
 
 def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board: Desk) -> None:

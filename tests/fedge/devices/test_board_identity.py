@@ -45,5 +45,5 @@ def test_more_words_beat_fewer() -> None:
 
 
 def test_an_unknown_board_is_told_with_the_known_ones_and_what_to_do() -> None:
-    with pytest.raises(BoardError, match=r"got 'NVIDIA Thor' .*known: .*nano.*docs/devices.md"):
+    with pytest.raises(BoardError, match=r"got 'NVIDIA Thor' .*known: .*nano.*docs/how-to/devices.md"):
         match_board_spec(BoardIdentity("NVIDIA Thor", ("nvidia,p3834-0008",), "38.2"), [1575.0], SPECS)

@@ -163,7 +163,7 @@ def test_an_unknown_name_lists_the_known_ones(entry: dict[str, str], workload: d
 
 
 def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
-    link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0))
+    link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0), measured_mbps=99.0)
     used = link.transfer(down_bytes=1_000_000, up_bytes=500_000)
     assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 1.25, 5.0))
 

@@ -190,7 +190,7 @@ def test_the_users_own_board_is_found_by_its_path(tmp_path: Path) -> None:
 
 
 def test_the_manuals_example_is_a_good_board(tmp_path: Path) -> None:
-    manual = (STOCK.parents[2] / "docs" / "devices.md").read_text()
+    manual = (STOCK.parents[2] / "docs" / "how-to" / "devices.md").read_text()
     path = tmp_path / "manual.yaml"
     path.write_text(manual.partition("```yaml\n")[2].partition("```")[0])
     assert find(str(path)).maxn == PowerMode(12, 2201.6, 1300.5, 3199.0)
@@ -201,5 +201,5 @@ def test_the_manual_names_every_board_with_its_number_of_modes(board: str) -> No
     spec = find(board)
     sizes = [len(table) for table in (spec.cores, spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)]
     row = f"{' x '.join(map(str, sizes))} = {sizes[0] * sizes[1] * sizes[2] * sizes[3]:,} |"
-    manual = (STOCK.parents[2] / "docs" / "devices.md").read_text()
+    manual = (STOCK.parents[2] / "docs" / "how-to" / "devices.md").read_text()
     assert any(line.startswith(f"| `{board}` |") and line.endswith(row) for line in manual.splitlines())

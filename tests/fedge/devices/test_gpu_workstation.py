@@ -17,7 +17,8 @@ from contracts.device import DeviceContract
 from contracts.fake_nvml import FakeCard, FakeNvml, install
 
 from fedge.devices import gpu_workstation, jetson_board
-from fedge.devices.gpu_workstation import GPU_KNOB, GPU_WORKSTATION, SAVED_LIMITS, GpuPowerLimits, open_power_limits
+from fedge.devices.catalogue import GPU_WORKSTATION
+from fedge.devices.gpu_workstation import GPU_KNOB, SAVED_LIMITS, GpuPowerLimits, open_power_limits
 from fedge.devices.jetson_board import JetsonBoard
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BoardError, ModeNotSet
@@ -54,7 +55,7 @@ def leave_limits(folder: Path) -> None:
 
 
 class BusyBoard:
-    """The device, whose cards work while the contract's work runs, and take a millisecond for each step."""
+    """The device, whose cards work while the contract's work runs; a step outweighs what a busy machine adds."""
 
     def __init__(self, board: JetsonBoard, nvml: FakeNvml) -> None:
         self.spec, self.use_mode, self.idle_w = board.spec, board.use_mode, board.idle_w
@@ -66,7 +67,7 @@ class BusyBoard:
         def do(count: int) -> None:
             work(count)
             for card in self._nvml.cards:
-                self._nvml.work(card, 0.001 * count)
+                self._nvml.work(card, 0.02 * count)
 
         return self._board.measure(workload, steps, do, limit_s)
 

@@ -22,7 +22,8 @@ from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
 from fedge.flower import PowerAware, power_mode
 from fedge.flower.messages import ensure_identity
-from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER, GOAL, JOULES
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import RoundGoal
@@ -203,6 +204,8 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadInput, match="holds the rows of a run"):
         PowerAware(FedAvg(), folder=tmp_path / "run")
+    with pytest.raises(BadInput, match="joint"):
+        PowerAware(FedAvg(), "joint")
     with pytest.raises(BadInput, match="energy-budget"):
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
 

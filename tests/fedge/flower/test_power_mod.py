@@ -25,7 +25,8 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from fedge.errors import BadInput, BoardError, UnknownName
 from fedge.flower import power_mod, power_mode
-from fedge.flower.power_mod import ANSWER, JOULES, RECORD, SECONDS
+from fedge.flower.node_memory import RECORD
+from fedge.flower.power_mod import ANSWER, JOULES, SECONDS
 from fedge.flower.step_gate import StepGate
 from fedge.types import Measurement, RoundGoal, RoundReport
 from fedge.wire import ReplyMessage, from_json, to_json

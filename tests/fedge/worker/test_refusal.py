@@ -5,7 +5,7 @@ from pathlib import Path
 from fedge.worker import request_fields, sources, tasks
 from fedge.worker.refusal import KINDS, LONGEST_TEXT, Refusal, error_reply
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "worker.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "worker.md"
 
 
 def test_every_refusal_has_a_kind_of_the_wire():

@@ -14,9 +14,10 @@ from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, 
 from fedge.knowledge.client_identity import identify_client
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
-from fedge.types import Measurement, PowerMode, RoundGoal
-from fedge.wire import ClientState, ReplyMessage, RequestMessage
+from fedge.types import Measurement, PowerMode, ReferenceRows, RoundGoal
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 from server.rounds.client_requests import FleetRequests, RoundTask
+from server.state.checkpoint import ClientHistory, FleetState
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
 
@@ -68,6 +69,27 @@ def test_a_client_recalls_its_own_and_its_kind_gets_it_as_a_peers() -> None:
         assert modes(asked["nano-1"].shared) == {("nano-9", 9.0)}
         assert modes(asked["nano-2"].shared) == {("nano-9", 9.0), ("nano-1", 1.0), ("nano-1", 2.0)}
         assert asked["tx2-1"].shared == ()
+
+
+def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request() -> None:
+    table = ReferenceRows("nano", "other-net", 16, label="measured", rows=(seen(5), seen(6)))
+    known = from_json(RunKnowledge, to_json(RunKnowledge(references={"nano-2": (table,)})))
+    for asked in (ask({}, knowledge=known), ask({}, train=False, knowledge=known)):
+        assert asked["nano-2"].references == (table,)
+        assert asked["nano-1"].references == asked["tx2-1"].references == ()
+
+
+def test_requests_carry_the_measured_rate_of_the_link() -> None:
+    port, experiment = Port(), Experiment(fleet=FLEET)
+    requests = FleetRequests(experiment, port)
+    fleet = FleetState(0.0, histories={"nano-2": ClientHistory(links_mbps=(9.0, 2.0, 4.0)), "nano-1": ClientHistory()})
+    names = [one.name for one in list_boards(experiment)]
+    goals = dict.fromkeys(names, RoundGoal("balanced", 5))
+
+    requests.request_training(RoundTask(1, 0.0, ARRAYS), goals, {}, fleet.histories)
+    assert {name: asked.link_mbps for name, asked in port.asked.items()} == {**dict.fromkeys(names), "nano-2": 4.0}
+    requests.request_evaluation(1, fleet, ARRAYS, names)
+    assert {name: asked.link_mbps for name, asked in port.asked.items()} == {**dict.fromkeys(names), "nano-2": 4.0}
 
 
 def test_what_a_client_contradicted_reaches_nobody_any_more() -> None:

@@ -50,6 +50,19 @@ def test_a_board_that_is_done_has_told_everything() -> None:
     assert (history.last_round, history.rounds, history.free_at_s) == (2, 1, 122.0)
 
 
+def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it() -> None:
+    fleet = BEFORE
+    for rate in (*[1000.0] * 5, None, *map(float, range(1, 10))):
+        told = said("a", 20.0)
+        assert told.report is not None
+        told = dataclasses.replace(told, report=dataclasses.replace(told.report, link_mbps=rate))
+        settled = settle_round(OPEN, {"a": told}, LateReplySpec())
+        fleet = update_histories(fleet, 2, settled, {"a": told})
+
+    assert fleet.histories["a"].link_mbps == 5.0
+    assert after(said("a", 20.0)).histories["a"].link_mbps is None
+
+
 def test_a_board_that_was_stopped_keeps_what_it_had_measured() -> None:
     told = after(said("a", 20.0), wanted=1)  # b is done after 12 s, of which a works 11.5 s
     kept = told.states["a"]

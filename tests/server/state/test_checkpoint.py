@@ -23,7 +23,7 @@ def state(number: int) -> RunState:
         12.345678901234567,
         states={"nano-1": ClientState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
         fronts={"nano-1": front()},
-        histories={"nano-1": ClientHistory(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5)},
+        histories={"nano-1": ClientHistory(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5, links_mbps=(9.5, 11.0))},
     )
     return RunState(
         number,

@@ -16,7 +16,7 @@ from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 from server.transport.client_port import OutgoingRequest
-from server.transport.grid_port import GridPort
+from server.transport.grid_port import POLL_S, GridPort
 
 LOST_CLIENT = "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -107,17 +107,38 @@ def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
 
 
 def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
-    grid, clock = FakeGrid("a", delay=40), SimulatedClock()
+    grid, clock = FakeGrid("a", delay=12), SimulatedClock()
     grid.handled_s = 1.5
     began_s = clock.now_s()
     port = GridPort(grid, "a", clock)
     port.ask({}, 1.0)
     named_s = clock.now_s()
+    grid.delay = 60
     report = port.ask(questions("a"), 10.0)["a"].answer.report
+    trained_s = clock.now_s()
+    front = {"a": OutgoingRequest(RequestMessage("front"))}
+    grid.delay = 35
+    port.ask(front, 10.0)
+    fastest_s = clock.now_s() - trained_s - 1.5
+    grid.delay = 60
+    again = port.ask(questions("a"), 10.0)["a"].answer.report
 
-    assert named_s > began_s
+    assert 0.0 < fastest_s < named_s - began_s
     assert report is not None
-    assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (clock.now_s() - named_s - 1.5))
+    assert again is not None
+    both_s = trained_s - named_s - 1.5
+    moved_mbit = 8e-6 * 2 * MODEL["w"].nbytes
+    assert report.link_mbps == pytest.approx(moved_mbit / (both_s - (named_s - began_s)))
+    assert again.link_mbps == pytest.approx(moved_mbit / (both_s - fastest_s))
+
+
+def test_a_transfer_too_short_for_the_clock_is_one_look_long() -> None:
+    grid = FakeGrid("a", delay=12)
+    grid.handled_s = 0.1
+    report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
+
+    assert report is not None
+    assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / POLL_S)
 
 
 def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree() -> None:

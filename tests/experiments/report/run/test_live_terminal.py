@@ -188,6 +188,16 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         assert part in text
 
 
+def test_boards_that_were_reduced_alike_share_a_line_that_says_until_when():
+    why = "batch 16 -> 4: 1,999 MB predicted, 1,800 MB allowed"
+    lowered = {f"nano-{i}": {"why": why, "round": 1} for i in range(1, 6)}
+    lowered["tx2-1"] = {"why": "batch 16 -> 8: 900 MB predicted, 800 MB allowed", "round": 3}
+    text = " ".join(shown(summary_table({"rounds": 3, "energy_j": 1.0, "lowered": lowered})).split())
+
+    assert f"nano-1, nano-2, nano-3 and 2 more {why}, until round 1; tx2-1 batch 16 -> 8: 900 MB predicted" in text
+    assert "until round 3" not in text
+
+
 def test_cancelled_boards_are_marked_and_counted(make_run):
     def cancel(row):
         return dataclasses.replace(row, status="cancelled") if row.board == "nano-2" else row

@@ -134,6 +134,21 @@ def chosen(limit_mb: float, lower: str = "batch-first", min_batch: int = 1, marg
     return found
 
 
+def test_without_a_margin_the_bound_of_the_need_decides_until_peaks_are_known() -> None:
+    asked, limit_mb = TrainingScale(16), 1.2 * need(TrainingScale(16)).memory_mb
+
+    def choose(belief: MemoryBelief) -> ScaleChoice | None:
+        return choose_scale((asked, TrainingScale(8)), need, belief, limit_mb, None)
+
+    first, later = choose(MemoryBelief()), choose(update_with_peak(MemoryBelief(), 900.0, 900.0))
+
+    assert first is not None
+    assert first.scale == TrainingScale(8)
+    assert first.need.upper_mb <= limit_mb < need(asked).upper_mb
+    assert later is not None
+    assert later.scale == asked
+
+
 def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows():
     assert list_scales(ASKED, 4, (1.0, 0.5), "batch-first") == (
         TrainingScale(16), TrainingScale(8), TrainingScale(4),

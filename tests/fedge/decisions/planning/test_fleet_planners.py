@@ -213,6 +213,7 @@ LIMITS = {
     "least-energy": {"deadline_s": 9.0},
     "fastest": {"round_energy_j": 300.0, "fleet_power_w": 12.0},
     "energy-budget": {"budget_j": 900.0, "spent_j": 100.0},
+    "joint": {"round_energy_j": 300.0, "min_progress": 0.5},
 }
 
 

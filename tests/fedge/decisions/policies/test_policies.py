@@ -246,8 +246,15 @@ class TestFastest(PolicyContract):
         return bool(in_time and predictions.power_w[row] <= goal.limits["power_w"])
 
 
+class TestJoint(TestFastest):
+    name = "joint"
+    goals = tuple(goal_of("joint", d, power_w=w) for d in (None, 9.5) for w in (6.0, 99.0))
+
+
 def test_every_policy_of_the_table_runs_the_contract() -> None:
-    assert {contract.name.partition(":")[0] for contract in PolicyContract.__subclasses__()} == set(POLICIES)
+    assert {contract.name.partition(":")[0] for contract in (TestJoint, *PolicyContract.__subclasses__())} == set(
+        POLICIES
+    )
 
 
 @given(some_table(), st.integers(8, 60), st.sampled_from([0.5, 0.84, 0.99]))

@@ -73,6 +73,26 @@ def test_every_step_takes_the_mode_after_which_least_is_left_unknown(
     assert sorted(taken) == [*range(size)]
 
 
+def test_a_profile_of_an_unknown_board_starts_with_the_top_and_nearly_the_bottom() -> None:
+    modes = grid()
+    three = ActiveExplorer(modes, known()).ask(3).knobs
+
+    assert three[0].tolist() == modes.knobs.max(axis=0).tolist()
+    assert (three[1] <= np.quantile(modes.knobs, 0.34, axis=0)).sum() >= 3
+    assert three[2, :2].tolist() == modes.knobs.max(axis=0)[:2].tolist()
+    assert three[2, 3] == modes.knobs[:, 3].min()
+
+
+def test_with_a_measurement_the_uncertainty_alone_decides() -> None:
+    few = Modes(grid().knobs[::5])
+    told = [Measurement(few[40], 40, 0.1, 20.0)]
+    at_once, one_by_one = ActiveExplorer(few, known()), ActiveExplorer(few, known())
+    at_once.tell(told)
+    one_by_one.tell(told)
+
+    assert next(iter(at_once.ask(3))) == next(iter(one_by_one.ask(1)))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_a_short_design_is_the_beginning_of_a_long_one(seed: int) -> None:
     five, twenty = (list(ActiveExplorer(grid(), known(seed)).ask(count)) for count in (5, 20))
@@ -81,7 +101,7 @@ def test_a_short_design_is_the_beginning_of_a_long_one(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_design_and_another_one_another() -> None:
-    first, again, other = (list(ActiveExplorer(grid(), known(seed)).ask(8)) for seed in (3, 3, 4))
+    first, again, other = (list(ActiveExplorer(grid(), known(seed)).ask(20)) for seed in (3, 3, 4))
 
     assert first == again
     assert first != other

@@ -14,13 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.costs.predicted_tables import FULCRUM_GRID
-from fedge.errors import BadInput
-from fedge.serving.job_pair import build_knob_grid, build_pair
+from fedge.serving.job_pair import build_knob_grid, build_pair, select_pair_modes
 from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
-from fedge.serving.strategies.grid_walk import MAX_MODES, MAX_MOVES, MAX_TRIALS, BinarySearch, GradientSearch
+from fedge.serving.strategies.grid_walk import (
+    MAX_MODES,
+    MAX_MOVES,
+    MAX_TRIALS,
+    BinarySearch,
+    GradientSearch,
+    GridSearch,
+)
 from fedge.serving.trial_search import evaluate_choices, find_best_choice, measure_from_table, run_search
-from fedge.types import Modes
 
 
 class TestGmd(StrategyContract):
@@ -116,11 +121,24 @@ def test_its_moves_end_on_every_grid(seed: int, values: Sequence[tuple[float, ..
     assert len(tried) <= {"train": walk, "infer": 2 * walk, "concurrent": MAX_TRIALS + len(pair.batch_sizes)}[family]
 
 
-def test_modes_that_are_no_grid_are_refused() -> None:
-    pair = made_up_pair(0, "train")
+@pytest.mark.parametrize("strategy", [GradientSearch, BinarySearch])
+@given(seed=st.integers(0, 10**6), values=grids(), family=st.sampled_from(FAMILIES), share=st.floats(0.3, 1.0))
+@settings(max_examples=60)
+def test_a_table_with_holes_is_searched_in_the_modes_that_it_has(
+    strategy: type[GridSearch], seed: int, values: Sequence[tuple[float, ...]], family: ProblemFamily, share: float
+) -> None:
+    whole = made_up_pair(seed, family, tuple(values))
+    keep = np.random.default_rng(seed).random(len(whole.modes)) < share
+    keep[seed % len(keep)] = True
+    pair = select_pair_modes(whole, keep)
 
-    with pytest.raises(BadInput, match="every combination"):
-        GradientSearch(SearchContext(Modes(pair.modes.knobs[1:])))
+    found = search_pair(strategy(SearchContext(pair.modes, pair.batch_sizes)), pair, made_up_problem(seed, family))
+
+    assert all(0 <= trial.row < len(pair.modes) for trial in found.tried)
+    assert (
+        found.choice is None
+        or evaluate_choices(made_up_problem(seed, family), pair).feasible[found.choice.batch or 0, found.choice.row]
+    )
 
 
 class TestBinary(StrategyContract):

@@ -1,0 +1,37 @@
+"""Tables of figures in Markdown pages, in a block that the command which measures them writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.report.tables import Table
+from fedge.atomic_files import write_text
+from fedge.errors import BadInput
+
+BLOCK_END = "<!-- end of figures -->"
+
+
+def write_figures(page: Path, table: Table, command: str, date: str, note: str = "") -> None:
+    """Replace the block ``<!-- figures: KEY -->`` ... ``<!-- end of figures -->`` of a page, KEY being the table's.
+
+    Args:
+        page: The Markdown page.
+        table: The table of figures.
+        command: The command that computed them.
+        date: The day on which it did.
+        note: Paragraph below the table.
+
+    Raises:
+        BadInput: If the page cannot be read or has no such block.
+    """
+    start = f"<!-- figures: {table.key} -->"
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("--docs", str(page), "a Markdown page that can be read") from error
+    before, found, rest = text.partition(start)
+    _, ended, after = rest.partition(BLOCK_END)
+    if not (found and ended):
+        raise BadInput("--docs", f"{page} without a block", f"a page with the lines {start} and {BLOCK_END}")
+    parts = (f"{start}\n`{command}`, {date}:", table.markdown, note, BLOCK_END)
+    write_text(page, before + "\n\n".join(part for part in parts if part) + after)

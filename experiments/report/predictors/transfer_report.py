@@ -1,0 +1,88 @@
+"""Renders a study of transfer: one table of means for the terminal, for pages of documents and for an HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.report.page import Section, write_page
+from experiments.report.tables import Cell, Table, print_lines, text_cell, value_cell
+from fedge.studies.transfer_models import TransferRow
+from fedge.studies.transfer_study import TransferSummary, summarize_transfer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIGURES: tuple[tuple[str, str], ...] = (
+    ("error", "error"),
+    ("worst table", "worst"),
+    ("bias", "bias"),
+    ("in 90 %", "covered"),
+    ("below bound", "bounded"),
+    ("regret", "regret"),
+    ("worst", "worst_regret"),
+    ("oracle's saving", "saved"),
+    ("too slow", "missed"),
+    ("refused", "refused"),
+)
+"""Heading and field of every column of figures, all in percent."""
+NOTE = (
+    "Percent; every table has the same weight. Bias: mean signed error. In 90 %, below bound: share of the values in "
+    "their 90 % interval, and below its upper end, for memory the bound of 99 %. Choice: the mode of least energy "
+    "at most 5 % slower than MAXN; regret: its energy beyond the oracle's, of problems the lost training steps. Too "
+    "slow: choices above 5 %, missed deadlines of rounds, problems without a solution."
+)
+
+
+def build_transfer_table(rows: Sequence[TransferRow]) -> Table:
+    """Build the table of means: one line per model, what was left out, quantity and number of modes."""
+    heads = ("model", "left out", "kind", "quantity", "modes", "tables", *(heading for heading, _ in FIGURES))
+    return Table("transfer", heads, tuple(_summary_cells(one) for one in summarize_transfer(rows)), "Transfer")
+
+
+def _summary_cells(one: TransferSummary) -> tuple[Cell, ...]:
+    return (
+        text_cell(one.part),
+        text_cell(one.left_out),
+        text_cell(one.kind),
+        text_cell(one.quantity),
+        value_cell(one.modes),
+        value_cell(one.tables),
+        *(value_cell(getattr(one, field), ".1f", "%") for _, field in FIGURES),
+    )
+
+
+def build_row_table(rows: Sequence[TransferRow]) -> Table:
+    """Build the table of all rows."""
+    names = ("error", "bias", "covered", "bounded", "slowdown", "saving", "oracle_saving", "regret", "missed")
+    lines = tuple(
+        (
+            text_cell(row.part),
+            text_cell(row.left_out),
+            text_cell(row.judged),
+            text_cell(row.quantity),
+            value_cell(row.modes),
+            *(value_cell(getattr(row, name), ".3f" if name == "slowdown" else ".1f") for name in names),
+            text_cell(row.refused),
+        )
+        for row in rows
+    )
+    heads = ("model", "left out", "judged", "quantity", "modes", *(name.replace("_", " ") for name in names), "refused")
+    return Table("rows", heads, lines)
+
+
+def print_transfer(console: Console, rows: Sequence[TransferRow]) -> None:
+    """Print the table of means and what its columns mean."""
+    build_transfer_table(rows).print(console)
+    print_lines(console, (NOTE,))
+
+
+def write_transfer_page(rows: Sequence[TransferRow], tables: Path, out: Path) -> None:
+    """Write the page atomically."""
+    sections = (
+        Section("Means", NOTE, html=build_transfer_table(rows).html),
+        Section("Tables", "Every model on every table.", html=build_row_table(rows).html),
+    )
+    judged = len({row.judged for row in rows})
+    write_page(out, "Transfer to what was not seen", sections, str(tables), facts=(f"{judged} tables",))

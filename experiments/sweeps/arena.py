@@ -1,0 +1,174 @@
+"""The arena: a sweep's variants by three protocols, with paired differences to its first variant.
+
+Quality under a budget: the accuracy of the last model that was ready within the budgets of seconds and joules.
+Cost to a target: seconds and joules at the end of the first round at or above the target accuracy of which the mean
+with the next two is so too. Robustness: the same two in a second sweep, of the same variants on a disturbed fleet.
+Joules are of the whole fleet, boards at rest included. Runs of one seed have the same fleet, data and noise.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
+from experiments.sweeps.sweep_summary import is_sweep, read_summary
+from fedge.errors import BadInput
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import RoundRow
+
+TARGET_WINDOW = 3
+"""Evaluations whose mean must not be below the target, so that one lucky evaluation does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A run's accuracy over what it had spent: per round the accuracy, and seconds and joules until its end."""
+
+    accuracy: tuple[float, ...]
+    seconds: tuple[float, ...]
+    joules: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaFigure:
+    """A figure of a variant over the seeds, and its paired difference to the first variant (None for that one).
+
+    Costs are compared by their logarithm, so that the difference is that of a ratio.
+    """
+
+    mean: ConfidenceInterval | None
+    difference: ConfidenceInterval | None
+    reached: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaRow:
+    """A variant's figures by protocol: accuracy within the budgets, seconds and joules to the target."""
+
+    label: str
+    seeds: int
+    quality: ArenaFigure
+    seconds: ArenaFigure
+    joules: ArenaFigure
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaResult:
+    """Target, budgets, and the variants' rows; ``disturbed`` are those of the second sweep."""
+
+    target: float
+    budget_s: float
+    budget_j: float
+    rows: tuple[ArenaRow, ...]
+    disturbed: tuple[ArenaRow, ...] = ()
+
+
+Courses = Mapping[str, Mapping[int, Course]]
+"""Runs by variant and seed, the variants in the sweep's order."""
+
+
+def read_courses(folder: Path) -> Courses:
+    """Read the finished runs of a sweep.
+
+    Raises:
+        BadInput: There is no sweep with finished runs that have an accuracy in every round.
+    """
+    right = "the folder of a sweep with finished points whose server evaluates every model"
+    if not is_sweep(folder):
+        raise BadInput(str(folder), "no sweep", right)
+    courses = {
+        variant.label: {seed: read_course(folder / point) for seed, point in variant.points.items()}
+        for variant in read_summary(folder).variants
+    }
+    if not all(course.accuracy for runs in courses.values() for course in runs.values()) or not any(courses.values()):
+        raise BadInput(str(folder), "runs without an accuracy", right)
+    return courses
+
+
+def read_course(folder: Path) -> Course:
+    """Read a run's course; it is empty if a model was not evaluated."""
+    rows = list(read_rows(folder, RoundRow))
+    accuracy = [row.accuracy for row in rows if row.accuracy is not None]
+    if len(accuracy) < len(rows):
+        return Course((), (), ())
+    joules, total = [], 0.0
+    for row in rows:
+        total += row.energy_j + (row.resting_energy_j or 0.0) + (row.evaluation_energy_j or 0.0)
+        joules.append(total)
+    return Course(tuple(accuracy), tuple(row.end_s for row in rows), tuple(joules))
+
+
+def judge_variants(
+    courses: Courses,
+    *,
+    target: float | None = None,
+    budget_s: float | None = None,
+    budget_j: float | None = None,
+    disturbed: Courses | None = None,
+) -> ArenaResult:
+    """Judge the variants by all protocols.
+
+    Args:
+        courses: The runs.
+        target: Accuracy, 0 to 1; None for the least final accuracy of any run, which all reach.
+        budget_s: Seconds; None for those of the shortest run, which all have used up.
+        budget_j: Joules; None for those of the run of least energy.
+        disturbed: The runs of the second sweep, judged by the same numbers.
+    """
+    runs = [course for of_variant in courses.values() for course in of_variant.values()]
+    target = min(statistics.mean(course.accuracy[-TARGET_WINDOW:]) for course in runs) if target is None else target
+    budget_s = min(course.seconds[-1] for course in runs) if budget_s is None else budget_s
+    budget_j = min(course.joules[-1] for course in runs) if budget_j is None else budget_j
+    judged = [_judge(one, target, budget_s, budget_j) for one in (courses, disturbed or {})]
+    return ArenaResult(target, budget_s, budget_j, rows=judged[0], disturbed=judged[1])
+
+
+def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) -> tuple[ArenaRow, ...]:
+    rows, first = list[ArenaRow](), tuple[Mapping[int, float | None], ...]()
+    for label, runs in courses.items():
+        costs = {seed: find_cost(course, target) for seed, course in runs.items()}
+        figures: tuple[Mapping[int, float | None], ...] = (
+            {seed: find_quality(course, budget_s, budget_j) for seed, course in runs.items()},
+            {seed: None if cost is None else cost[0] for seed, cost in costs.items()},
+            {seed: None if cost is None else cost[1] for seed, cost in costs.items()},
+        )
+        quality, seconds, joules = (
+            _compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures)
+        )
+        rows.append(ArenaRow(label, len(runs), quality=quality, seconds=seconds, joules=joules))
+        first = first or figures
+    return tuple(rows)
+
+
+def _compare(
+    own: Mapping[int, float | None], first: Mapping[int, float | None] | None, *, logarithms: bool
+) -> ArenaFigure:
+    difference = None
+    if first is not None:
+        both = (_take_logarithms(own), _take_logarithms(first)) if logarithms else (own, first)
+        difference = paired_interval(*both)
+    reached = sum(value is not None for value in own.values())
+    return ArenaFigure(mean_interval([*own.values()]), difference, reached)
+
+
+def _take_logarithms(values: Mapping[int, float | None]) -> dict[int, float | None]:
+    return {seed: None if value is None else math.log(value) for seed, value in values.items()}
+
+
+def find_quality(course: Course, budget_s: float, budget_j: float) -> float:
+    """Return the accuracy of the last model within both budgets; 0 without one."""
+    spent = zip(course.accuracy, course.seconds, course.joules, strict=True)
+    return next((a for a, s, j in reversed([*spent]) if s <= budget_s and j <= budget_j), 0.0)
+
+
+def find_cost(course: Course, target: float) -> tuple[float, float] | None:
+    """Return seconds and joules until the target is reached, or None if it never is."""
+    for i in range(max(1, len(course.accuracy) - TARGET_WINDOW + 1)):
+        window: Sequence[float] = course.accuracy[i : i + TARGET_WINDOW]
+        if course.accuracy[i] >= target and statistics.mean(window) >= target:
+            return course.seconds[i], course.joules[i]
+    return None

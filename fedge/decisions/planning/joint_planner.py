@@ -1,0 +1,218 @@
+"""The planner of the policy ``joint``: who takes part, with how many steps, which encoding, and until when.
+
+Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is its gain among the clients offered:
+Oort's utility of its samples and loss, and a term that grows while it waits (``planner_selector.compute_gains``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedge.decisions.limits import format_figure
+from fedge.decisions.planning.fleet_planners import TIME_WEIGHT
+from fedge.decisions.planning.front_columns import FrontColumns, build_columns
+from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
+from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_pair, step_worth
+from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, RoundGoal
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
+MIN_PROGRESS = 0.9
+"""Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
+quickstart (docs/explanation/joint.md) less costs final accuracy, more costs time."""
+SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
+"""Part q of an update's progress that arrives by encoding, as benchmarks/local_steps.py finds it; top-k is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateEncoding:
+    """An encoding of updates that may be chosen, and its bytes relative to the model's."""
+
+    compression: Compression = NOT_COMPRESSED
+    up_share: float = 1.0
+
+
+WHOLE_UPDATE = UpdateEncoding()
+
+
+@dataclass(frozen=True, slots=True)
+class JointContext:
+    """The input of the plan beyond the fronts.
+
+    Attributes:
+        weights: Each client's weight, positive; clients that are not named count as the mean.
+        encodings: Encodings to choose from.
+        fit: What earlier rounds showed of progress.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    encodings: tuple[UpdateEncoding, ...] = (WHOLE_UPDATE,)
+    fit: ProgressFit = NO_ROUNDS
+
+
+PLAIN_CONTEXT = JointContext()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOption:
+    """A column of the problem: a share of the steps and an encoding."""
+
+    share: float
+    encoding: UpdateEncoding
+
+
+def plan_joint(
+    fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal, context: JointContext = PLAIN_CONTEXT
+) -> FleetPlan:
+    """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress.
+
+    Clients without a usable front take part with their whole share, so that they become known.
+
+    Args:
+        fronts: The known fronts by board.
+        boards: The boards of the round.
+        goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.9), ``deadline_s``,
+            ``round_energy_j`` and ``fleet_power_w``.
+        context: Weights, encodings and the model of progress.
+    """
+    columns = build_columns({board: fronts[board] for board in boards if board in fronts}, 0.0)
+    if not columns.boards:
+        return FleetPlan(dict.fromkeys(boards, goal), why="No board's front is known.")
+    known = [fronts[board] for board in columns.boards]
+    options = [WorkOption(share, encoding) for encoding in context.encodings for share in SHARES]
+    problem = build_problem(columns, known, options=options, context=context, goal=goal)
+    found = solve_joint(problem, _read_limits(goal))
+    if found is None:
+        return FleetPlan(dict.fromkeys(boards, goal), why="No part of any board is worth anything.")
+    unknown = {board: goal for board in boards if board not in set(columns.boards)}
+    maxn = compute_maxn_round(columns, known)
+    return _build_plan(columns, options, found, goal=goal, problem=problem, unknown=unknown, maxn=maxn)
+
+
+def build_problem(
+    columns: FrontColumns,
+    fronts: Sequence[Front],
+    options: Sequence[WorkOption],
+    context: JointContext,
+    goal: RoundGoal,
+) -> JointProblem:
+    """Build the arrays of the search from the fronts in the order of ``columns``."""
+    sent = [SENT[option.encoding.compression.kind] for option in options]
+    pair, shares = find_pair(context.fit), np.array([option.share for option in options])
+    worth = np.array([step_worth(share, pair) for share in shares.tolist()]) * sent
+    usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
+    weights = np.array([context.weights.get(board, usual) for board in columns.boards])
+    link_s, radio_j = columns.maxn_s - columns.maxn_work_s, columns.radio_j
+    fixed_s = np.stack([_transfer_s(fronts, link_s, option.encoding) for option in options], axis=1)
+    radio_w = radio_j / np.maximum(link_s, 1e-12)
+    fixed = np.array([front.fixed_share for front in fronts])
+    weight = goal.limits.get("time_weight", TIME_WEIGHT)
+    maxn_s, maxn_j = compute_maxn_round(columns, fronts)
+    work_s, above_j, power_w = _pad_modes(columns)
+    return JointProblem(
+        work_s,
+        above_j,
+        power_w,
+        fixed_s=fixed_s,
+        fixed_j=radio_w[:, None] * fixed_s,
+        scale=fixed[:, None] + (1.0 - fixed[:, None]) * shares,
+        value=(weights / weights.sum())[:, None] * worth,
+        idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
+        time_price=weight / maxn_s,
+        energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
+    )
+
+
+def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[float, float]:
+    """Return seconds and joules of the round in which every client does its whole share at MAXN and sends all of it.
+
+    Fronts that were offered with encoded updates give the same, so that the prices stay while the encodings change.
+    """
+    link_s = columns.maxn_s - columns.maxn_work_s
+    whole_s = _transfer_s(fronts, link_s, WHOLE_UPDATE)
+    round_s = float((whole_s + columns.maxn_work_s).max())
+    radio_j = columns.radio_j * whole_s / np.maximum(link_s, 1e-12)
+    waiting_j = columns.maxn_idle_w * (round_s - columns.maxn_work_s)
+    return round_s, float((columns.maxn_work_j + radio_j + waiting_j).sum())
+
+
+def _transfer_s(fronts: Sequence[Front], link_s: Floats, encoding: UpdateEncoding) -> Floats:
+    """Return the seconds of both transfers with an encoding; a front may have been offered with another one."""
+    offered = np.array([(front.up_s, front.up_share, front.encode_s) for front in fronts])
+    up_s, share, encode_s = offered.T
+    sent_s = (up_s - np.where(share == 1.0, 0.0, encode_s)) / share
+    spent_s = 0.0 if encoding.up_share == 1.0 else encode_s
+    seconds: Floats = link_s - up_s + encoding.up_share * sent_s + spent_s
+    return seconds
+
+
+def _pad_modes(columns: FrontColumns) -> tuple[Floats, Floats, Floats]:
+    """Return seconds, joules above idling and watts of the work per board and mode, padded with infinite seconds."""
+    n, most = len(columns), int(columns.counts.max())
+    board_of = np.repeat(np.arange(n), columns.counts)
+    place = np.arange(len(board_of)) - columns.offsets[board_of]
+    padded = [np.full((n, most), np.inf), np.zeros((n, most)), np.zeros((n, most))]
+    link_s = (columns.maxn_s - columns.maxn_work_s)[board_of]
+    work = (columns.ends_s - link_s, columns.above_idle_j - columns.radio_j[board_of], columns.power_w)
+    for table, values in zip(padded, work, strict=True):
+        table[board_of, place] = values
+    work_s, above_j, power_w = padded
+    return work_s, above_j, power_w
+
+
+def _read_limits(goal: RoundGoal) -> JointLimits:
+    limits = goal.limits
+    return JointLimits(
+        deadline_s=limits.get("deadline_s", np.inf),
+        energy_j=limits.get("round_energy_j", np.inf),
+        power_w=limits.get("fleet_power_w", np.inf),
+        min_value=limits.get("min_progress", MIN_PROGRESS),
+    )
+
+
+def _build_plan(
+    columns: FrontColumns,
+    options: Sequence[WorkOption],
+    found: JointSolution,
+    *,
+    goal: RoundGoal,
+    problem: JointProblem,
+    unknown: Mapping[str, RoundGoal],
+    maxn: tuple[float, float],
+) -> FleetPlan:
+    """Return the goals of the working clients, and of those that are not known."""
+    maxn_s, maxn_j = maxn
+    power_limited = "fleet_power_w" in goal.limits
+    goals: dict[str, RoundGoal] = {}
+    for i in np.flatnonzero(found.option >= 0).tolist():
+        option = options[found.option[i]]
+        limits = dict(goal.limits)
+        if power_limited:
+            limits["power_w"] = float(problem.power_w[i, found.mode[i]])
+        goals[columns.boards[i]] = dataclasses.replace(
+            goal,
+            deadline_s=found.deadline_s,
+            limits=limits,
+            share=option.share,
+            compression=option.encoding.compression,
+        )
+    steps = ", ".join(f"{share:g}" for share in sorted({option.share for option in goals.values()}))
+    why = (
+        f"{len(goals)} of {len(columns)} clients with {steps} of their steps: "
+        f"{format_figure(found.deadline_s)} s and {format_figure(found.energy_j)} J for {found.value:.2f} of the "
+        f"progress, within {found.gap:.2%} of the least cost."
+    )
+    return FleetPlan(
+        {**goals, **unknown},
+        deadline_s=found.deadline_s,
+        round_s=found.deadline_s,
+        energy_j=found.energy_j,
+        maxn_round_s=maxn_s,
+        maxn_energy_j=maxn_j,
+        feasible=found.feasible,
+        why=why if found.feasible else f"{why} Not within the limits.",
+    )

@@ -1,0 +1,236 @@
+"""Memory of a node of a plain Flower app: between rounds in its context, between runs in a knowledge folder.
+
+A context ends with its run. So a node's measurements are an entry of the folder, too, one per run and node: nodes that
+share a folder never write the same file and need no lock. The newest ``MAX_RUNS`` entries of a board are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message
+
+from fedge.devices.board_kinds import build_kind
+from fedge.devices.node_settings import NodeSettings
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard
+from fedge.knowledge.client_identity import identify_client
+from fedge.knowledge.evidence_files import read_evidence
+from fedge.knowledge.knowledge_folder import (
+    ENTRIES,
+    KnowledgeEntry,
+    add_entry,
+    encode_measurements,
+    forget_entry,
+    format_date,
+    hash_content,
+    list_entries,
+)
+from fedge.knowledge.recall import (
+    MAX_DONORS,
+    RECORDED,
+    ClientIdentity,
+    limit_measurements,
+    measurement_kind,
+    recall_measurements,
+)
+from fedge.types import Label, Measurement
+from fedge.user_catalogue import FOLDER_VARIABLE
+from fedge.wire import ClientState, from_json, to_json
+
+logger = logging.getLogger(__name__)
+
+RECORD = "fedge"
+"""Name of the mod's record in messages and in the node's context."""
+NOTE = "fedge-note"
+"""Record in the node's context: what was logged about it."""
+STATE, STEPS, ROUND, RECALLED = "state", "steps", "round", "recalled"
+"""Fields of the node's record; ``STEPS`` is also a condition of its entries: the steps of its last round."""
+AUTO = "auto"
+"""The default knowledge folder."""
+MAX_REMEMBERED = 64
+"""Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with their number cubed."""
+MAX_RUNS = MAX_DONORS
+"""Entries that are kept per board, as many as boards are recalled per kind: more than ``MAX_MODES`` modes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKnowledge:
+    """The place of a node's measurements in a knowledge folder.
+
+    Attributes:
+        folder: The knowledge folder.
+        client: The node's board and workload.
+        label: Label of its figures.
+        run: Flower's numbers of run and node.
+    """
+
+    folder: Path
+    client: ClientIdentity
+    label: Label
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """The memory of a node between rounds, in its Flower context.
+
+    Attributes:
+        state: Measurements and temperature.
+        steps: Steps of its last round; None before the first one of all.
+        round: Rounds of this run so far.
+        recalled: The board's measurements of earlier runs.
+        known: Where this run's measurements are kept beyond it; None for nowhere.
+    """
+
+    state: ClientState = field(default_factory=ClientState)
+    steps: int | None = None
+    round: int = 0
+    recalled: tuple[Measurement, ...] = ()
+    known: NodeKnowledge | None = None
+
+
+def read_memory(context: Context) -> NodeMemory:
+    if RECORD not in context.state:
+        return NodeMemory()
+    stored = context.state.config_records[RECORD]
+    recalled = from_json(ClientState, str(stored[RECALLED])).measurements
+    state, steps, number = (str(stored[name]) for name in (STATE, STEPS, ROUND))
+    return NodeMemory(from_json(ClientState, state), int(steps), int(number), recalled)
+
+
+def write_memory(context: Context, memory: NodeMemory) -> None:
+    """Write the memory into the context, and its measurements where they outlive the run."""
+    state = dataclasses.replace(memory.state, measurements=memory.state.measurements[-MAX_REMEMBERED:])
+    recalled, steps = to_json(ClientState(memory.recalled)), memory.steps or 1
+    context.state[RECORD] = ConfigRecord({STATE: to_json(state), STEPS: steps, ROUND: memory.round, RECALLED: recalled})
+    if memory.known is not None:
+        try:
+            _keep_measurements(memory.known, state.measurements, steps)
+        except BadInput as error:
+            log_once(context, f"what this run learns is forgotten at its end: {error}")
+
+
+def log_once(context: Context, said: str) -> None:
+    """Log a line once per node: what was said is in its context, because a node's processes end with a message."""
+    record = context.state.config_records.get(NOTE, ConfigRecord())
+    if said not in record:
+        context.state[NOTE] = ConfigRecord({**record, said: True})
+        logger.warning("%s", said)
+
+
+def recall_earlier_runs(memory: NodeMemory, known: NodeKnowledge | None) -> NodeMemory:
+    """Return the memory with its place beyond the run, and in the first round with what earlier runs left there."""
+    if known is None or memory.round:
+        return dataclasses.replace(memory, known=known)
+    recalled, steps = _recall_node(known)
+    return dataclasses.replace(memory, known=known, recalled=recalled, steps=steps)
+
+
+def find_emulated_knowledge(
+    chosen: str | Path | None, experiment: Experiment, board: FleetBoard, context: Context
+) -> NodeKnowledge | None:
+    """Return the place of an emulated board's measurements; ``auto`` is ``$FEDGE_KNOWLEDGE``, and none without it."""
+    named = os.environ.get(FOLDER_VARIABLE) if chosen == AUTO else chosen
+    if not named:
+        return None
+    label = build_kind(board, experiment.workload).truth_label
+    return NodeKnowledge(
+        Path(named).expanduser(), identify_client(experiment, board), label=label, run=_name_run(context)
+    )
+
+
+def find_board_knowledge(
+    chosen: str | Path | None,
+    settings: NodeSettings,
+    experiment: Experiment,
+    *,
+    device: str,
+    message: Message,
+    context: Context,
+) -> NodeKnowledge | None:
+    """Return the place of this board's measurements; ``auto`` is in the state folder of its settings.
+
+    The app's steps are its own, whatever prices them: the names and shapes of its arrays tell apps apart.
+    """
+    if chosen is None:
+        return None
+    shapes = [(name, one.shape) for record in message.content.array_records.values() for name, one in record.items()]
+    recorded = settings.root != "/"
+    client = ClientIdentity(
+        settings.board,
+        board=settings.board,
+        device=device,
+        workload=experiment.workload.cost,
+        batch_size=experiment.workload.batch_size,
+        conditions={"network": hash_content(repr(shapes).encode()), **({"truth": RECORDED} if recorded else {})},
+    )
+    folder = settings.state_dir / "knowledge" if chosen == AUTO else Path(chosen).expanduser()
+    return NodeKnowledge(folder, client, label="estimated" if recorded else "measured", run=_name_run(context))
+
+
+def _recall_node(known: NodeKnowledge) -> tuple[tuple[Measurement, ...], int | None]:
+    """Return the board's measurements of earlier runs, and the steps of its last round there, None if unknown.
+
+    A folder that cannot be read is logged and counts as empty.
+    """
+    client = known.client
+    try:
+        entries = [
+            entry
+            for entry in list_entries(known.folder).entries
+            if client.board in entry.boards and measurement_kind(entry) == client.kind
+        ]
+        found = recall_measurements([client], entries, partial(read_evidence, known.folder), datetime.now(UTC))
+    except BadInput as error:
+        logger.warning("nothing is recalled of earlier runs: %s", error)
+        return (), None
+    steps = [int(entry.conditions[STEPS]) for entry in entries if entry.conditions.get(STEPS, "").isdigit()]
+    recalled = found.own.get(client.name, ())
+    if recalled:
+        logger.info("%s recalls %d measurements of earlier runs (%s)", client.name, len(recalled), known.folder)
+    return recalled, steps[-1] if recalled and steps else None
+
+
+def _keep_measurements(known: NodeKnowledge, measurements: Sequence[Measurement], steps: int) -> None:
+    """Write a run's measurements so far, in place of those of its earlier rounds.
+
+    Raises:
+        BadInput: The folder cannot be written.
+    """
+    client, rows = known.client, limit_measurements(measurements)
+    if not rows:
+        return
+    series = f"flower-{hashlib.sha256(repr((client.board, client.kind)).encode()).hexdigest()[:12]}-"
+    ident, content = f"{series}{known.run}", encode_measurements({client.board: rows})
+    entry = KnowledgeEntry(
+        id=ident,
+        form="run",
+        device=client.device,
+        workload=client.workload,
+        batch_size=client.batch_size,
+        label=known.label,
+        source="run of a Flower app",
+        file=f"{ENTRIES}/{ident}.rows",
+        sha256=hash_content(content),
+        date=format_date(datetime.now(UTC).timestamp()),
+        rows=len(rows),
+        boards=(client.board,),
+        conditions={**client.conditions, STEPS: str(steps)},
+    )
+    add_entry(known.folder, entry, content)
+    kept = [each for each in list_entries(known.folder).entries if each.id.startswith(series)]
+    for old in kept[:-MAX_RUNS]:
+        forget_entry(known.folder, old)
+
+
+def _name_run(context: Context) -> str:
+    return f"{context.run_id}-{context.node_id}"

@@ -1,0 +1,393 @@
+"""Figures of every model that predicts something unseen, on one table, without what a rotation leaves out.
+
+Symbols: y measured, m predicted, s the predicted spread (log units). Error |m - y| / y and bias m / y - 1, both as
+means over the table's rows; the 90 % interval is m exp(-1.645 s) ... m exp(1.645 s), its upper end the one-sided 95 %
+bound.
+A decision is the mode of least predicted energy that is at most ``DEFAULT_MAX_SLOWDOWN`` times as slow as MAXN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
+from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
+from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
+from fedge.analysis.roofline.roofline_model import (
+    ModeRooflines,
+    batch_energy_j,
+    build_roofline_batch,
+    compute_batch_times,
+)
+from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose_within_slowdown, find_oracle_row
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
+from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size
+from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
+from fedge.costs.layered_work import find_family, find_known_layers
+from fedge.costs.memory.memory_calibration import fit_memory_calibration
+from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
+from fedge.costs.memory.step_need import BOUND_SDS
+from fedge.costs.memory.step_table import StepTable
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.errors import BadInput
+from fedge.knowledge.table_background import build_background
+from fedge.modes import find_mode_index
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
+from fedge.predictors.explorers import find_method_explorer, load_explorer
+from fedge.predictors.prediction_accuracy import Z_90
+from fedge.predictors.table_board import TableBoard, profile_table
+from fedge.studies.implausible_rows import find_plausible_rows
+from fedge.studies.mode_choice_options import find_steps
+from fedge.studies.mode_choice_study import run_mode_choice
+from fedge.studies.serving.job_tables import JobTableOptions
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
+from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
+
+TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
+TransferKind = Literal["train", "infer", "both"]
+TransferQuantity = Literal["time", "power", "memory", "choice", "rounds", "problems"]
+ONLINE_RATIOS = (1.5, 2.0, 3.0)
+ONLINE_ROUNDS = 40
+"""Rounds of an online run: modes are learnt in the first ten, and the other thirty are judged."""
+SERVING_PROBLEMS = 100
+"""Problems of a pair of jobs that are drawn of Fulcrum's 6,560."""
+NO_MAXN = "the table has no plausible row of MAXN, to which a slowdown refers"
+UNPRUNED = 0.0
+"""Pruning level of the networks as they are published, which are also judged alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
+
+    Attributes:
+        part: The model.
+        left_out: What was left out with the table.
+        judged: Name of the table.
+        kind: Whether its steps are of training, of inference, or both beside each other.
+        modes: Number of measured modes that the model was given.
+        rows: Number of judged values.
+        bias: Mean signed error.
+        covered: Share of the values in their 90 % intervals.
+        bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
+        slowdown: Measured slowdown of the chosen mode from MAXN.
+        saving: Measured energy saved by the chosen mode, compared with MAXN.
+        oracle_saving: Energy saved by the best mode within the slowdown.
+        regret: Measured energy of the decisions beyond the oracle's; of problems the training steps that are lost.
+        missed: Share of the deadlines that were missed, or of the solvable problems that were not solved; 100 for a
+            choice that is slower than allowed.
+        refused: Why the model makes no prediction or choice.
+    """
+
+    part: TransferPart
+    left_out: LeftOut
+    judged: str
+    quantity: TransferQuantity
+    kind: TransferKind = "train"
+    modes: int | None = None
+    seed: int = 0
+    rows: int = 0
+    error: float | None = None
+    bias: float | None = None
+    covered: float | None = None
+    bounded: float | None = None
+    slowdown: float | None = None
+    saving: float | None = None
+    oracle_saving: float | None = None
+    regret: float | None = None
+    missed: float | None = None
+    refused: str | None = None
+
+
+def score_quantity(
+    blank: TransferRow, predicted: Floats, measured: Floats, sd_log: Floats | float, bound_sds: float = Z_90
+) -> TransferRow:
+    """Return the row of one quantity; all arrays have the shape (n,). The bound lies ``bound_sds`` spreads above."""
+    off = np.log(predicted / measured)
+    return replace(
+        blank,
+        rows=len(off),
+        error=_percent(np.abs(np.expm1(off))),
+        bias=_percent(np.expm1(off)),
+        covered=_percent(np.abs(off) <= Z_90 * sd_log),
+        bounded=_percent(off >= -bound_sds * np.asarray(sd_log)),
+    )
+
+
+def score_choice(
+    blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
+) -> TransferRow:
+    """Return the row of a decision, judged on the table's plausible rows.
+
+    Args:
+        blank: The row to fill.
+        table: The measured table, n rows; it must hold MAXN, the mode of its largest knobs.
+        step_s: Predicted seconds per step, shape (n,).
+        power_w: Predicted watts, shape (n,).
+        margin: Margin on the predicted slowdown, log units.
+    """
+    maxn = find_mode_index(table.modes, table.maxn)
+    allowed = find_plausible_rows(table, table.maxn)
+    if maxn is None or not allowed[maxn]:
+        return replace(blank, quantity="choice", refused=NO_MAXN)
+    predicted_j, energy_j = (
+        np.where(allowed, t * p, np.inf) for t, p in ((step_s, power_w), (table.step_s, table.power_w))
+    )
+    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn, margin=margin).row
+    best, slower = find_oracle_row(table.step_s, energy_j, maxn), table.step_s / table.step_s[maxn]
+    return replace(
+        blank,
+        quantity="choice",
+        rows=1,
+        slowdown=float(slower[found]),
+        saving=100.0 * float(1.0 - energy_j[found] / energy_j[maxn]),
+        oracle_saving=100.0 * float(1.0 - energy_j[best] / energy_j[maxn]),
+        regret=100.0 * float(energy_j[found] / energy_j[best] - 1.0),
+        missed=100.0 * float(slower[found] > DEFAULT_MAX_SLOWDOWN),
+    )
+
+
+def _percent(values: Floats | NDArray[np.bool_]) -> float:
+    return 100.0 * float(values.mean())
+
+
+def score_modes(
+    blank: TransferRow, table: ProfileTable, found: Predictions, margin: float = 0.0
+) -> Iterator[TransferRow]:
+    """Yield the rows of time, power and the decision, with a margin, of predictions of all modes of a table."""
+    yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
+    yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
+    choice = score_choice(blank, table, found.step_s, found.power_w, margin=margin)
+    if choice.refused != NO_MAXN:
+        yield choice
+
+
+def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> TransferRow:
+    return TransferRow(part, left_out, judged.name, "time", kind=judged.kind)
+
+
+# The predictor, after few measured modes ------------------------------------------------------------------------------
+
+
+def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int], seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the default predictor after some numbers of modes of its own choice.
+
+    Args:
+        judged: The table.
+        left_out: What is left out with it.
+        counts: Numbers of measured modes.
+        seeds: Number of repetitions; without measurements one is enough.
+    """
+    table, knowledge = judged.table, _build_knowledge(judged, left_out)
+    board = TableBoard(table)
+    for count in (count for count in counts if count < len(table.modes)):
+        for seed in range(seeds if count else 1):
+            own = replace(knowledge, seed=seed)
+            explorer = load_explorer(find_method_explorer(DEFAULT_PREDICTOR), table.modes, own)
+            rows = profile_table(explorer, board, count)
+            found = load_predictor(DEFAULT_PREDICTOR, own).fit(board.measure_rows(rows)).predict(table.modes)
+            blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed)
+            yield from score_modes(blank, table, found)
+
+
+def _build_knowledge(judged: JudgedTable, left_out: LeftOut) -> PriorKnowledge:
+    """Return the priors that remain; those of training are what ``fedge predict eval`` starts from.
+
+    Raises:
+        BadInput: Nothing remains.
+    """
+    table, hidden = judged.table, list_hidden_names(judged, left_out)
+    if judged.kind == "train":
+        return build_background(table, without=sorted(hidden)).knowledge
+    spec, specs = find(judged.board), load_catalogue()
+    if left_out == "batch":
+        profiles = [p for p in load_calibrated_inference() if (p.device, p.workload) == (spec.name, table.workload)]
+        others = sorted((p for p in profiles if p.batch_size != table.batch_size), key=lambda p: p.batch_size)
+        if not others:
+            raise BadInput("batch size", f"{table.workload} on {spec.name}", "a workload with other batch sizes")
+        return PriorKnowledge(table.maxn, (cost_at_batch_size(others, table.batch_size).coefficients,))
+    kept = _keep_profiles(hidden)
+    priors = build_inference_priors(
+        spec, table.workload, batch_size=table.batch_size, specs=specs, calibrated=kept, unseen=table.sha256
+    )
+    return PriorKnowledge(table.maxn, tuple(prior.coefficients for prior in priors))
+
+
+def _keep_profiles(hidden: frozenset[str]) -> list[CostProfile]:
+    every = (*load_calibrated_training(), *load_calibrated_inference())
+    return [profile for profile in every if not {profile.workload, profile.device} & hidden]
+
+
+# Costs by layers ------------------------------------------------------------------------------------------------------
+
+
+def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow]:
+    """Yield the rows of the cost that is estimated from the network's layers."""
+    table, hidden = judged.table, list_hidden_names(judged, left_out)
+    work = Workload(table.workload, table.batch_size, judged.kind, find_known_layers(table.workload, judged.kind))
+    if work.layers is None:
+        raise BadInput("workload", f"{table.workload}, whose layers are not known", "a known workload")
+    timed = [one for one in load_timed_steps() if not {one.network, one.device} & (hidden | {judged.network})]
+    cost = estimate_network_cost(
+        find(judged.board), work, specs=load_catalogue(), calibrated=_keep_profiles(hidden), timed=timed
+    )
+    step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
+    sds = (np.full(len(step_s), sd) for sd in (cost.residual_time_sd_log, cost.residual_power_sd_log))
+    found = Predictions(table.modes, step_s, power_w, *sds)
+    yield from score_modes(_start_row("layers", judged, left_out), table, found, UNFITTED_MARGIN)
+
+
+# Rooflines ------------------------------------------------------------------------------------------------------------
+
+
+def judge_rooflines(
+    judged: JudgedTable, left_out: LeftOut, among: Sequence[JudgedTable], method: Literal["roofline", "pagoda"]
+) -> Iterator[TransferRow]:
+    """Yield the rows of a board's rooflines, fitted to the inference tables of the board that remain.
+
+    Args:
+        judged: A table of inference.
+        left_out: What is left out with it.
+        among: All tables.
+        method: fedge's constants, or Pagoda's five constants per mode.
+    """
+    table = judged.table
+    kept = [one.table for one in list_remaining(judged, left_out, among) if _is_same_bench(one, judged)]
+    networks = find_networks([table.workload, *(one.workload for one in kept)])
+    if not kept or len(networks) < len({table.workload, *(one.workload for one in kept)}):
+        raise BadInput("tables", f"{len(kept)} other tables", "inference tables of networks whose layers are known")
+    batch = build_roofline_batch(networks[table.workload], table.batch_size)
+    if method == "pagoda":
+        lines, sds = _fit_pagoda(tuple(kept)), (0.0, 0.0)
+    else:
+        constants = _fit_board(tuple(kept), judged.board)
+        lines = compute_rooflines(constants, table.modes, activation_intensity(networks[table.workload]))
+        sds = constants.time_sd_log, constants.power_sd_log
+    step_s = compute_batch_times(lines, batch).total_s
+    power_w = batch_energy_j(lines, batch, step_s) / step_s
+    found = Predictions(table.modes, step_s, power_w, *(np.full(len(step_s), sd) for sd in sds))
+    yield from score_modes(_start_row(method, judged, left_out), table, found)
+
+
+@lru_cache(maxsize=16)  # the batch sizes of a network that is left out share a fit
+def _fit_board(tables: tuple[ProfileTable, ...], board: str) -> BoardConstants:
+    return fit_constants(tables, find_networks([table.workload for table in tables]), find(board))
+
+
+@lru_cache(maxsize=16)
+def _fit_pagoda(tables: tuple[ProfileTable, ...]) -> ModeRooflines:
+    return fit_per_mode(tables, find_networks([table.workload for table in tables]))
+
+
+def _is_same_bench(one: JudgedTable, judged: JudgedTable) -> bool:
+    """Return whether two tables are of inference on one board, in the same modes."""
+    same = (one.board, one.kind) == (judged.board, judged.kind)
+    return same and np.array_equal(one.table.modes.knobs, judged.table.modes.knobs)
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], board: str) -> Iterator[TransferRow]:
+    """Yield the rows of memory and time of a training step of one network, predicted from the others.
+
+    Args:
+        network: The network to judge.
+        left_out: ``workload`` for this network alone, ``family`` for all of its family.
+        tables: The measured steps of all networks.
+        board: Name of the board.
+    """
+    own = find_family(network)
+    kept = [t for t in tables if t.network != network and (left_out != "family" or find_family(t.network) != own)]
+    calibration = fit_memory_calibration(kept, board, "a rotation")
+    steps = gather_steps([table for table in tables if table.network == network])
+    predict: Mapping[TargetName, tuple[Callable[[MeasuredSteps], Floats], float]] = {
+        "memory": (
+            lambda s: calibration.memory.clip_to_board_mb(calibration.memory.need_mb(s.terms["memory"])),
+            calibration.memory_sd_log,
+        ),
+        "latency": (lambda s: calibration.time.step_ms(s.terms["time"], s.layers), calibration.step_sd_log),
+    }
+    for target, (compute, sd_log) in predict.items():
+        there = steps[np.isfinite(steps.measured[target])]
+        for name, some in ((network, there), (f"{network} unpruned", there[there.level == UNPRUNED])):
+            blank = TransferRow("memory", left_out, name, "memory" if target == "memory" else "time")
+            bound_sds = BOUND_SDS if target == "memory" else Z_90
+            yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds=bound_sds)
+
+
+# Choice of modes in rounds --------------------------------------------------------------------------------------------
+
+
+def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out.
+
+    Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
+    """
+    table = _keep_plausible_rows(judged.table)
+    for ratio in ONLINE_RATIOS:
+        for seed in range(1, seeds + 1):
+            found = run_mode_choice(
+                table,
+                ratio=ratio,
+                rounds=ONLINE_ROUNDS,
+                steps=find_steps(table),
+                policy="fedge",
+                seed=seed,
+            )
+            yield TransferRow(
+                "online",
+                "workload",
+                f"{judged.name}, deadlines up to x {ratio:g}",
+                "rounds",
+                modes=found.modes_explored,
+                seed=seed,
+                rows=ONLINE_ROUNDS,
+                saving=found.energy_saved_pct,
+                regret=found.regret_after10_pct,
+                missed=100.0 * found.deadlines_missed / ONLINE_ROUNDS,
+            )
+
+
+def _keep_plausible_rows(table: ProfileTable) -> ProfileTable:
+    keep = find_plausible_rows(table, table.maxn)
+    modes = Modes(table.modes.knobs[keep])
+    return replace(table, modes=modes, step_s=table.step_s[keep], power_w=table.power_w[keep], idle_w=None)
+
+
+# Training beside inference --------------------------------------------------------------------------------------------
+
+
+def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the default strategy for both jobs on one board, without either's workload."""
+    options = StrategyStudyOptions(
+        JobTableOptions((Path(train.table.path),), (Path(infer.table.path),)),
+        problem_count=SERVING_PROBLEMS,
+        seeds=seeds,
+        plausible=True,
+    )
+    for job in build_strategy_jobs(options):
+        found = run_timed_job(job)
+        yield TransferRow(
+            "serving",
+            "workload",
+            f"{train.board}/{found.pair}",
+            "problems",
+            kind="both",
+            seed=job.seed,
+            rows=found.problems,
+            regret=found.loss_mean,
+            missed=None if found.solved_share is None else 100.0 - found.solved_share,
+            refused=found.error,
+        )

@@ -1,0 +1,272 @@
+"""Study of transfer: every model on what it has not seen, leaving out each workload, board, family and batch size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from fedge import registry
+from fedge.child_processes import limit_to_one_thread
+from fedge.costs.layered_work import find_family
+from fedge.costs.memory.step_table import StepTable, read_step_tables
+from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.studies.task_pool import run_jobs
+from fedge.studies.transfer_models import (
+    TransferKind,
+    TransferPart,
+    TransferQuantity,
+    TransferRow,
+    judge_layers,
+    judge_memory,
+    judge_online,
+    judge_predictor,
+    judge_rooflines,
+    judge_serving,
+)
+from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
+
+PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
+KINDS: tuple[TransferKind, ...] = get_args(TransferKind)
+QUANTITIES: tuple[TransferQuantity, ...] = get_args(TransferQuantity)
+DECISIONS: dict[TransferPart, TransferQuantity] = {"memory": "memory", "online": "rounds", "serving": "problems"}
+"""What a model decides, where that is not a mode."""
+DEFAULT_COUNTS = "0,3,5,10,50"
+STEP_FOLDER = "perf4sight-*"
+"""Folders of measured training steps beside those of the boards; the rest of the name is the board's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """Options of a study of transfer.
+
+    Attributes:
+        tables: Folder of measured tables.
+        parts: Models to judge; all if empty.
+        modes: Numbers of measured modes of the predictor, separated by commas.
+        seeds: Number of repetitions of what is random.
+    """
+
+    tables: Path
+    parts: tuple[str, ...] = ()
+    modes: str = DEFAULT_COUNTS
+    seeds: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCell:
+    """One model on one table; ``judged`` is the table's name, ``beside`` that of a table of inference beside it."""
+
+    part: TransferPart
+    left_out: LeftOut
+    judged: str
+    beside: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.part}, {self.judged}, its {self.left_out} left out"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransferStudy:
+    """The rotation over all tables of a folder.
+
+    Attributes:
+        tables: Measured tables of modes, by name.
+        step_tables: Measured training steps.
+        step_board: The board of the steps.
+        counts: Numbers of measured modes of the predictor.
+        seeds: Number of repetitions.
+        cells: What is judged, in the order of the rows.
+    """
+
+    tables: dict[str, JudgedTable]
+    step_tables: tuple[StepTable, ...]
+    step_board: str
+    counts: tuple[int, ...]
+    seeds: int
+    cells: tuple[TransferCell, ...]
+
+    @property
+    def jobs(self) -> Sequence[object]:
+        """The cells, whose number is the number of reported steps."""
+        return self.cells
+
+    def run(self, report: Callable[[str], None], workers: int | None = None) -> list[TransferRow]:
+        """Judge every cell in parallel.
+
+        Args:
+            report: Called with the name of each finished cell.
+            workers: Number of processes; None for the cores that this process may use.
+        """
+        with limit_to_one_thread():
+            return [row for rows in run_jobs(partial(_run_cell, self), self.cells, report, workers) for row in rows]
+
+
+def build_transfer_study(options: TransferOptions) -> TransferStudy:
+    """Build the study from the options.
+
+    Raises:
+        BadInput: If an option or table is invalid.
+    """
+    for part in options.parts:
+        if part not in PARTS:
+            raise UnknownName("--part", part, PARTS)
+    words = registry.split_names("--modes", options.modes, "whole numbers separated by commas, e.g. 0,3,10")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise BadInput("--modes", repr(options.modes), "whole numbers separated by commas, e.g. 0,3,10")
+    tables = {one.name: one for one in read_judged_tables(options.tables)}
+    folders = sorted(options.tables.glob(STEP_FOLDER))
+    steps = read_step_tables(folders[0]) if folders else ()
+    board = folders[0].name.rpartition("-")[2] if folders else ""
+    cells = tuple(cell for part in options.parts or PARTS for cell in _list_cells(part, list(tables.values()), steps))
+    counts = tuple(map(int, words))
+    return TransferStudy(tables, steps, step_board=board, counts=counts, seeds=options.seeds, cells=cells)
+
+
+def _list_cells(
+    part: TransferPart | str, tables: Sequence[JudgedTable], steps: Sequence[StepTable]
+) -> Iterator[TransferCell]:
+    """Yield the cells of a part: a left-out batch size needs tables of several, a left-out board other boards."""
+    if part == "serving":
+        for train, infer in itertools.product(tables, tables):
+            first = next(one for one in tables if one.table.path == infer.table.path) is infer
+            if (train.kind, infer.kind) == ("train", "infer") and train.board == infer.board and first:
+                yield TransferCell("serving", "workload", train.name, infer.name)
+        return
+    for case in LEFT_OUT:
+        if part == "memory":
+            families = [find_family(table.network) for table in steps]
+            names = [
+                table.network
+                for table, family in zip(steps, families, strict=True)
+                if case == "workload" or (case == "family" and families.count(family) > 1)
+            ]
+        else:
+            names = [one.name for one in tables if _is_rotated(part, case, one)]
+        yield from (TransferCell(part, case, name) for name in names)  # type: ignore[arg-type]  # checked before
+
+
+def _is_rotated(part: str, case: LeftOut, one: JudgedTable) -> bool:
+    if part == "online":
+        return case == "workload" and one.kind == "train"
+    if part in ("roofline", "pagoda"):
+        return one.kind == "infer" and case in ("workload", "batch")
+    if part == "layers":
+        return case != "batch"
+    return case != "batch" or one.kind == "infer"
+
+
+def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
+    """Judge one cell, in a worker process if there are several; a model that refuses gives one row that says why."""
+    try:
+        return list(_judge(study, cell))
+    except FedgeError as error:
+        own = study.tables.get(cell.judged)
+        kind: TransferKind = "both" if cell.beside else "train" if own is None else own.kind
+        decision = DECISIONS.get(cell.part, "choice")
+        return [TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))]
+
+
+def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
+    if cell.part == "memory":
+        return judge_memory(cell.judged, cell.left_out, study.step_tables, study.step_board)
+    judged = study.tables[cell.judged]
+    if cell.part == "serving":
+        return judge_serving(judged, study.tables[cell.beside], study.seeds)
+    if cell.part == "predictor":
+        return judge_predictor(judged, cell.left_out, study.counts, study.seeds)
+    if cell.part == "layers":
+        return judge_layers(judged, cell.left_out)
+    if cell.part == "online":
+        return judge_online(judged, study.seeds)
+    return judge_rooflines(judged, cell.left_out, list(study.tables.values()), cell.part)
+
+
+# Summary --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSummary:
+    """Figures of one model over all tables with the same thing left out, in percent; None does not apply.
+
+    Attributes:
+        tables: Number of judged tables.
+        error: Mean error, each table with the same weight; ``worst`` is that of the worst table.
+        bias: Mean signed error.
+        covered: Share of the values in their 90 % intervals.
+        bounded: Share of the values at or below the one-sided 95 % bound.
+        regret: Mean energy beyond the oracle's, and that of the worst table.
+        saved: Share of the oracle's saving.
+        missed: Share of the promises that were broken.
+        refused: Share of the tables for which there is no prediction or choice.
+    """
+
+    part: TransferPart
+    left_out: LeftOut
+    kind: TransferKind
+    quantity: TransferQuantity
+    modes: int | None
+    tables: int
+    error: float | None
+    worst: float | None
+    bias: float | None
+    covered: float | None
+    bounded: float | None
+    regret: float | None
+    worst_regret: float | None
+    saved: float | None
+    missed: float | None
+    refused: float
+
+
+def summarize_transfer(rows: Sequence[TransferRow]) -> list[TransferSummary]:
+    """Summarise rows by model, what is left out, kind, number of modes and quantity, in this order."""
+    groups: dict[tuple[object, ...], list[TransferRow]] = {}
+    for row in rows:
+        modes = None if row.part == "online" else row.modes
+        groups.setdefault((row.part, row.left_out, row.kind, row.quantity, modes), []).append(row)
+    summaries = [_summarize_group(group) for group in groups.values()]
+    return sorted(summaries, key=_summary_key)
+
+
+def _summary_key(one: TransferSummary) -> tuple[int, ...]:
+    model = PARTS.index(one.part), LEFT_OUT.index(one.left_out), KINDS.index(one.kind)
+    return *model, -1 if one.modes is None else one.modes, QUANTITIES.index(one.quantity)
+
+
+def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
+    first = rows[0]
+    by_table = {row.judged: [one for one in rows if one.judged == row.judged] for row in rows}
+
+    def list_means(field: str) -> list[float]:
+        means = (_mean([getattr(row, field) for row in table]) for table in by_table.values())
+        return [mean for mean in means if mean is not None]
+
+    errors, regrets = list_means("error"), list_means("regret")
+    oracle = sum(list_means("oracle_saving"))
+    return TransferSummary(
+        first.part,
+        first.left_out,
+        first.kind,
+        quantity=first.quantity,
+        modes=None if first.part == "online" else first.modes,
+        tables=len(by_table),
+        error=_mean(errors),
+        worst=max(errors, default=None),
+        bias=_mean(list_means("bias")),
+        covered=_mean(list_means("covered")),
+        bounded=_mean(list_means("bounded")),
+        regret=_mean(regrets),
+        worst_regret=max(regrets, default=None),
+        saved=100.0 * sum(list_means("saving")) / oracle if oracle > 0 else None,
+        missed=_mean(list_means("missed")),
+        refused=100.0 * sum(row.refused is not None for row in rows) / len(rows),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,74 @@
+"""``fedge new``: what it writes passes the contract that it writes, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from contracts.launching import Launcher
+
+from experiments.cli.new_plugin import FILES, TEMPLATES
+
+NAME = "of_ours"
+
+
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
+    monkeypatch.chdir(tmp_path)
+    return Launcher(monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FILES)
+def test_a_new_plug_in_passes_its_own_contract(kind: str, fedge: Launcher, tmp_path: Path) -> None:
+    assert fedge("new", kind, NAME).code == 0
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{NAME}.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_no_name_of_the_template_is_left_in_the_files(kind: str, fedge: Launcher, tmp_path: Path) -> None:
+    said = fedge("new", kind, NAME).out
+
+    written = sorted(tmp_path.iterdir())
+    assert [path.stem for path in written] == [NAME, f"test_{NAME}"]
+    assert f"pytest test_{NAME}.py" in said
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        assert f"own_{kind}" not in text
+        assert f"Own{kind.capitalize()}" not in text
+        assert NAME in text or NAME.replace("_", "-") in text
+
+
+def test_a_file_that_exists_is_kept(fedge: Launcher, tmp_path: Path) -> None:
+    (tmp_path / f"test_{NAME}.py").write_text("mine", encoding="utf-8")
+
+    done = fedge("new", "policy", NAME)
+
+    assert done.code == 2
+    assert "got a file that exists" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [f"test_{NAME}.py"]
+    assert (tmp_path / f"test_{NAME}.py").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("name", ["Mine", "2nd", "a-b", "../up", "test_mine", ""])
+def test_a_name_that_cannot_be_imported_is_refused(name: str, fedge: Launcher, tmp_path: Path) -> None:
+    done = fedge("new", "policy", name)
+
+    assert done.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_template_is_in_the_package() -> None:
+    folder = Path(__file__).resolve().parents[3].joinpath(*TEMPLATES.split("."))
+    named = {file for files in FILES.values() for file in files}
+
+    assert {path.name for path in folder.iterdir() if path.name.find("own_") >= 0} == named

@@ -1,0 +1,49 @@
+"""The arena's three protocols, on made-up courses of runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.report.run.arena_table import list_arena_tables
+from experiments.sweeps.arena import Course, find_cost, find_quality, judge_variants
+
+SLOW = Course((0.5, 0.8, 0.9, 0.9, 0.9), (10.0, 20.0, 30.0, 40.0, 50.0), (1.0, 2.0, 3.0, 4.0, 5.0))
+QUICK = Course((0.5, 0.8, 0.9, 0.9, 0.9), (5.0, 10.0, 15.0, 20.0, 25.0), (0.5, 1.0, 1.5, 2.0, 2.5))
+LUCKY = Course((0.9, 0.5, 0.5, 0.9, 0.9), (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 2.0, 3.0, 4.0, 5.0))
+
+
+def test_quality_is_that_of_the_last_model_within_both_budgets() -> None:
+    assert find_quality(SLOW, budget_s=29.0, budget_j=9.0) == 0.8
+    assert find_quality(SLOW, budget_s=29.0, budget_j=1.5) == 0.5
+    assert find_quality(SLOW, budget_s=5.0, budget_j=9.0) == 0.0
+
+
+def test_the_cost_to_a_target_is_at_the_first_round_that_holds_it() -> None:
+    assert find_cost(SLOW, 0.9) == (30.0, 3.0)
+    assert find_cost(SLOW, 0.95) is None
+    assert find_cost(LUCKY, 0.9) is None, "one evaluation alone is luck"
+
+
+def test_a_variant_that_costs_half_in_every_seed_has_a_ratio_of_a_half() -> None:
+    courses = {"a": {1: SLOW, 2: SLOW}, "b": {1: QUICK, 2: QUICK}}
+    first, second = judge_variants(courses, target=0.9).rows
+    assert first.seconds.difference is None
+    assert second.seconds.difference is not None
+    assert second.seconds.difference.mean == pytest.approx(-0.6931, abs=1e-4)
+    assert second.seconds.difference.verdict == "lower"
+
+
+def test_by_default_all_runs_reach_the_target_and_use_up_the_budgets() -> None:
+    found = judge_variants({"a": {1: SLOW}, "b": {1: QUICK}})
+    assert (found.budget_s, found.budget_j) == (25.0, 2.5)
+    assert found.target == pytest.approx(0.9)
+    assert [row.quality.mean.mean for row in found.rows if row.quality.mean] == [0.8, 0.9]
+
+
+def test_a_disturbed_fleet_is_judged_by_the_same_numbers() -> None:
+    found = judge_variants({"a": {1: QUICK}}, target=0.9, disturbed={"a": {1: SLOW}})
+    assert found.disturbed[0].seconds.mean is not None
+    assert found.disturbed[0].seconds.mean.mean == 30.0
+    titles = [table.title for table in list_arena_tables(found)]
+    assert len(titles) == 2
+    assert all("90.0 %" in title for title in titles)

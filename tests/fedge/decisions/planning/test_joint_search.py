@@ -1,0 +1,142 @@
+"""The joint plan against every choice of every client, and its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.decisions.planning import joint_search
+from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
+
+SLACK = 1.0 + 1e-9
+
+
+def draw_problem(seed: int, clients: int, modes: int, options: int, time_weight: float = 0.5) -> JointProblem:
+    """Clients of unlike speed, whose slower modes save energy, with options that do less work or send less."""
+    rng = np.random.default_rng(seed)
+    slowdown = np.sort(rng.uniform(1.0, 4.0, (clients, modes)), axis=1)
+    idle_w = rng.uniform(1.0, 6.0, clients)
+    work_s = rng.choice([5.0, 20.0, 60.0], (clients, 1)) * slowdown
+    above_w = rng.uniform(8.0, 30.0, (clients, 1)) / slowdown**2 * rng.lognormal(0.0, 0.1, work_s.shape)
+    share = rng.uniform(0.2, 2.0, (clients, options))
+    fixed_s = rng.uniform(0.5, 20.0, (clients, options))
+    value = rng.dirichlet(np.ones(clients))[:, None] * share / (0.2 + 0.8 * share) * (rng.random(share.shape) < 0.9)
+    whole_s, whole_j = float((fixed_s + work_s[:, :1]).max()), float((work_s * above_w)[:, 0].sum())
+    prices = time_weight / whole_s, (1.0 - time_weight) / (whole_j + idle_w.sum() * whole_s)
+    watts = idle_w[:, None] + above_w
+    return JointProblem(
+        work_s, work_s * above_w, watts, fixed_s, 0.8 * fixed_s, share, value, float(idle_w.sum()), *prices
+    )
+
+
+def list_choices(problem: JointProblem, client: int) -> Iterator[tuple[float, float, float, float]]:
+    """End, joules above idling, watts and value of every option in every mode, and of resting."""
+    yield (0.0, 0.0, 0.0, 0.0)
+    options, modes = problem.value.shape[1], problem.work_s.shape[1]
+    for k, j in product(range(options), range(modes)):
+        if problem.value[client, k] > 0.0 and np.isfinite(problem.work_s[client, j]):
+            scale = problem.scale[client, k]
+            yield (
+                float(problem.fixed_s[client, k] + scale * problem.work_s[client, j]),
+                float(problem.fixed_j[client, k] + scale * problem.above_j[client, j]),
+                float(problem.power_w[client, j]),
+                float(problem.value[client, k]),
+            )
+
+
+def find_least_cost(problem: JointProblem, limits: JointLimits) -> float | None:
+    """The least cost of all choices of all clients that keep the limits."""
+    least = np.inf
+    for chosen in product(*(list(list_choices(problem, i)) for i in range(len(problem.value)))):
+        ends_s, joules, watts, values = zip(*chosen, strict=True)
+        end_s, value = max(ends_s), sum(values)
+        energy_j = problem.idle_w * end_s + sum(joules)
+        kept = end_s <= limits.deadline_s * SLACK and energy_j <= limits.energy_j * SLACK
+        if value > 0.0 and kept and sum(watts) <= limits.power_w * SLACK and value * SLACK >= limits.min_value:
+            least = min(least, (problem.time_price * end_s + problem.energy_price * energy_j) / value)
+    return least if np.isfinite(least) else None
+
+
+@st.composite
+def problems_with_limits(draw: st.DrawFn) -> tuple[JointProblem, JointLimits]:
+    sizes = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    problem = draw_problem(draw(st.integers(0, 10**6)), *sizes, time_weight=draw(st.sampled_from([0.0, 0.5, 1.0])))
+    some = st.none() | st.floats(0.2, 1.0)
+    whole = replace_limits(problem)
+    share = [draw(some) for _ in range(4)]
+    kept = [np.inf if part is None else part * full for part, full in zip(share[:3], whole, strict=True)]
+    return problem, JointLimits(*kept, min_value=share[3] or 0.0)
+
+
+def replace_limits(problem: JointProblem) -> tuple[float, float, float]:
+    """Seconds, joules and watts of a round in which every client does all in its fastest mode."""
+    end_s = float((problem.fixed_s + problem.scale * problem.work_s[:, :1]).max())
+    return end_s, problem.idle_w * end_s + float(problem.above_j[:, 0].sum()), float(problem.power_w[:, 0].sum())
+
+
+@given(problems_with_limits())
+def test_a_small_fleets_plan_is_within_half_a_percent_of_the_best_of_all_choices(
+    drawn: tuple[JointProblem, JointLimits],
+) -> None:
+    problem, limits = drawn
+    best, found = find_least_cost(problem, limits), solve_joint(problem, limits)
+    if best is None:
+        assert found is None or not found.feasible
+    else:
+        assert found is not None
+        assert found.feasible
+        assert best <= found.cost * SLACK
+        assert found.cost <= best * 1.005
+        assert found.bound <= best * SLACK
+
+
+@given(problems_with_limits())
+def test_rounding_the_relaxed_optimum_keeps_the_limits_and_its_bound_holds(
+    drawn: tuple[JointProblem, JointLimits],
+) -> None:
+    problem, limits = drawn
+    best = find_least_cost(problem, limits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint_search, "EXACT_CLIENTS", 0)
+        patch.setattr(joint_search, "MAX_CANDIDATES", 20)
+        found = solve_joint(problem, limits)
+    if found is not None and found.feasible:
+        assert best is not None
+        assert found.bound <= best * SLACK
+        assert best <= found.cost * SLACK
+
+
+def test_a_large_fleets_plan_is_within_a_percent_of_its_bound() -> None:
+    problem = draw_problem(3, clients=400, modes=16, options=6)
+    for limits in (JointLimits(), JointLimits(min_value=0.7), JointLimits(min_value=0.3, deadline_s=25.0)):
+        found = solve_joint(problem, limits)
+        assert found is not None
+        assert found.feasible
+        assert found.gap <= 0.01
+
+
+def test_a_slow_client_does_less_where_progress_has_diminishing_returns() -> None:
+    problem = draw_problem(1, clients=2, modes=1, options=2)
+    value = np.array([[0.5, 0.4], [0.5, 0.4]])
+    same = replace(
+        problem,
+        work_s=np.array([[5.0], [60.0]]),
+        above_j=np.array([[50.0], [300.0]]),
+        scale=np.array([[1.0, 0.25], [1.0, 0.25]]),
+        fixed_s=np.ones((2, 2)),
+        value=value,
+    )
+    found = solve_joint(same, JointLimits(min_value=0.85))
+    assert isinstance(found, JointSolution)
+    assert found.option.tolist() == [0, 1]
+
+
+def test_without_an_option_of_any_worth_there_is_no_plan() -> None:
+    problem = draw_problem(1, clients=2, modes=1, options=2)
+    assert solve_joint(replace(problem, value=np.zeros((2, 2))), JointLimits()) is None

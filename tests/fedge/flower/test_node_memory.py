@@ -1,0 +1,134 @@
+"""What a node learnt outlives the run: a second one of the same board starts from it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the apps of these tests train with torch")
+
+from contracts.fake_nvml import FakeCard, FakeNvml, install
+from contracts.reports import MAXN
+from contracts.small_training import make_app, make_context, make_message, train_network
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+
+from fedge.flower import node_memory, power_mode
+from fedge.flower.node_memory import MAX_RUNS, RECORD, NodeKnowledge, NodeMemory, read_memory
+from fedge.flower.power_mod import ANSWER
+from fedge.knowledge.evidence_files import read_evidence
+from fedge.knowledge.knowledge_folder import format_date, list_entries
+from fedge.knowledge.recall import ClientIdentity
+from fedge.types import Measurement, RoundReport
+from fedge.wire import ClientState, ReplyMessage, from_json
+
+DEVICE = "emulated:agx-orin-64gb"
+STEPS = 400
+
+
+def play_run(number: int, rounds: int = 2, device: str = DEVICE, **options: Any) -> tuple[list[RoundReport], Context]:
+    """Play the rounds of one run of a node: a new context and a new mod."""
+    context = Context(number, 7, {"partition-id": 0}, RecordDict(), {})
+    mod = power_mode("least-energy", device=device, max_slowdown=1.5, **options)
+    replies = [mod(make_message(), context, make_app(STEPS)) for _ in range(rounds)]
+    answers = [from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])) for reply in replies]
+    return [answer.report for answer in answers if answer.report is not None], context
+
+
+def test_a_second_run_starts_from_what_the_first_one_measured(tmp_path: Path) -> None:
+    cold, _ = play_run(1, rounds=5, knowledge=tmp_path)
+    warm, context = play_run(2, knowledge=tmp_path)
+    forgetful, _ = play_run(3, rounds=1, knowledge=None)
+
+    assert forgetful[0] == cold[0]
+    known = read_memory(context).recalled
+    assert {part.mode for report in cold for part in report.parts} == {one.mode for one in known}
+    assert all(report.recalled_samples > 0 for report in warm)
+    assert sum(len(report.probes) for report in warm) < sum(len(report.probes) for report in cold[:2])
+    assert warm[0].work_j < cold[0].work_j
+
+
+def test_auto_is_the_folder_of_the_environment_and_nothing_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    play_run(1, rounds=1)
+    assert not any(tmp_path.iterdir())
+    monkeypatch.setenv("FEDGE_KNOWLEDGE", str(tmp_path / "known"))
+    play_run(1, rounds=1)
+    (entry,) = list_entries(tmp_path / "known").entries
+    assert (entry.form, entry.label, entry.device) == ("run", "calibrated", "agx-orin-64gb")
+
+
+def test_other_networks_and_boards_are_not_recalled(tmp_path: Path) -> None:
+    play_run(1, rounds=1, knowledge=tmp_path)
+    for number, other in enumerate(({"seed": 2}, {"cost": "mobilenetv3l-gld23k"}, {"batch_size": 8})):
+        _, context = play_run(10 + number, rounds=1, knowledge=tmp_path, **other)
+        assert read_memory(context).recalled == ()
+
+
+def test_a_folder_that_cannot_be_used_is_one_log_line_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    reports, _ = play_run(1, knowledge=tmp_path / "file", cost="resnet18-imagenet")
+    assert len(reports) == 2
+    assert len([one for one in caplog.records if "forgotten at its end" in one.message]) == 1
+
+
+def keep(folder: Path, run: int, node: int, rows: int = 5) -> None:
+    client = ClientIdentity("nano-1", board="nano-1", device="nano", workload="mine", batch_size=16)
+    known = NodeKnowledge(folder, client, label="measured", run=f"{run}-{node}")
+    measured = tuple(Measurement(MAXN, 10, 0.1 * run + 0.001 * node + 1e-6 * i, 5.0) for i in range(rows))
+    memory = NodeMemory(ClientState(measured), 20, 1, (), known)
+    node_memory.write_memory(make_context(), memory)
+
+
+def test_nodes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda node: keep(tmp_path, run=1, node=node), range(8)))
+    listing = list_entries(tmp_path)
+    assert not listing.damaged
+    rows = {
+        row.step_s for entry in listing.entries for one in read_evidence(tmp_path, entry) for row in one.measurements
+    }
+    assert len(listing.entries) == 8
+    assert len(rows) == 8 * 3  # the newest three of a mode
+
+
+def test_the_newest_runs_of_a_board_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10**9, 10**9 + 10**8, 86400))
+    monkeypatch.setattr(node_memory, "format_date", lambda _: format_date(next(now)))
+    for run in range(1, MAX_RUNS + 4):
+        keep(tmp_path, run=run, node=0)
+    kept = [entry.id.split("-")[2] for entry in list_entries(tmp_path).entries]
+    assert kept == [str(run) for run in range(4, MAX_RUNS + 4)]
+
+
+@pytest.mark.slow
+def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = install(monkeypatch, FakeNvml([card := FakeCard()]))
+    settings = tmp_path / "node.yaml"
+    settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\nstate_dir: {tmp_path}/state\n", "utf-8")
+
+    def train(message: Message, _context: Context) -> Message:
+        content = {"arrays": ArrayRecord(train_network(300, lambda _: nvml.work(card, 0.006)))}
+        return Message(RecordDict({**content, "metrics": MetricRecord({"num-examples": 8})}), reply_to=message)
+
+    reports = list[RoundReport]()
+    for run in (1, 2):
+        context = Context(run, 7, {"settings": str(settings)}, RecordDict(), {})
+        reply = power_mode("maxn")(make_message(), context, train)
+        report = from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])).report
+        assert report is not None
+        reports.append(report)
+
+    (entry, _) = list_entries(tmp_path / "state" / "knowledge").entries
+    assert (entry.device, entry.boards, entry.label) == ("gpu-workstation", ("here",), "measured")
+    assert [report.asked_steps for report in reports] == [300, 300]
+    assert read_memory(context).recalled[0].steps == 300

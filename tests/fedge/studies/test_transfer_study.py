@@ -1,0 +1,170 @@
+"""A rotation leaves out what it says, judges every model on it alone, and says why a model refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.boards import made_up_table, write_table
+from contracts.measured_steps import write_folder
+
+from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
+from fedge.costs.layered_work import find_family
+from fedge.errors import BadInput, FedgeError
+from fedge.studies.transfer_models import NO_MAXN, TransferRow, score_choice, score_quantity
+from fedge.studies.transfer_rotation import (
+    JudgedTable,
+    list_hidden_names,
+    list_remaining,
+    read_judged_tables,
+)
+from fedge.studies.transfer_study import TransferOptions, build_transfer_study, summarize_transfer
+
+BLANK = TransferRow("layers", "workload", "table", "time")
+
+
+def judged(workload: str, board: str = "tx2", network: str = "", batch_size: int = 16) -> JudgedTable:
+    table = made_up_table(every=30, device=board, workload=workload, batch_size=batch_size)
+    return JudgedTable(table, "train", board, network or workload)
+
+
+@pytest.mark.parametrize(
+    ("network", "family"),
+    [
+        ("resnet18", "resnet"),
+        ("mobilenet_v3_large", "mobilenet"),
+        ("mobilenetv2", "mobilenet"),
+        ("vit_b_16", "vit"),
+        ("yolov8n", "yolo"),
+        ("squeezenet", "squeezenet"),
+        ("7b", "7b"),
+    ],
+)
+def test_a_family_is_the_name_without_version_and_size(network: str, family: str) -> None:
+    assert find_family(network) == family
+
+
+def test_what_remains_shares_nothing_with_what_is_left_out() -> None:
+    one = judged("resnet18-a", network="resnet18")
+    every = [
+        one,
+        judged("resnet18-a", board="nano", network="resnet18"),
+        judged("resnet18-a", network="resnet18", batch_size=4),
+        judged("resnet50-b", network="resnet50"),
+        judged("vit-c", board="nano", network="vit_b_16"),
+    ]
+
+    def remaining(case: str) -> list[int]:
+        return [every.index(other) for other in list_remaining(one, case, every)]  # type: ignore[arg-type]
+
+    assert remaining("workload") == [3, 4]
+    assert remaining("board") == [4]
+    assert remaining("family") == [4]
+    assert remaining("batch") == [2, 3, 4]
+
+
+def test_a_left_out_board_or_family_hides_its_profiles_and_timed_steps() -> None:
+    one = judged("resnet18-imagenet", board="agx-xavier", network="resnet18")
+
+    assert list_hidden_names(one, "workload") == {"resnet18-imagenet"}
+    assert list_hidden_names(one, "board") == {"resnet18-imagenet", "agx-xavier"}
+    family = list_hidden_names(one, "family")
+    assert {"resnet50-imagenet", "resnet50-tinyimagenet224", "resnet18", "resnet50"} <= family
+    assert not any("mobilenet" in name or "vit" in name for name in family)
+
+
+def test_a_renamed_copy_of_a_calibrated_table_hides_the_original() -> None:
+    profile = next(p for p in (*load_calibrated_training(), *load_calibrated_inference()) if p.evidence)
+    assert profile.evidence is not None
+    table = made_up_table(every=30, workload="copy", sha256=profile.evidence.sha256)
+
+    assert list_hidden_names(JudgedTable(table, "train", "tx2", "copy"), "workload") == {"copy", profile.workload}
+
+
+def test_errors_bias_and_coverage_are_those_of_a_count_by_hand() -> None:
+    predicted, measured = np.array([1.1, 0.9, 1.0, 2.0]), np.ones(4)
+
+    row = score_quantity(BLANK, predicted, measured, 0.1)
+
+    assert row.error == pytest.approx(30.0)
+    assert row.bias == pytest.approx(25.0)
+    assert (row.covered, row.bounded) == (75.0, 100.0)
+
+
+def test_true_predictions_choose_what_the_oracle_chooses() -> None:
+    table = made_up_table()
+
+    row = score_choice(BLANK, table, table.step_s, table.power_w)
+
+    assert row.slowdown is not None
+    assert row.slowdown <= 1.05
+    assert row.missed == 0.0
+    assert row.regret == pytest.approx(0.0, abs=1.0)  # a lowered knob has to save 1 %
+    assert row.saving == pytest.approx(row.oracle_saving, abs=1.0)
+
+
+def test_a_table_without_maxn_has_no_slowdown() -> None:
+    whole = made_up_table()
+    kept = ~(whole.modes.knobs == whole.modes.knobs.max(axis=0)).all(axis=1)
+    table = made_up_table(modes=type(whole.modes)(whole.modes.knobs[kept]))
+
+    assert score_choice(BLANK, table, table.step_s, table.power_w).refused == NO_MAXN
+
+
+def test_a_summary_weighs_tables_equally_and_counts_refusals() -> None:
+    rows = [
+        TransferRow("layers", "board", "a", "time", rows=10, error=10.0, bias=10.0),
+        TransferRow("layers", "board", "a", "time", seed=1, rows=10, error=20.0, bias=-10.0),
+        TransferRow("layers", "board", "b", "time", rows=1, error=5.0, bias=5.0),
+        TransferRow("layers", "board", "c", "time", refused="unknown"),
+    ]
+
+    (one,) = summarize_transfer(rows)
+
+    assert (one.tables, one.error, one.worst, one.bias, one.refused) == (3, 10.0, 15.0, 2.5, 25.0)
+    assert one.regret is None
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    write_table(tmp_path / "agx-orin" / "train" / "resnet18-imagenet.csv", rows=slice(None, None, 9))
+    write_table(tmp_path / "agx-orin" / "infer" / "net.csv", rows=slice(None, None, 9), batches=(1, 16))
+    (tmp_path / "perf4sight-tx2").mkdir()
+    write_folder(tmp_path / "perf4sight-tx2")
+    return tmp_path
+
+
+def test_every_model_is_judged_on_every_table_that_it_may_see(tables: Path) -> None:
+    study = build_transfer_study(
+        TransferOptions(tables, ("predictor", "layers", "roofline", "memory"), modes="0,3", seeds=1)
+    )
+
+    rows = study.run(lambda _: None, 1)
+
+    judged = {(row.part, row.left_out, row.judged.partition(" ")[0]) for row in rows}
+    assert {
+        ("predictor", case, "agx-orin-64gb/train/resnet18-imagenet") for case in ("workload", "board", "family")
+    } <= judged
+    assert {row.modes for row in rows if row.part == "predictor" and row.refused is None} == {0, 3}
+    assert {row.judged.split()[0] for row in rows if row.part == "memory"} == {"deep", "small", "wide"}
+    refusals = {row.refused for row in rows if row.judged.startswith("agx-orin-64gb/infer") and row.part == "roofline"}
+    assert any("layers are known" in str(reason) for reason in refusals)
+
+
+def test_rows_do_not_depend_on_the_number_of_processes_or_the_other_parts(tables: Path) -> None:
+    one = build_transfer_study(TransferOptions(tables, ("layers",))).run(lambda _: None, 1)
+    both = build_transfer_study(TransferOptions(tables, ("memory", "layers"))).run(lambda _: None, 1)
+
+    assert [row for row in both if row.part == "layers"] == one
+
+
+def test_wrong_options_are_named(tables: Path, tmp_path: Path) -> None:
+    with pytest.raises(FedgeError, match="--part: got 'luck'"):
+        build_transfer_study(TransferOptions(tables, ("luck",)))
+    with pytest.raises(BadInput, match="--modes: got '3,x'"):
+        build_transfer_study(TransferOptions(tables, modes="3,x"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match="a folder that holds"):
+        read_judged_tables(empty)
