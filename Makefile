@@ -84,7 +84,7 @@ coverage: setup ## Lines and branches that the fast tests reach, by package
 	  -m "not slow and not long and not fleet and not monitor" $(COVERAGE_TESTS) || [ $$? -eq 1 ]
 	@$(BIN)/python .ci/coverage-table
 
-check: lint types layers ## Lint, format, types and layers
+check: lint types layers ## Lint (with bandit's rules), format, types, layers, secrets
 
 lint: setup
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -95,7 +95,7 @@ types: setup
 	@$(BIN)/mypy
 
 layers: setup
-	@$(PYTEST) -q tests/test_layers.py tests/test_readability.py tests/test_packaging.py
+	@$(PYTEST) -q tests/test_layers.py tests/test_readability.py tests/test_packaging.py tests/test_secrets.py
 
 format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix .

@@ -118,6 +118,7 @@ SIM = f"""
 run {CONFIGS}/quickstart.yaml --set rounds=3 --folder sim
 study fleet {CONFIGS}/quickstart.yaml --policies balanced,maxn --rounds 5
 sweep {CONFIGS}/policies-sweep.yaml --folder swept
+study arena swept
 """.strip().splitlines()
 NAMED = re.compile(r"(fedge: (?!note)|round [0-9]+/)")
 """The beginning of a line that names what is under way."""

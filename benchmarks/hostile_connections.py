@@ -173,9 +173,8 @@ def attack_service(given: argparse.Namespace, folder: Path) -> None:
     print(f"delay                    median {delays_s[sent // 2]:.3f} s, longest {delays_s[-1]:.3f} s")
     for what in ("half-open connections", "rubbish", "page answered", "page refused"):
         print(f"{what:24} {attack.told[what]}")
-    print(
-        f"service                  {cpu_s:.1f} s of computing, at most {int(memory_kb) / 1024:.0f} MB, log {len(log) / 1e3:.1f} kB"
-    )
+    used = f"{cpu_s:.1f} s of computing, at most {int(memory_kb) / 1024:.0f} MB, log {len(log) / 1e3:.1f} kB"
+    print(f"service                  {used}")
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ if __name__ == "__main__":
         settings = board.settings
         board_yaml.write_text(
             f"board: {settings.board}\nroot: {settings.root}\npower_socket: {settings.power_socket}\n"
-            f"state_dir: {settings.state_dir}\nsample_hz: {settings.sample_hz}\n",
+            f"state_dir: {settings.state_dir}\n",  # with the default sampling rate, as on a provisioned board
             encoding="utf-8",
         )
         rows = run_app(Path(name) / "run", board_yaml, rounds=asked.rounds, steps=asked.steps, step_s=asked.step_s)

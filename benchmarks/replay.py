@@ -1,9 +1,9 @@
 """Held-out runs: what `fedge replay` predicts for a changed run, beside that run itself.
 
-    python benchmarks/replay.py [--seeds 5] [--draws 6] [--rounds 8]
+    python benchmarks/replay.py [--seeds 5] [--first-seed 1] [--only cap] [--draws 6] [--rounds 8]
 
 Four emulated boards of four kinds, the ``local`` backend. Per seed one run with the policy ``balanced``, and per change
-(another policy, a limit on the fleet's power, a deadline) its replay and the changed run on the same boards. Printed:
+(another policy, a deadline, limits on the fleet's power) its replay and the changed run on the same boards. Printed:
 mean error of predicted energy and makespan, that of the naive answer "as before", and the share of 90 % intervals that
 hold the truth.
 """
@@ -29,35 +29,55 @@ from experiments.backends.local_backend import run_local
 from experiments.backends.run_replay import ReplayResult, replay_run
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.board_kinds import build_kind
+from fedge.experiment import list_boards
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
 CHANGES = {
     "maxn": "policy=maxn",
     "least-energy": "policy={name: least-energy, max_slowdown: 1.3}",
-    "power cap": "policy={name: fastest, fleet_power_w: 35}",
     "deadline": "policy={name: least-energy-within-deadline, deadline_s: 40}",
 }
+CAP_SHARES = (0.4, 0.6, 0.8)
+"""Limits on the fleet's power, as shares of the way from the least that its boards draw at work to MAXN."""
 FIGURES = ("energy_j", "makespan_s")
 
 
 def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="Only changes with this in their name.")
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     cases = []
     with tempfile.TemporaryDirectory() as temp:
-        for seed in range(1, given.seeds + 1):
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
             base = _run(Path(temp) / f"base-{seed}", seed, given.rounds)
-            for name, change in CHANGES.items():
+            for name, change in _list_changes(base).items():
+                if given.only not in name:
+                    continue
                 report_progress(f"seed {seed}, {name}")
                 result = replay_run(base, [change], given.draws, workers=1)
                 real = _run(Path(temp) / f"{name}-{seed}", seed, given.rounds, change)
                 cases.append((name, result, _summarise(real)))
     _print_table(cases)
+
+
+def _list_changes(run: Path) -> dict[str, str]:
+    """Return the changes of a run, with limits on the power of its fleet, whose boards are those of the average."""
+    experiment = load_experiment(run / "run.yaml")
+    kinds = [build_kind(board, experiment.workload) for board in list_boards(experiment)]
+    least_w = sum(float(kind.average.power_w.min()) for kind in kinds)
+    maxn_w = sum(float(kind.average.power_w.max()) for kind in kinds)
+    caps = {share: least_w + share * (maxn_w - least_w) for share in CAP_SHARES}
+    return CHANGES | {
+        f"power cap {share:.0%}": f"policy={{name: fastest, fleet_power_w: {cap_w:.1f}}}"
+        for share, cap_w in caps.items()
+    }
 
 
 def _run(folder: Path, seed: int, rounds: int, *changes: str) -> Path:
@@ -77,7 +97,7 @@ def _print_table(cases: Sequence[tuple[str, ReplayResult, dict[str, Any]]]) -> N
     table = Table(
         "change", "figure", "n", "error of the replay", "largest", "error of `as before`", "in the 90 % interval"
     )
-    for name in (*CHANGES, "all"):
+    for name in (*dict.fromkeys(change for change, _, _ in cases), "all"):
         for figure in FIGURES:
             chosen = [
                 (next(one for one in result.figures if one.name == figure), real[figure])

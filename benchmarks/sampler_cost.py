@@ -5,6 +5,10 @@ sleeps; then the same with a stand-in for tegrastats, whose own cost is not coun
 user and system; its CPU time while it only sleeps is printed first. On a board, the reads go to drivers: an INA3221 and
 the thermal sensors answer over a bus, which takes time and some system CPU that files do not.
 
+Printed last: the error of the energy that each rate integrates, for power that jumps between two levels as a GPU does
+between batches and waiting (random levels, shares, and periods of 20 ms to 1 s; generated, as recorded files do not
+change). It is the worst case: a power monitor that averages between readings errs less.
+
     OMP_NUM_THREADS=1 python benchmarks/sampler_cost.py [SECONDS]
 """
 
@@ -17,16 +21,22 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedge.clock import RealClock
 from fedge.devices.sensing import OpenSensor
+from fedge.devices.sensing.energy_integral import integrate_energy
 from fedge.devices.sensing.sampler import Sampler
 from fedge.devices.sensing.sysfs_sensor import SysfsSensor
 from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor
 from fedge.powerd.machine import Machine
+from fedge.types import SensorSample
 
 SECONDS = 20.0
 BOARD = "agx-orin-jp6"
 RATES_HZ = (1, 10, 20)
+ERROR_RATES_HZ, WINDOWS_S, TRIALS = (5, 10, 20), (0.5, 1.0, 10.0), 400
 LIMIT_PERCENT = 1.0
 TIMED_READINGS = 2000
 KEPT_SAMPLES = 5000
@@ -93,6 +103,34 @@ def measure_reading_us(sensor: OpenSensor) -> float:
     return (time.process_time() - cpu_s) / TIMED_READINGS * 1e6
 
 
+def print_energy_errors() -> None:
+    """Print mean absolute and mean error of the energy of windows, by sampling rate."""
+    rng = np.random.default_rng(1)
+    print(f"{'window':>8}" + "".join(f"{f'{hz} Hz':>20}" for hz in ERROR_RATES_HZ))
+    for window_s in WINDOWS_S:
+        found = np.array([measure_energy_errors(rng, window_s) for _ in range(TRIALS)])
+        columns = zip(np.abs(found).mean(axis=0), found.mean(axis=0), strict=True)
+        print(f"{window_s:>6g} s" + "".join(f"{f'{size:.2%} ({bias:+.2%})':>20}" for size, bias in columns))
+
+
+def measure_energy_errors(rng: np.random.Generator, window_s: float) -> list[float]:
+    """Return the relative error of one window's energy at each of ``ERROR_RATES_HZ``."""
+    period_s, share, high_w = 10 ** rng.uniform(-1.7, 0), rng.uniform(0.3, 0.9), rng.uniform(8, 25)
+    low_w, start_s = high_w * rng.uniform(0.4, 0.9), rng.uniform(1, 2)
+
+    def power_w(at_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where((at_s / period_s) % 1 < share, high_w, low_w)
+
+    true_j = float(power_w(np.arange(start_s, start_s + window_s, 1e-4)).mean()) * window_s
+    errors = list[float]()
+    for hz in ERROR_RATES_HZ:
+        times_s = np.arange(0, start_s + window_s + 1, 1 / hz)
+        samples = [SensorSample(at, float(watts)) for at, watts in zip(times_s, power_w(times_s), strict=True)]
+        window = {"start_s": start_s, "end_s": start_s + window_s, "period_s": 1 / hz}
+        errors.append(integrate_energy(samples, **window, total_power="generated").energy_j / true_j - 1)
+    return errors
+
+
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     print(f"{BOARD}, {seconds:g} s each; the process alone uses {measure_cpu_percent(seconds):.3f} % of a core")
@@ -115,6 +153,7 @@ def main() -> None:
             worst = files if hz == 10 else worst
         sensor.close()
     print(f"at 10 Hz: {worst:.3f} %, {'below' if worst < LIMIT_PERCENT else 'NOT below'} {LIMIT_PERCENT:g} % of a core")
+    print_energy_errors()
 
 
 if __name__ == "__main__":

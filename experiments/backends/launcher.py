@@ -132,7 +132,8 @@ def start_run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         recalled = run_knowledge.recall_for_run(experiment, folder, name=secrets.token_hex(6), now=datetime.now(UTC))
-        stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
+        fleet = run_knowledge.make_relative(recalled.fleet, folder)
+        stored = (written or experiment).model_copy(update={"fleet": fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
         raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error

@@ -158,6 +158,16 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     return recalled
 
 
+def make_relative(fleet: Sequence[FleetEntry], run: Path) -> tuple[FleetEntry, ...]:
+    """Return the entries with references in the run folder relative to it, so that the folder can be fetched."""
+
+    def relative(text: str) -> str:
+        path = Path(text)
+        return str(path.relative_to(run)) if path.is_relative_to(run) else text
+
+    return tuple(entry.model_copy(update={"references": tuple(map(relative, entry.references))}) for entry in fleet)
+
+
 def _read_references(experiment: Experiment) -> dict[str, tuple[ReferenceRows, ...]]:
     """Return the rows of each real board's reference tables, which are sent to it."""
     rows = {

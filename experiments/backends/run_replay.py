@@ -38,7 +38,14 @@ from fedge.experiment import BOARD_PLACE, Experiment, list_boards
 from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
 from fedge.seeds import make_generator
-from fedge.studies.board_posterior import BoardPosterior, draw_sibling_table, draw_table, fit_boards
+from fedge.studies.board_posterior import (
+    BoardPosterior,
+    draw_offsets,
+    draw_sibling_table,
+    draw_table,
+    fit_boards,
+    sum_power_range_w,
+)
 from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
@@ -55,6 +62,9 @@ INTERVAL_LEVEL = 0.90
 PRIOR_SD_LOG, PRIOR_DRAWS = 0.005, 1
 """s_0 and w, by maximum likelihood (0.0046 at w = 1) from the draws' own variances in 32 replayed figures; their runs
 have other seeds than those of benchmarks/replay.py."""
+EDGE_SHARE = 0.1
+"""Share of the way from the least to the most power of the boards below which a limit on the fleet's power is at the
+edge. Default; benchmarks/replay.py plays limits from 40 % on."""
 FIXED_KEYS = ("cost", "network", "batch_size", "task")
 """Keys of ``workload`` on which the time and power of a step depend."""
 
@@ -90,6 +100,7 @@ class ReplayResult:
         measured: Boards of the changed run that are drawn from their own measurements.
         siblings: Boards drawn from the measurements of another board of their kind.
         modelled: Boards of kinds that the run had not, emulated by their cost profile.
+        warning: Why the prediction cannot be trusted; None if nothing is known against it.
         label: Origin of the predicted figures.
     """
 
@@ -101,12 +112,14 @@ class ReplayResult:
     siblings: int
     modelled: int
     figures: tuple[ReplayFigure, ...]
+    warning: str | None = None
     label: Label = "estimated"
 
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
     number: int
+    draws: int
 
     def __str__(self) -> str:
         return f"draw {self.number + 1}"
@@ -153,7 +166,7 @@ def replay_run(
         )
     actual = _summarise(run, folder)
     run_draw = partial(_run_draw, base, changed, boards, known)
-    pairs = run_jobs(run_draw, [_Draw(number) for number in range(draws)], report, workers)
+    pairs = run_jobs(run_draw, [_Draw(number, draws) for number in range(draws)], report, workers)
     names, devices = {board.name for board in boards}, {board.device for board in boards}
     others = [board for board in list_boards(changed) if board.name not in names]
     siblings = sum(board.entry.device in devices for board in others)
@@ -166,6 +179,18 @@ def replay_run(
         siblings=siblings,
         modelled=len(others) - siblings,
         figures=tuple(_compare_figures(actual, pairs)),
+        warning=None if others else _find_edge(changed, boards),
+    )
+
+
+def _find_edge(changed: Experiment, boards: Sequence[BoardPosterior]) -> str | None:
+    """Return a warning if the fleet's power limit is close to the least that the boards draw at work."""
+    limit_w, (least_w, most_w) = changed.policy.fleet_power_w, sum_power_range_w(boards)
+    if limit_w is None or limit_w - least_w >= EDGE_SHARE * (most_w - least_w):
+        return None
+    return (
+        f"policy.fleet_power_w={limit_w:g} is at the edge of what these boards can do ({least_w:.3g} to {most_w:.3g} W "
+        "at work): small errors decide between modes there, so do not trust this replay"
     )
 
 
@@ -225,8 +250,9 @@ def _run_draw(
         tables = Path(temp) / "tables"
         tables.mkdir()
         for board in boards:
-            drawn = draw_table(board, make_generator(base.seed, board.name, draw.number, "replay"))
-            write_mode_table(tables / f"{board.name}.csv", drawn)
+            offsets = draw_offsets(draw.draws, make_generator(base.seed, board.name, "replay offsets"))[draw.number]
+            rng = make_generator(base.seed, board.name, draw.number, "replay")
+            write_mode_table(tables / f"{board.name}.csv", draw_table(board, offsets, rng))
         _draw_siblings(changed, boards, tables, draw)
         run_on = partial(_run_on, tables=tables, knowledge=knowledge)
         return run_on(base, folder=Path(temp) / "base"), run_on(changed, folder=Path(temp) / "changed")

@@ -83,4 +83,6 @@ def _list_notes(result: ReplayResult) -> list[str]:
         notes.append(
             f"{result.modelled} boards of kinds that the run had not: by their cost profile, without its errors"
         )
+    if result.warning:
+        notes.append(f"warning: {result.warning}")
     return [*notes, "the replay's figures are estimated; `fedge run` measures them"]

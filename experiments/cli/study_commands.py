@@ -138,8 +138,8 @@ def fleet(
         typer.Option(
             "--policies",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
-            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
-            "own module:function.",
+            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, joint, maxn, "
+            "preset:NAME, or your own module:function.",
         ),
     ] = None,
     rounds: Rounds = 20,
@@ -210,20 +210,29 @@ def arena(
     ] = None,
     accuracy: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Accuracy to reach; by default the least final one of any run."),
+        typer.Option(
+            "--target-accuracy",
+            min=0.0,
+            max=1.0,
+            help="Accuracy to reach; by default the least final one of any run.",
+        ),
     ] = None,
     within_s: Annotated[
-        float | None, typer.Option(min=0.0, help="Budget of seconds; by default those of the shortest run.")
+        float | None,
+        typer.Option(
+            "--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest run."
+        ),
     ] = None,
     within_j: Annotated[
-        float | None, typer.Option(min=0.0, help="Budget of joules; by default those of the run that needs least.")
+        float | None,
+        typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
     out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
 
-    Example: fedge study arena runs/arena --accuracy 0.97
+    Example: fedge study arena runs/arena --target-accuracy 0.97
     """
     from experiments.report.run.arena_table import list_arena_tables
     from experiments.sweeps.arena import judge_variants, read_courses
@@ -276,7 +285,7 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
+    from experiments.report.predictors.transfer_report import build_transfer_table, print_transfer
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
@@ -299,7 +308,8 @@ def transfer(
 
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        write_figures(docs, build_transfer_table(rows), command, f"{datetime.now(UTC):%Y-%m-%d}", NOTE)
+        table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
+        write_figures(docs, table, command=command, date=today)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

@@ -132,6 +132,7 @@ def check_experiment(experiment: Experiment) -> None:
         raise BadInput("backend", "'flower', the rows of a Flower app", right)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
+    _check_workstations(experiment)
     _check_fleet(experiment)
     check_loader(experiment)
     check_serving(experiment)
@@ -167,6 +168,28 @@ def _check_real_boards(experiment: Experiment) -> None:
         raise BadInput("workload.task", repr(task), right)
 
 
+def _check_workstations(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for a GPU workstation that is emulated, or with fields that need a board of the catalogue."""
+    for i, entry in enumerate(experiment.fleet):
+        if catalogue.is_catalogued(entry.device):
+            continue
+        if experiment.backend != FLEET_BACKEND:
+            right = "a board of the catalogue, or `backend: fleet`, where it is a real machine: it cannot be emulated"
+            raise BadInput(f"fleet[{i}].device", repr(entry.device), right)
+        needs = {"references": entry.references, "serving": entry.serving}
+        for field in (field for field, given in needs.items() if given):
+            right = "nothing: only boards of the catalogue have it"
+            raise BadInput(f"fleet[{i}].{field}", format_value(getattr(entry, field)), right)
+        if experiment.evaluation.by != "server":
+            got = f"{experiment.evaluation.by!r}, with a GPU workstation at fleet[{i}]"
+            raise BadInput("evaluation.by", got, "server: what an evaluation costs there is not known")
+
+
+def _list_catalogued(experiment: Experiment) -> list[FleetBoard]:
+    """Return the boards about which something is known before they answer."""
+    return [board for board in list_boards(experiment) if catalogue.is_catalogued(board.entry.device)]
+
+
 def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
     plugin = registry.load_named(where, name, table)
     if not callable(plugin):
@@ -177,8 +200,10 @@ def _check_predictor(experiment: Experiment) -> None:
     """Raise ``BadInput`` for a predictor that cannot predict before the first measurement, i.e. the first round."""
     name = experiment.predictor
     _check_callable("predictor", name, PREDICTORS)
-    board, workload = list_boards(experiment)[0], experiment.workload
-    kind = build_kind(board, workload)
+    boards, workload = _list_catalogued(experiment), experiment.workload
+    if not boards:
+        return
+    kind, board = build_kind(boards[0], workload), boards[0]
     knowledge = build_knowledge(kind, load_references(board, workload), None)
     try:
         load_predictor(name, knowledge).fit([]).predict(stack_modes([kind.average.modes[0]]))
@@ -202,7 +227,8 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 def _check_fleet(experiment: Experiment) -> None:
     known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
     for i, entry in enumerate(experiment.fleet):
-        _check_device(entry.device, f"fleet[{i}].device")
+        if catalogue.is_catalogued(entry.device):
+            _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
             raise BadInput(f"fleet[{i}].truth", repr(entry.truth), "`model`, or `table:PATH` of a measured table")
         if entry.cost is not None and entry.cost not in known:
@@ -215,7 +241,7 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-    firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
+    firsts = {(board.entry, board.truth): board for board in reversed(_list_catalogued(experiment))}
     for (entry, _), board in reversed(firsts.items()):
         _check_tables(experiment, board, f"fleet[{experiment.fleet.index(entry)}]")
 
@@ -383,7 +409,7 @@ def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) ->
 
 
 def _check_presets(experiment: Experiment, preset: str) -> None:
-    for board in list_boards(experiment):
+    for board in _list_catalogued(experiment):
         presets = build_kind(board, experiment.workload).spec.presets
         if preset not in presets:
             raise UnknownName(f"policy.name: preset of {board.entry.device}", preset, tuple(presets))
@@ -400,6 +426,8 @@ def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
     least_j: dict[str, float] = {}
     least_s: dict[str, float] = {}
     for board, count in zip(list_boards(experiment), samples, strict=True):
+        if not catalogue.is_catalogued(board.entry.device):
+            return  # it may keep any limit
         name, surface = board.name.rpartition("-")[0], build_kind(board, experiment.workload).average
         steps = count_steps(count, experiment.workload.batch_size, experiment.workload.local_epochs)
         timed = 1 if experiment.late.action == "partial" else steps
@@ -427,7 +455,8 @@ def _check_reachable(where: str, limit: float, unit: str, least: Mapping[str, fl
 
 def _min_power_by_entry_w(experiment: Experiment) -> Iterator[tuple[str, float]]:
     for name, board in _first_boards(experiment).items():
-        yield name, float(build_kind(board, experiment.workload).average.power_w.min())
+        known = catalogue.is_catalogued(board.entry.device)
+        yield name, float(build_kind(board, experiment.workload).average.power_w.min()) if known else 0.0
 
 
 def _first_boards(experiment: Experiment) -> dict[str, FleetBoard]:
@@ -461,10 +490,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         ``source``.
     """
     labels = {
-        name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
-        | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
-        | link_label(experiment, board.entry)
-        | evaluation_label(experiment, board, build_kind(board, experiment.workload).spec)
+        name: _label_board(experiment, board) | link_label(experiment, board.entry)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
@@ -474,6 +500,18 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         name: label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
         for name, label in labels.items()
     }
+
+
+def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:
+    if not catalogue.is_catalogued(board.entry.device):
+        prior = {"label": "estimated", "source": "Jetsons, scaled to the GPUs' power limit by the machine itself"}
+        return {"device": board.entry.device, "count": board.entry.count, "prior": prior}
+    kind = build_kind(board, experiment.workload)
+    return (
+        _build_label(board, kind, load_references(board, experiment.workload))
+        | memory_label(experiment, board, kind.spec)
+        | evaluation_label(experiment, board, kind.spec)
+    )
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:

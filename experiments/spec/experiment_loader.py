@@ -138,7 +138,8 @@ def find_experiment_file(path: Path) -> Path:
     """
     if path.exists():
         return path
-    shipped = {file.stem: file for file in CONFIGS.glob("*.yaml") if not file.stem.endswith("sweep")}
+    files = {file.stem: file for file in CONFIGS.glob("*.yaml")}
+    shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
     if str(path) not in shipped:
         raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
     return shipped[str(path)]

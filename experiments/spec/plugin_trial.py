@@ -8,6 +8,7 @@ from fedge.decisions.planning.round_plan import plan_round
 from fedge.decisions.policies import POLICIES, load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
 from fedge.devices.board_kinds import build_kind, build_knowledge, load_references
+from fedge.devices.catalogue import is_catalogued
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.pareto import build_front
 from fedge.predictors import load_predictor
@@ -37,7 +38,9 @@ def try_own_functions(experiment: Experiment) -> None:
 
 def _call_own_functions(experiment: Experiment, own_policy: bool) -> None:
     policy, selection = experiment.policy, experiment.selection
-    boards = list_boards(experiment)
+    boards = [board for board in list_boards(experiment) if is_catalogued(board.entry.device)]
+    if not boards:  # nothing is known about them before they answer
+        return
     predictions, spec, front = _predict_first_round(experiment, boards[0])
     if own_policy:
         goal = plan_round(policy, {boards[0].name: front}, [boards[0].name]).goals[boards[0].name]

@@ -30,6 +30,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader if available: a client reads all files for every message, and the pure Python loader is ten times
 slower.
 """
+GPU_WORKSTATION = "gpu-workstation"
+"""Device of a machine with NVIDIA GPUs, which is in no catalogue: what it can do, only it says itself."""
 UNCAPPED = "MAXN"
 """The preset with every knob at its maximum, which every board has."""
 PRESET_SLACK = 0.06
@@ -166,6 +168,16 @@ def find(name: str, where: str = "--board") -> DeviceSpec:
     if canonical not in specs:
         raise UnknownName(where, name, (*specs, *others))
     return specs[canonical]
+
+
+def is_catalogued(name: str) -> bool:
+    """Return whether a device is one of a catalogue: of any other, nothing is known before it answers."""
+    return name != GPU_WORKSTATION
+
+
+def canonical_name(name: str) -> str:
+    """Return the name of a device without aliases; raises as ``find`` does."""
+    return find(name, where="fleet.device").name if is_catalogued(name) else name
 
 
 def load_spec(path: Path | str) -> DeviceSpec:

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
+from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.sensing.gpu_energy import MW_PER_W, NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
 from fedge.errors import BadInput, BoardError
@@ -30,8 +31,6 @@ from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
 logger = logging.getLogger(__name__)
-GPU_WORKSTATION = "gpu-workstation"
-"""Name of the device in settings, rows and reports."""
 LEVELS = 8
 """Limits on the ladder: each costs a probe of about a second, and neighbours differ by a tenth or less on cards whose
 lowest limit is a third of the highest."""

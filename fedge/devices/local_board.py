@@ -15,7 +15,6 @@ from fedge.devices.board_identity import BoardIdentity, match_board_spec
 from fedge.devices.board_spec import HZ_PER_MHZ, build_board_spec
 from fedge.devices.gpu_workstation import (
     GPU_KNOB,
-    GPU_WORKSTATION,
     build_workstation_spec,
     open_power_limits,
 )
@@ -88,7 +87,7 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
         BadInput: The sensor or device is unknown.
     """
     clock = clock or RealClock()
-    if place.device == GPU_WORKSTATION:
+    if place.device == catalogue.GPU_WORKSTATION:
         with _open_gpus(place, clock) as opened:
             yield opened
         return

@@ -1,4 +1,4 @@
-"""What prices the steps of a plain Flower app: a cost profile, or the layers of the app's own network."""
+"""Price of the steps of a plain Flower app: a cost profile, or the layers of the app's own network."""
 
 from __future__ import annotations
 

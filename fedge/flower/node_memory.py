@@ -1,4 +1,4 @@
-"""What a node of a plain Flower app remembers: between rounds in its context, between runs in a knowledge folder.
+"""Memory of a node of a plain Flower app: between rounds in its context, between runs in a knowledge folder.
 
 A context ends with its run. So a node's measurements are an entry of the folder, too, one per run and node: nodes that
 share a folder never write the same file and need no lock. The newest ``MAX_RUNS`` entries of a board are kept.

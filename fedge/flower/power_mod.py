@@ -37,7 +37,8 @@ from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
 from fedge.client.step_accounting import merge_consecutive
 from fedge.decisions.planning import JOINT_POLICY, load_planner
-from fedge.devices.gpu_workstation import GPU_WORKSTATION, open_power_limits
+from fedge.devices.catalogue import GPU_WORKSTATION
+from fedge.devices.gpu_workstation import open_power_limits
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
 from fedge.devices.sensing.gpu_energy import GpuEnergyCounter

@@ -54,7 +54,7 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
     return ClientIdentity(
         board.name,
         board=across,
-        device=catalogue.find(entry.device, where="fleet.device").name,
+        device=catalogue.canonical_name(entry.device),
         workload=workload,
         batch_size=batch_size,
         conditions={name: value for name, value in conditions.items() if value},

@@ -4,8 +4,14 @@ Symbols: m, s = mean and standard deviation of log time (or log power) of a mode
 random function of the knobs with mean 0 and variance 1 over the modes; z = a standard normal number of the board. A
 draw of the board is m + s (z + g) / sqrt(2): half of the variance is common to all modes, as that of a board's offset
 is, and half varies smoothly between them, as that of a curve is. Measured modes have a small s, so draws agree there.
+The z of K draws are a Latin hypercube sample: of K equally likely ranges, each holds one, so that a few draws cover the
+range of z. It is independent between boards and between time and power.
 p = idle power by mode before any measurement; a = idle power that the board reported in the mode in which it waits, and
 in MAXN. The board's idle power is p exp(u + v log p), with u and v such that it is a in these two modes.
+
+References:
+    McKay, Beckman, Conover, "A comparison of three methods for selecting values of input variables in the analysis of
+    output from a computer code", Technometrics 21 (1979), section 2.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -30,6 +37,9 @@ from fedge.wire import ClientState, RequestMessage
 
 SAME_IDLE_LOG = 1e-6
 # Expected idle powers that are closer than this (log units) do not tell how idle power varies with the mode.
+
+SMALLEST_SHARE = 1e-9
+# Smallest share of a range, of which the normal quantile is finite.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,13 +113,20 @@ def _scale_idle_power(setup: ClientSetup, front: Front, waiting_mode: PowerMode)
     return idle_w
 
 
-def draw_table(board: BoardPosterior, rng: np.random.Generator) -> ProfileTable:
-    """Draw time and power of all modes of the board from what is known of it."""
-    known = board.predictions
+def draw_offsets(draws: int, rng: np.random.Generator) -> Floats:
+    """Draw a board's z of time and of power for every draw, shape (draws, 2)."""
+    ranges = np.array([rng.permutation(draws) for _ in range(2)])
+    shares = (ranges + rng.uniform(SMALLEST_SHARE, 1.0, ranges.shape)) / draws
+    return np.array([[NormalDist().inv_cdf(share) for share in row] for row in shares.T])
+
+
+def draw_table(board: BoardPosterior, offsets: Floats, rng: np.random.Generator) -> ProfileTable:
+    """Draw time and power of all modes of the board from what is known of it, with its z of time and of power."""
+    known, (time, power) = board.predictions, offsets
     return _build_table(
         board,
-        time=_draw_error(known, known.step_s_sd_log, rng),
-        power=_draw_error(known, known.power_w_sd_log, rng),
+        time=_draw_error(known, known.step_s_sd_log, time, rng),
+        power=_draw_error(known, known.power_w_sd_log, power, rng),
     )
 
 
@@ -119,13 +136,18 @@ def draw_sibling_table(board: BoardPosterior, rng: np.random.Generator) -> Profi
     time, power = draw_deviations(2, rng)
     return _build_table(
         board,
-        time=time + _draw_error(known, known.step_s_sd_log, rng),
-        power=power + _draw_error(known, known.power_w_sd_log, rng),
+        time=time + _draw_error(known, known.step_s_sd_log, rng.standard_normal(), rng),
+        power=power + _draw_error(known, known.power_w_sd_log, rng.standard_normal(), rng),
     )
 
 
-def _draw_error(known: Predictions, sd_log: Floats, rng: np.random.Generator) -> Floats:
-    offset = rng.standard_normal()
+def sum_power_range_w(boards: Sequence[BoardPosterior]) -> tuple[float, float]:
+    """Return the power of boards that all work in their mode of least power, and in that of most, in watts."""
+    powers = [board.predictions.power_w for board in boards]
+    return sum(float(power_w.min()) for power_w in powers), sum(float(power_w.max()) for power_w in powers)
+
+
+def _draw_error(known: Predictions, sd_log: Floats, offset: float, rng: np.random.Generator) -> Floats:
     error: Floats = sd_log * (offset + draw_smooth_residual(known.modes, 1.0, rng)) / math.sqrt(2.0)
     return error
 

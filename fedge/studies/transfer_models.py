@@ -174,7 +174,7 @@ def score_modes(
 
 
 def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> TransferRow:
-    return TransferRow(part, left_out, judged.name, "time", judged.kind)
+    return TransferRow(part, left_out, judged.name, "time", kind=judged.kind)
 
 
 # The predictor, after few measured modes ------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """Training tasks: a network, its loss and its data; built in, or from a task file. Imports neither torch nor numpy."""
 
+import ast
 import functools
 import hashlib
+import importlib.util
 import linecache
 import platform
 import sys
 import traceback
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from fedge.worker.refusal import Refusal
 from fedge.worker.task_shape import BadTask, Shape, WrongHash
@@ -143,8 +145,20 @@ def _execute_source(name: str, text: str, module_name: str) -> ModuleType:
         exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- a task is a program
     except (Exception, SystemExit) as error:
         sys.modules.pop(module_name, None)
-        raise _task_error(name, "the file", error) from error
+        raise _task_error(name, "the file", error, _find_missing(text)) from error
     return module
+
+
+def _find_missing(text: str) -> List[str]:
+    """Return the packages of a file's top-level imports that this Python lacks, so that all are named at once."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return []
+    found = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+    found += [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    packages = dict.fromkeys(name.partition(".")[0] for name in found)
+    return [name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None]
 
 
 def _wrap_user_function(name: str, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,19 +197,20 @@ def _make_checked_data(name: str, read: Callable[..., Any]) -> "Callable[[Dict[s
     return data
 
 
-def _task_error(name: str, part: str, error: BaseException) -> BadTask:
+def _task_error(name: str, part: str, error: BaseException, missing: Sequence[str] = ()) -> BadTask:
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == name else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == name:
             line = frame.lineno
     where = name if line is None else f"{name}, line {line}"
     reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return BadTask(where, f"{type(error).__name__} from {part}: {reason}", suggest_cure(error))
+    return BadTask(where, f"{type(error).__name__} from {part}: {reason}", suggest_cure(error, missing))
 
 
-def suggest_cure(error: BaseException) -> str:
-    """Return what to do about an error of a task; for a missing package, how to install it for this Python."""
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if not missing:
+def suggest_cure(error: BaseException, missing: Sequence[str] = ()) -> str:
+    """Return what to do about an error of a task; for missing packages, how to install them for this Python."""
+    first = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if not first:
         return "mend it and load it again"
-    return f"`{sys.executable} -m pip install {missing}` on this machine (Python {platform.python_version()})"
+    packages = " ".join(dict.fromkeys([first, *missing]))
+    return f"`{sys.executable} -m pip install {packages}` on this machine (Python {platform.python_version()})"

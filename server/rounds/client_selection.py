@@ -144,10 +144,11 @@ def build_candidates(availability: FleetAvailability, fleet: FleetState, names: 
 def estimate_temperature_c(board: FleetBoard, fleet: FleetState) -> float | None:
     """Estimate the board's present temperature in degrees Celsius.
 
-    It cools at idle power since its last work. None if the client has not reported a temperature.
+    It cools at idle power since its last work. None if the client has not reported a temperature, or how fast it cools
+    is not known.
     """
     state = fleet.states.get(board.name)
-    if state is None or state.temperature_c is None:
+    if state is None or state.temperature_c is None or not catalogue.is_catalogued(board.entry.device):
         return None
     thermal = build_thermal_model(catalogue.find(board.entry.device), board.entry.ambient_c)
     rested_s = max(0.0, fleet.clock_s - state.rested_at_s)

@@ -85,6 +85,31 @@ def desk(
             yield Desk(settings, root, log, supervisor)
 
 
+@contextmanager
+def gpu_desk(tmp_path: Path, board: str) -> Iterator[tuple[Desk, dict[str, str]]]:
+    """A machine with a card and its worker, and what a process must have in its environment to find the card."""
+    settings = NodeSettings(
+        board=board,
+        device="gpu-workstation",
+        power_socket=str(tmp_path / "none.sock"),
+        worker_socket=str(tmp_path / "w.sock"),
+        state_dir=tmp_path / "state",
+        sample_hz=20,
+    )
+    library = tmp_path / "nvml"
+    library.mkdir()
+    lines = (
+        "import sys",
+        "from contracts.fake_nvml import FakeCard, FakeNvml",
+        "sys.modules[__name__] = FakeNvml([FakeCard()])",
+    )
+    (library / "pynvml.py").write_text("\n".join(lines), encoding="utf-8")
+    trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
+    with _running([sys.executable, *trainer], settings.worker_socket, tmp_path / "log") as supervisor:
+        path = os.pathsep.join(map(str, (library, ROOT, ROOT / "tests")))
+        yield Desk(settings, Path("/"), tmp_path / "log", supervisor), {"PYTHONPATH": path}
+
+
 def note_idle(found: Desk) -> None:
     """Power at rest as measured before, so that the tests do not wait for it."""
     from fedge.devices.idle_power import IdlePowerStore

@@ -40,7 +40,7 @@ class LiveServer:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__)), str(self.folder), str(self.socket)]
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        wait_for(self._answers, "the server listens")
+        wait_for(self._answers, "the server listens", 300.0)
 
     def _answers(self) -> bool:
         assert self._process is not None

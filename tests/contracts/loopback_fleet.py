@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contracts.desk import Desk, desk
+from contracts.desk import Desk, desk, gpu_desk
 from contracts.processes import running
 
 from experiments.backends.simulation import find_free_port
@@ -46,14 +46,18 @@ def loopback_fleet(
             name = names[i - 1] if names else f"board-{i}"
             place = folder / name
             place.mkdir()
-            desks[name] = stack.enter_context(desk(kind, place, board=name))
+            changes: dict[str, str] = {}
+            if kind == "gpu-workstation":
+                desks[name], changes = stack.enter_context(gpu_desk(place, name))
+            else:
+                desks[name] = stack.enter_context(desk(kind, place, board=name))
             settings = place / "node.yaml"
             settings.write_text(json.dumps(desks[name].settings.model_dump(mode="json")), encoding="utf-8")
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
             own_port = str(find_free_port())
             runtimes[name] = f"127.0.0.1:{own_port}"
             node += ["--port", own_port, "--isolation", isolation, "--node-config", f'settings="{settings}"']
-            nodes[name] = stack.enter_context(flower(node, place / "node", "SuperNode"))
+            nodes[name] = stack.enter_context(flower(node, place / "node", "SuperNode", changes))
         yield Fleet(f"127.0.0.1:{port}", desks, nodes, runtimes)
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,8 +69,9 @@ class RealWorker:
 @contextmanager
 def open_worker(scratch: Path, victim: str = "worker") -> Iterator[Attack]:
     """The worker, or its trainer, that is disturbed while it trains."""
-    with tempfile.TemporaryDirectory(prefix="fw") as short:
+    with tempfile.TemporaryDirectory(prefix="fw") as short, ExitStack() as scope:
         worker = RealWorker(Path(short))
+        scope.callback(worker.end)
         worker.start()
         whole = worker.train()
         begun_s = time.monotonic()
@@ -101,10 +102,7 @@ def open_worker(scratch: Path, victim: str = "worker") -> Iterator[Attack]:
             wait_for(lambda: isinstance(again := try_training(worker), dict) and same(again, whole), "the same model")
             return hit
 
-        try:
-            yield attack
-        finally:
-            worker.end()
+        yield attack
 
 
 def try_training(worker: RealWorker) -> dict[str, np.ndarray] | WorkerError:

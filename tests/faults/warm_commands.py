@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,8 @@ LIMIT_S = 900.0
 class WarmCommands:
     """Starts one command at a time; the processes are gone with the block."""
 
+    _pid = 0
+
     def __enter__(self) -> Self:
         environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__))]
@@ -56,6 +59,8 @@ class WarmCommands:
 
     def __exit__(self, *error: object) -> None:
         assert self._server.stdin is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL) if self._pid else None
         self._server.stdin.close()
         self._server.wait(LIMIT_S)
 
@@ -75,11 +80,21 @@ class WarmCommands:
         assert self._server.stdin is not None
         log.touch()
         self._server.stdin.write(json.dumps(order | {"words": [*map(str, words)], "log": str(log)}).encode() + b"\n")
-        return int(self._read(LIMIT_S) or 0)
+        self._pid = int(self._read(LIMIT_S) or 0)
+        return self._pid
 
     def wait(self, limit_s: float = LIMIT_S) -> int | None:
-        """Return the exit code of the command, negative for a signal; None if it goes on after ``limit_s``."""
-        return self._read(limit_s)
+        """Return the exit code of the command, negative for a signal; None if it goes on after ``limit_s``.
+
+        One that goes on after ``LIMIT_S`` is killed.
+        """
+        code = self._read(limit_s)
+        if code is None and limit_s >= LIMIT_S:
+            os.kill(self._pid, signal.SIGKILL)
+            self._read(LIMIT_S)
+        if code is not None or limit_s >= LIMIT_S:
+            self._pid = 0
+        return code
 
     def run(self, words: Sequence[str | Path], log: Path, **order: Any) -> int | None:
         self.start(words, log, **order)

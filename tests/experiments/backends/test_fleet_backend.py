@@ -92,6 +92,24 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
+def test_a_gpu_workstation_is_a_board_beside_a_jetson(tmp_path: Path) -> None:
+    entries = [{"device": "orin-nano", "name": "jetson"}, {"device": "gpu-workstation", "name": "cards"}]
+    changes = {"fleet": entries, "reply_timeout_s": 300, "policy": {"name": "balanced", "max_slowdown": 1.5}}
+    with loopback_fleet(["orin-nano-jp6", "gpu-workstation"], tmp_path, names=["jetson-1", "cards-1"]) as fleet:
+        note_idle(fleet.desks["jetson-1"])
+        done = run(fleet, tmp_path, rounds=2, count=2, changes=changes)
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = [row for row in read_rows(tmp_path / "run", ClientRow) if row.board == "cards-1"]
+    assert [(row.status, row.error, row.device) for row in rows] == [("done", None, "gpu-workstation")] * 2
+    assert all(row.power_w > 0 and row.work_s > 0 for row in rows)
+    assert rows[0].gpu_mhz == 2100  # nothing of it is known before its first round
+    assert (tmp_path / "run" / "report.html").stat().st_size > 0
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.xdist_group("fleet")
 def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> None:
     reference = tmp_path / "train" / "mobilenetv3l-gld23k.csv"
     reference.parent.mkdir()

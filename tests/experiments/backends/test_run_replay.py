@@ -21,10 +21,13 @@ from experiments.backends.run_replay import (
     replay_run,
 )
 from experiments.cli import main
+from experiments.cli.replay_run import _list_notes
 from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
+from fedge.experiment import list_boards
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
@@ -153,6 +156,17 @@ def test_the_command_prints_the_record(
     record = json.loads(capsys.readouterr().out)
     assert record["changes"] == ["policy=maxn"]
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}
+
+
+def test_a_limit_at_the_edge_of_what_the_fleet_can_do_is_named(run_folder: Path) -> None:
+    experiment = load_experiment(run_folder / "run.yaml")
+    kinds = [build_kind(board, experiment.workload) for board in list_boards(experiment)]
+    least_w, most_w = (sum(float(ends(kind.average.power_w)) for kind in kinds) for ends in (min, max))
+    for share, named in ((0.03, True), (0.5, False)):
+        limit = f"policy={{name: fastest, fleet_power_w: {least_w + share * (most_w - least_w):.2f}}}"
+        result = replay_run(run_folder, [limit], draws=1, workers=1)
+        warned = any("at the edge of what these boards can do" in note for note in _list_notes(result))
+        assert warned == named
 
 
 def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_themselves() -> None:

@@ -336,7 +336,8 @@ def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_tha
     assert outcome.code == 2
     assert outcome.message.startswith("fedge: quickstartt: got no such file; a YAML file, or a name: fleet40, ")
     assert "quickstart, " in outcome.message
-    assert "sweep" not in outcome.message
+    assert "sweep" not in outcome.message, "no experiments"
+    assert "arena" not in outcome.message
 
 
 @pytest.mark.parametrize("command", ["resume", "report"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from contracts.launching import SMALL, Launcher
 
-from experiments.backends.run_knowledge import recall_for_run
+from experiments.backends.run_knowledge import make_relative, recall_for_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.board_kinds import load_references
@@ -235,4 +235,7 @@ def test_a_real_board_gets_the_rows_of_another_workload_where_nothing_closer_is_
     (sent,) = known.references["nano-1"]
     assert (sent.workload, sent.label, len(sent.rows)) == ("other-net", "measured", 24)
     assert [one.relation for one in known.origins["nano-1"]] == ["other workload"]
-    assert Path(recalled.fleet[0].references[0]).is_relative_to(tmp_path / "run"), "for a run that is resumed"
+    (copy,) = recalled.fleet[0].references
+    assert Path(copy).is_relative_to(tmp_path / "run"), "for a run that is resumed"
+    (stored,) = make_relative(recalled.fleet, tmp_path / "run")[0].references
+    assert str(tmp_path / "run" / stored) == copy, "for a run that is fetched"

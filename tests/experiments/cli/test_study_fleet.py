@@ -135,7 +135,7 @@ def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: P
 
     assert {unknown.code, gone.code, nowhere.code} == {2}
     assert "--policies: got 'lucky'; known: " in unknown.message
-    assert "No such file" in gone.message
+    assert "no such file" in gone.message
     assert "--out: got" in nowhere.message
 
 

@@ -102,9 +102,10 @@ def test_an_own_task_trains_on_a_board(kind: str, board: tuple[str, Desk], tmp_p
 
 def test_a_missing_package_is_refused_with_its_cure_which_the_worker_remembers(board: tuple[str, Desk]) -> None:
     _, found = board
-    text = "import a_package_that_nobody_has\n\n\ndef model(shape):\n    return None\n"
+    head = "import a_package_that_nobody_has\nimport json\nfrom another.one import part\n"
+    text = head + "try:\n    import optional\nexcept ImportError:\n    pass\n\n\ndef model(shape):\n    return None\n"
     task = {"name": "mine.py", "source": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    cure = "-m pip install a_package_that_nobody_has` on this machine (Python 3."
+    cure = "-m pip install a_package_that_nobody_has another` on this machine (Python 3."
 
     with pytest.raises(WorkerFailed, match=r"mine.py, line 1") as caught:
         load_worker_task(found.settings.worker_socket, task, {"synthetic": SIZES})

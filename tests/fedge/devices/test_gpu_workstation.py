@@ -17,7 +17,8 @@ from contracts.device import DeviceContract
 from contracts.fake_nvml import FakeCard, FakeNvml, install
 
 from fedge.devices import gpu_workstation, jetson_board
-from fedge.devices.gpu_workstation import GPU_KNOB, GPU_WORKSTATION, SAVED_LIMITS, GpuPowerLimits, open_power_limits
+from fedge.devices.catalogue import GPU_WORKSTATION
+from fedge.devices.gpu_workstation import GPU_KNOB, SAVED_LIMITS, GpuPowerLimits, open_power_limits
 from fedge.devices.jetson_board import JetsonBoard
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BoardError, ModeNotSet
