@@ -30,9 +30,10 @@ from dataclasses import dataclass
 PAIRS = tuple((a, c) for a in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0) for c in (0.0, 0.05, 0.1, 0.2) if a + c <= 1.0)
 """Values of A and C; the prior is centred on the first of ``PRIOR``."""
 PRIOR = (0.5, 0.05)
-"""A and C before any round, as in benchmarks/local_steps.py: digits and synthetic images, Dirichlet 0.1 and 1."""
+"""A and C before any round: half the steps take one and a half times the rounds, as the digits do in
+benchmarks/local_steps.py."""
 PRIOR_SD = (1.0, 0.1)
-"""Spread of log A and of C; wide, so that some ten rounds of unlike shares outweigh the prior."""
+"""Spread of log A and of C. Default: wide enough that noise-free rounds of unlike shares outweigh the prior."""
 LEAST_LOSS = 1e-9
 
 
