@@ -208,7 +208,7 @@ def arena(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of a sweep of the same variants on a disturbed fleet (robustness)."),
     ] = None,
-    target: Annotated[
+    accuracy: Annotated[
         float | None,
         typer.Option(
             "--target-accuracy",
@@ -217,13 +217,13 @@ def arena(
             help="Accuracy to reach; by default the least final one of any run.",
         ),
     ] = None,
-    budget_s: Annotated[
+    within_s: Annotated[
         float | None,
         typer.Option(
             "--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest run."
         ),
     ] = None,
-    budget_j: Annotated[
+    within_j: Annotated[
         float | None,
         typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
@@ -240,9 +240,9 @@ def arena(
     check_output("--out", out, "{")
     result = judge_variants(
         read_courses(folder),
-        target=target,
-        budget_s=budget_s,
-        budget_j=budget_j,
+        target=accuracy,
+        budget_s=within_s,
+        budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
     if as_json:
@@ -285,7 +285,7 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors.transfer_report import NOTE, build_transfer_table, print_transfer
+    from experiments.report.predictors.transfer_report import build_transfer_table, print_transfer
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
@@ -309,7 +309,7 @@ def transfer(
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
         table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
-        write_figures(docs, table, command=command, date=today, note=NOTE)
+        write_figures(docs, table, command=command, date=today)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

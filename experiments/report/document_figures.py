@@ -11,7 +11,7 @@ from fedge.errors import BadInput
 BLOCK_END = "<!-- end of figures -->"
 
 
-def write_figures(page: Path, table: Table, command: str, date: str, note: str = "") -> None:
+def write_figures(page: Path, table: Table, command: str, date: str) -> None:
     """Replace the block ``<!-- figures: KEY -->`` ... ``<!-- end of figures -->`` of a page, KEY being the table's.
 
     Args:
@@ -19,7 +19,6 @@ def write_figures(page: Path, table: Table, command: str, date: str, note: str =
         table: The table of figures.
         command: The command that computed them.
         date: The day on which it did.
-        note: Paragraph below the table.
 
     Raises:
         BadInput: If the page cannot be read or has no such block.
@@ -33,5 +32,5 @@ def write_figures(page: Path, table: Table, command: str, date: str, note: str =
     _, ended, after = rest.partition(BLOCK_END)
     if not (found and ended):
         raise BadInput("--docs", f"{page} without a block", f"a page with the lines {start} and {BLOCK_END}")
-    parts = (f"{start}\n`{command}`, {date}:", table.markdown, note, BLOCK_END)
-    write_text(page, before + "\n\n".join(part for part in parts if part) + after)
+    parts = (f"{start}\n`{command}`, {date}:", table.markdown, BLOCK_END)
+    write_text(page, before + "\n\n".join(parts) + after)

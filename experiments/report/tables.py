@@ -178,7 +178,7 @@ class Table:
         """Return the table as Markdown, with the numbers as shown."""
         rule = ("---:" if numeric else "---" for numeric in self.numeric_columns)
         lines = (self.heads, tuple(rule), *self._plain_rows())
-        return "\n".join(f"| {' | '.join(part.replace('|', '&#124;') for part in line)} |" for line in lines)
+        return "\n".join(f"|{'|'.join(part.replace('|', '&#124;') for part in line)}|" for line in lines)
 
     @property
     def html(self) -> Markup:

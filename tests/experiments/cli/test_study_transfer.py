@@ -55,4 +55,4 @@ def test_a_page_without_the_block_is_left_alone(tmp_path: Path) -> None:
         write_figures(tmp_path / "none.md", table, "command", "2026-01-01")
 
     assert page.read_text(encoding="utf-8") == "# Page\n"
-    assert table.markdown == "| model | error |\n| --- | ---: |\n| a&#124;b | 1.2 |"
+    assert table.markdown == "|model|error|\n|---|---:|\n|a&#124;b|1.2|"

@@ -13,8 +13,9 @@ from contracts.small_training import make_app, make_context, make_message
 from flwr.app import Context, Message
 
 from fedge.costs.named_workload import find_named_workload
-from fedge.devices.board_kinds import build_workload_kind
+from fedge.devices.board_kinds import build_surface, build_workload_kind
 from fedge.errors import BadInput
+from fedge.experiment import FleetBoard, FleetEntry
 from fedge.flower import power_mode
 from fedge.flower.node_memory import RECORD
 from fedge.flower.power_mod import ANSWER
@@ -47,12 +48,14 @@ def run_round(context: Context, **options: Any) -> RoundReport:
 @pytest.mark.parametrize("build", [build_small, build_wide])
 def test_the_apps_own_network_prices_its_steps_by_its_layers(build: object) -> None:
     work, _ = find_named_workload(name_network(build)["network"], input_shape="3x32x32")
-    average = build_workload_kind(DEVICE.partition(":")[2], work).average
+    device = DEVICE.partition(":")[2]
+    board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
+    truth = build_surface(board, build_workload_kind(device, work), seed=1)
     report = run_round(make_context(), **name_network(build))
 
-    top = average.find_row(report.decision.mode)
-    assert report.measured.step_s == pytest.approx(float(average.step_s[top]), rel=0.25)  # boards of a kind differ
-    assert report.measured.power_w == pytest.approx(float(average.power_w[top]), rel=0.25)
+    top = truth.find_row(report.decision.mode)
+    assert report.measured.step_s == pytest.approx(float(truth.step_s[top]), rel=0.1)
+    assert report.measured.power_w == pytest.approx(float(truth.power_w[top]), rel=0.1)
 
 
 def test_pricing_does_not_touch_the_apps_random_numbers_and_is_done_once() -> None:
