@@ -28,7 +28,7 @@ def replace_file(path: Path) -> Iterator[Path]:
             os.fsync(handle.fileno())
         part.replace(path)
     except OSError as error:
-        if error.filename is None:  # of a write, as on a full disk
+        if error.filename is None and error.errno is not None:  # of a write, as on a full disk
             error.filename = str(path)
         raise
     finally:
