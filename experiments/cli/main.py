@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import logging
 import os
 import platform
@@ -212,8 +210,6 @@ def main() -> None:
     # Before numpy and torch are imported: multi-threaded sums round differently and slow down small ones.
     for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    # The interpreter's last collection would walk all of torch: a second of computing after the last line.
-    atexit.register(gc.freeze)
     # Otherwise Typer escapes the brackets of plain help texts with backslashes for rich's markup.
     typer.core.HAS_RICH = False
     if sys.stderr is None:  # it was closed before the start
