@@ -331,7 +331,7 @@ def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -
 def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:
     """Return the Euclidean norm of the change of all floating-point arrays; a narrow model's of the part it has."""
     changes = [
-        np.asarray(value, dtype=np.float64) - np.asarray(arrays[name])[tuple(map(slice, value.shape))]
+        np.asarray(value, dtype=np.float64) - np.asarray(arrays[name], dtype=np.float64)[tuple(map(slice, value.shape))]
         for name, value in trained.items()
         if value.dtype.kind == "f"
     ]
