@@ -365,7 +365,7 @@ def test_the_command_prints_where_the_report_lies(make_run, capsys, monkeypatch,
 
 
 def test_what_is_no_run_is_refused_in_one_line(make_run, tmp_path):
-    with pytest.raises(BadInput, match=r"a folder without run.yaml; the folder of a run"):
+    with pytest.raises(BadInput, match=r"no such folder; the folder of a run"):
         write_run_report([tmp_path / "nowhere"], None)
     with pytest.raises(BadInput, match="without a finished round"):
         write_run_report([make_run(rounds=0)], None)
