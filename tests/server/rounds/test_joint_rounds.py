@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from contracts.reports import LINK, answer, front
 
-from fedge.experiment import CompressionSpec, Experiment, FleetEntry, PolicySpec
+from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
@@ -45,6 +45,7 @@ class Learners:
 
     asked: list[OutgoingRequest] = field(default_factory=list)
     sent: list[TrainResult] = field(default_factory=list)
+    delays_s: Mapping[str, float] = field(default_factory=dict)
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -61,7 +62,9 @@ class Learners:
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
         trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
-        said = dataclasses.replace(answer(board, 10.0 * BOARDS[board] * share, truth=offer), front=offer)
+        said = dataclasses.replace(
+            answer(board, 10.0 * BOARDS[board] * share + self.delays_s.get(board, 0.0), truth=offer), front=offer
+        )
         reply, encoded = encode_answer(question.ask, question.arrays, question.residual, (said, trained))
         assert encoded is not None
         self.sent.append(encoded)
@@ -102,6 +105,18 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
     first, later = port.asked[: len(BOARDS)], port.asked[len(BOARDS) :]
     assert all(question.residual is None for question in first)
     assert all(question.residual is not None and np.abs(question.residual).sum() > 0.0 for question in later)
+
+
+def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins_a_later_round() -> None:
+    port, tables = Learners(delays_s={"fast-1": 60.0}), MemoryTables()
+    late, topk = LateReplySpec(action="discount"), CompressionSpec(kind="topk", keep=0.1)
+    state = play(port, tables, rounds=1, policy=PolicySpec(name="balanced"), late=late, compression=topk)
+    assert [pending.answer.board for pending in state.pending] == ["fast-1"]
+    assert {name: left.tobytes() for name, left in state.residuals.items()} == {
+        board: sent.residual.tobytes()
+        for board, sent in zip(BOARDS, port.sent, strict=True)
+        if sent.residual is not None
+    }
 
 
 @pytest.mark.parametrize("changes", [{}, {"compression": CompressionSpec(kind="topk", keep=0.1)}], ids=str)
