@@ -90,7 +90,7 @@ class EmulatingNodes:
         for pulled in poll(self._grid, self._clock, waiting, ends_s):
             for message in pulled:
                 board = waiting.pop(message.metadata.reply_to_message_id)
-                replies[board] = decode_reply(board, message)
+                replies[board] = decode_reply(board, message, questions[board])
         return replies
 
     def _nodes(self) -> cycle[int]:

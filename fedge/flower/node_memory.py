@@ -35,7 +35,6 @@ from fedge.knowledge.knowledge_folder import (
     list_entries,
 )
 from fedge.knowledge.recall import (
-    MAX_DONORS,
     RECORDED,
     ClientIdentity,
     limit_measurements,
@@ -58,8 +57,9 @@ AUTO = "auto"
 """The default knowledge folder."""
 MAX_REMEMBERED = 64
 """Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with their number cubed."""
-MAX_RUNS = MAX_DONORS
-"""Entries that are kept per board, as many as boards are recalled per kind: more than ``MAX_MODES`` modes."""
+MAX_RUNS = 12
+"""Entries that are kept per board, all of which a recall reads. A default: with five new modes per run they are the 60
+modes that a recall takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class NodeMemory:
         state: Measurements and temperature.
         steps: Steps of its last round; None before the first one of all.
         round: Rounds of this run so far.
-        recalled: The board's measurements of earlier runs.
+        recalled: The board's measurements of earlier runs; None until they are looked up, on a board that works.
         known: Where this run's measurements are kept beyond it; None for nowhere.
     """
 
     state: ClientState = field(default_factory=ClientState)
     steps: int | None = None
     round: int = 0
-    recalled: tuple[Measurement, ...] = ()
+    recalled: tuple[Measurement, ...] | None = None
     known: NodeKnowledge | None = None
 
 
@@ -102,7 +102,7 @@ def read_memory(context: Context) -> NodeMemory:
     if RECORD not in context.state:
         return NodeMemory()
     stored = context.state.config_records[RECORD]
-    recalled = from_json(ClientState, str(stored[RECALLED])).measurements
+    recalled = from_json(ClientState, str(stored[RECALLED])).measurements if RECALLED in stored else None
     state, steps, number = (str(stored[name]) for name in (STATE, STEPS, ROUND))
     return NodeMemory(from_json(ClientState, state), int(steps), int(number), recalled)
 
@@ -110,8 +110,11 @@ def read_memory(context: Context) -> NodeMemory:
 def write_memory(context: Context, memory: NodeMemory) -> None:
     """Write the memory into the context, and its measurements where they outlive the run."""
     state = dataclasses.replace(memory.state, measurements=memory.state.measurements[-MAX_REMEMBERED:])
-    recalled, steps = to_json(ClientState(memory.recalled)), memory.steps or 1
-    context.state[RECORD] = ConfigRecord({STATE: to_json(state), STEPS: steps, ROUND: memory.round, RECALLED: recalled})
+    steps = memory.steps or 1
+    record = ConfigRecord({STATE: to_json(state), STEPS: steps, ROUND: memory.round})
+    if memory.recalled is not None:
+        record[RECALLED] = to_json(ClientState(memory.recalled))
+    context.state[RECORD] = record
     if memory.known is not None:
         try:
             _keep_measurements(memory.known, state.measurements, steps)
@@ -128,11 +131,13 @@ def log_once(context: Context, said: str) -> None:
 
 
 def recall_earlier_runs(memory: NodeMemory, known: NodeKnowledge | None) -> NodeMemory:
-    """Return the memory with its place beyond the run, and in the first round with what earlier runs left there."""
-    if known is None or memory.round:
+    """Return the memory with its place beyond the run and, once per run, with what earlier runs left there."""
+    if known is None or memory.recalled is not None:
         return dataclasses.replace(memory, known=known)
     recalled, steps = _recall_node(known)
-    return dataclasses.replace(memory, known=known, recalled=recalled, steps=steps)
+    return dataclasses.replace(
+        memory, known=known, recalled=recalled, steps=steps if memory.steps is None else memory.steps
+    )
 
 
 def find_emulated_knowledge(

@@ -279,7 +279,7 @@ def _run_first_round(
     whole = answer.report.measured
     measured = dataclasses.replace(whole, steps=gate.done, step_s=whole.step_s / gate.done)
     state = dataclasses.replace(answer.state, measurements=(measured,))
-    request = RequestMessage("front", policy=options.policy, state=state, recalled=memory.recalled)
+    request = RequestMessage("front", policy=options.policy, state=state, recalled=memory.recalled or ())
     known = dataclasses.replace(setup, steps=gate.done)
     front = run_alone(build_first_front(known, request, None, lambda _: here.board))
     report = dataclasses.replace(answer.report, measured=measured, asked_steps=gate.done, front=front)
@@ -314,10 +314,8 @@ def _run_gated_round(
     measured = answer.report.measured
     if gate.try_end():  # as in most rounds: what follows the last step needs no mode of its own
         return answer
-    measured, tried = (
-        dataclasses.replace(measured, steps=measured.steps + 1),
-        gate.done,
-    )  # unmeasured: one like the others
+    tried = gate.done
+    measured = dataclasses.replace(measured, steps=measured.steps + 1)  # the tried one, unmeasured: like the others
     with here.board.use_mode(measured.mode):
         rest = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
     if more := gate.done - tried:
@@ -341,7 +339,7 @@ def _run_round(
         start_s=memory.state.rested_at_s,
         policy=options.policy if goal is None else goal.policy,
         state=memory.state,
-        recalled=() if memory.state.doubts_recalled else memory.recalled,
+        recalled=() if memory.state.doubts_recalled else memory.recalled or (),
         goal=goal,
     )
     if goal is None:

@@ -30,6 +30,8 @@ PREFIX = "update:"
 """Start of the names of encoded arrays, which no model has."""
 BLOCK = 256
 """Values that share a scale under ``int8``: 1.6 % more bytes. Larger blocks round small values more coarsely."""
+DTYPES = {"fp16": "<f2", "int8": "|i1", "scale": "<f4", "place": "<i4", "value": "<f4"}
+"""Types of the encoded arrays in NumPy's notation: half precision, 8-bit and 32-bit integers, single precision."""
 
 Encoded = dict[str, NDArray[Any]]
 
@@ -66,6 +68,8 @@ def encode_answer(
 ) -> tuple[ReplyMessage, TrainResult | None]:
     """Return a client's answer with its update encoded as the goal of the request asks for.
 
+    An update that is not finite is sent as it is, so that the server sees it and nothing of it is kept.
+
     Args:
         request: The request.
         arrays: The model of the request.
@@ -82,6 +86,8 @@ def encode_answer(
     )
     if compression.kind == "topk" and residual is not None and residual.shape == update.shape:
         update = update + residual
+    if not np.isfinite(update).all():
+        return answer
     encoded = encode_vector(compression, update)
     left = update - decode_vector(encoded, len(update)) if compression.kind == "topk" else None
     others = {name: value for name, value in trained.arrays.items() if name not in set(request.trainable)}
@@ -135,16 +141,20 @@ def decode_vector(encoded: Mapping[str, NDArray[Any]], count: int) -> Floats32:
         UndecodableUpdate: The arrays are no encoding of so many values.
     """
     got = {name.removeprefix(PREFIX): value for name, value in encoded.items()}
+    if wrong := [f"{name!r} of {value.dtype}" for name, value in got.items() if DTYPES.get(name) != value.dtype.str]:
+        raise UndecodableUpdate(f"an update of {count} values: got {', '.join(wrong)}")
     values = np.zeros(count, dtype=np.float32)
     if set(got) == {"fp16"} and got["fp16"].shape == (count,):
         values[:] = got["fp16"]
     elif set(got) == {"int8", "scale"} and got["int8"].shape == (count,):
         if got["scale"].shape != (math.ceil(count / BLOCK),):
             raise UndecodableUpdate(f"an update of {count} values with {got['scale'].size} scales")
+        if not np.isfinite(got["scale"]).all():
+            raise UndecodableUpdate(f"an update of {count} values with scales that are not finite")
         values[:] = got["int8"] * np.repeat(got["scale"], BLOCK)[:count]
     elif set(got) == {"place", "value"} and got["place"].shape == got["value"].shape and got["place"].ndim == 1:
         places = got["place"]
-        if places.dtype != np.int32 or (len(places) and (places.min() < 0 or places.max() >= count)):
+        if len(places) and (places.min() < 0 or places.max() >= count):
             raise UndecodableUpdate(f"an update with places outside its {count} values")
         values[places] = got["value"]
     else:

@@ -132,7 +132,12 @@ class FleetRequests:
         asks = self._build_requests(ask, goals, states, histories)
         asks = {name: _add_encoding(each, task) for name, each in asks.items()}
         questions = {
-            name: OutgoingRequest(each, task.arrays, task.cut.within_s, residuals.get(name))
+            name: OutgoingRequest(
+                each,
+                task.arrays,
+                task.cut.within_s,
+                residuals.get(name) if goals[name].compression.kind == "topk" else None,
+            )
             for name, each in asks.items()
         }
         replies = self.port.ask(

@@ -69,7 +69,7 @@ class RoundRecord:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
         row: The fleet's row of the round.
-        residuals: What the encodings of the clients whose updates were accepted left out.
+        residuals: What the encodings of the clients whose updates were accepted or join later left out.
     """
 
     opening: RoundOpening
@@ -326,8 +326,8 @@ class Coordinator:
 
 
 def _take_residuals(settled: RoundSettlement, replies: Mapping[str, IncomingReply]) -> dict[str, Floats32]:
-    """Return what the encodings left out, of the clients whose updates were accepted."""
-    results = {name: replies[name].trained for name in settled.accepted if name in replies}
+    """Return what the encodings left out, of the clients whose updates were accepted or join a later round."""
+    results = {name: replies[name].trained for name in (*settled.accepted, *settled.joining) if name in replies}
     return {
         name: trained.residual
         for name, trained in results.items()

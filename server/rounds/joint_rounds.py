@@ -9,7 +9,7 @@ from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
 from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, update_fit
 from fedge.decisions.selection.planner_selector import compute_gains
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import compute_up_share
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import ClientRow
@@ -22,6 +22,9 @@ UNCERTAINTY = 0.1
 """Weight of a client's waiting against the utility of its samples, as of the selector ``planner``."""
 CHOSEN = (Compression("none"), Compression("int8"), Compression("topk"))
 """Encodings that are chosen from; half precision sends twice the bytes of ``int8`` for the same progress."""
+MAX_RESIDUAL_BYTES = 2**30
+"""Bytes of the residuals of all emulated clients up to which ``topk`` is chosen from: they are in the server's memory
+and written with every checkpoint. A default: a few seconds of a disk per round, 22 clients with a ResNet-18."""
 
 
 def build_joint_context(
@@ -43,9 +46,15 @@ def build_joint_context(
 def list_encodings(
     experiment: Experiment, arrays: NamedArrays, trainable: Collection[str]
 ) -> tuple[UpdateEncoding, ...]:
-    """Return the encodings that the plan may choose: the experiment's own, if it fixes one."""
+    """Return the encodings that the plan may choose: the experiment's own, if it fixes one.
+
+    Otherwise ``topk`` is left out if the residuals of all emulated clients would have too many bytes.
+    """
     spec = experiment.compression
-    kinds = CHOSEN if spec.kind is None else (Compression(spec.kind),)
+    emulated = 0 if experiment.backend == "fleet" else len(list_boards(experiment))
+    fits = 4 * sum(arrays[name].size for name in trainable) * emulated <= MAX_RESIDUAL_BYTES
+    choice = CHOSEN if fits else tuple(one for one in CHOSEN if one.kind != "topk")
+    kinds = choice if spec.kind is None else (Compression(spec.kind),)
     found = [replace(one, keep=spec.keep) for one in kinds]
     return tuple(UpdateEncoding(one, compute_up_share(one, arrays, trainable)) for one in found)
 

@@ -355,7 +355,8 @@ class GridPort:
 
     def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
         """Decode a reply and record how much longer it took than the board's work."""
-        reply, took_s = decode_reply(sent.board, message), self._clock.now_s() - sent.at_s
+        emulated = sent.question if self._claiming is None else None
+        reply, took_s = decode_reply(sent.board, message, emulated), self._clock.now_s() - sent.at_s
         answer = reply.answer
         if answer.report is not None:
             self._overheads_s.append(max(0.0, took_s - answer.report.work_s))

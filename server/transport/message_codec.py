@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedge.errors import RunFailed, describe_error, one_line
 from fedge.flower.messages import build_message, from_array_record, to_array_record
-from fedge.types import TrainResult
+from fedge.types import Floats32, TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -49,8 +49,13 @@ def address_request(message: Message, experiment: str, index: int) -> Message:
     return message
 
 
-def decode_reply(board: str, reply: Message) -> IncomingReply:
+def decode_reply(board: str, reply: Message, emulated: OutgoingRequest | None = None) -> IncomingReply:
     """Decode a Flower message; a reply in the name of another client than ``board`` is rejected.
+
+    Args:
+        board: Name of the client.
+        reply: The message.
+        emulated: The request to an emulated client, whose residual is kept here; None for a real board, which keeps it.
 
     Returns:
         The reply, with ``error`` if Flower reports an error or the content is invalid.
@@ -69,12 +74,12 @@ def decode_reply(board: str, reply: Message) -> IncomingReply:
         )
         return IncomingReply(ReplyMessage(board, error=words))
     try:
-        return _decode_content(board, reply.content)
+        return _decode_content(board, reply.content, emulated)
     except Exception as error:  # noqa: BLE001 -- a reply may contain anything, and must not end the server
         return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {describe_error(error)}"))
 
 
-def _decode_content(board: str, content: RecordDict) -> IncomingReply:
+def _decode_content(board: str, content: RecordDict, emulated: OutgoingRequest | None) -> IncomingReply:
     answer = from_json(ReplyMessage, str(content.config_records["fedge"]["answer"]))
     if answer.error is not None:  # the text of a board, or of a task on it, goes to terminals and pages
         answer = replace(answer, error=one_line(answer.error))
@@ -87,6 +92,17 @@ def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     metrics: dict[str, Any] = dict(content.metric_records["metrics"])
     loss, accuracy = float(metrics.pop("loss")), float(metrics.pop("accuracy"))
     added = {name: float(value) for name, value in metrics.items()}
-    kept = content.array_records.get("residual")
-    residual = None if kept is None else np.asarray(kept["residual"].numpy(), dtype=np.float32)
+    residual = None if emulated is None else _read_residual(content, emulated)
     return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added, residual=residual))
+
+
+def _read_residual(content: RecordDict, question: OutgoingRequest) -> Floats32 | None:
+    """Return what a client's encoding left out: at most as many values as it was asked to train; None for nothing."""
+    kept, sent = content.array_records.get("residual"), question.arrays or {}
+    if kept is None:
+        return None
+    residual = np.asarray(kept["residual"].numpy(), dtype=np.float32)
+    most = sum(sent[name].size for name in question.ask.trainable)
+    if residual.ndim != 1 or len(residual) > most:
+        raise InvalidMessage(f"a residual of shape {residual.shape}; the model has {most} trained values")
+    return residual

@@ -15,8 +15,9 @@ from contracts.reports import MAXN
 from contracts.small_training import make_app, make_context, make_message, train_network
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from fedge.flower import node_memory, power_mode
-from fedge.flower.node_memory import MAX_RUNS, RECORD, NodeKnowledge, NodeMemory, read_memory
+from fedge.errors import BoardError
+from fedge.flower import node_memory, power_mod, power_mode
+from fedge.flower.node_memory import MAX_RUNS, RECORD, NodeKnowledge, NodeMemory, read_memory, recall_earlier_runs
 from fedge.flower.power_mod import ANSWER
 from fedge.knowledge.evidence_files import read_evidence
 from fedge.knowledge.knowledge_folder import format_date, list_entries
@@ -43,7 +44,7 @@ def test_a_second_run_starts_from_what_the_first_one_measured(tmp_path: Path) ->
     forgetful, _ = play_run(3, rounds=1, knowledge=None)
 
     assert forgetful[0] == cold[0]
-    known = read_memory(context).recalled
+    known = read_memory(context).recalled or ()
     assert {part.mode for report in cold for part in report.parts} == {one.mode for one in known}
     assert all(report.recalled_samples > 0 for report in warm)
     assert sum(len(report.probes) for report in warm) < sum(len(report.probes) for report in cold[:2])
@@ -79,12 +80,37 @@ def test_a_folder_that_cannot_be_used_is_one_log_line_and_the_run_goes_on(
     assert len([one for one in caplog.records if "forgotten at its end" in one.message]) == 1
 
 
-def keep(folder: Path, run: int, node: int, rows: int = 5) -> None:
+def keep(folder: Path, run: int, node: int, rows: int = 5) -> NodeKnowledge:
     client = ClientIdentity("nano-1", board="nano-1", device="nano", workload="mine", batch_size=16)
     known = NodeKnowledge(folder, client, label="measured", run=f"{run}-{node}")
     measured = tuple(Measurement(MAXN, 10, 0.1 * run + 0.001 * node + 1e-6 * i, 5.0) for i in range(rows))
     memory = NodeMemory(ClientState(measured), 20, 1, (), known)
     node_memory.write_memory(make_context(), memory)
+    return known
+
+
+def test_a_board_that_fails_before_it_recalls_earlier_runs_recalls_them_once_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, FakeNvml([FakeCard()]))
+    settings = tmp_path / "node.yaml"
+    settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\nstate_dir: {tmp_path}/state\n", "utf-8")
+    known, context = keep(tmp_path / "known", run=1, node=0), make_context(settings=str(settings))
+
+    def fail(_place: object) -> None:
+        raise BoardError("no answer")
+
+    monkeypatch.setattr(power_mod, "open_local_board", fail)
+    power_mode("maxn", knowledge=tmp_path / "known")(make_message(), context, make_app(20))
+    failed = read_memory(context)
+    assert (failed.round, failed.steps, failed.recalled) == (1, 20, None)
+
+    works = recall_earlier_runs(failed, known)
+    assert works.steps == 20
+    assert works.recalled
+    node_memory.write_memory(context, works)
+    keep(tmp_path / "known", run=2, node=0)
+    assert recall_earlier_runs(read_memory(context), known).recalled == works.recalled
 
 
 def test_nodes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -131,4 +157,4 @@ def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(
     (entry, _) = list_entries(tmp_path / "state" / "knowledge").entries
     assert (entry.device, entry.boards, entry.label) == ("gpu-workstation", ("here",), "measured")
     assert [report.asked_steps for report in reports] == [300, 300]
-    assert read_memory(context).recalled[0].steps == 300
+    assert (read_memory(context).recalled or ())[0].steps == 300

@@ -88,6 +88,18 @@ def test_what_an_update_left_out_is_sent_with_later_ones() -> None:
     assert np.allclose(received, whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("compression", KINDS, ids=str)
+def test_an_update_that_is_not_finite_is_sent_as_it_is_and_leaves_nothing_behind(
+    compression: Compression, wrong: float
+) -> None:
+    trained = train()
+    trained.arrays["conv"][3, 4] = wrong
+    sent = send(compression, trained, np.ones(620, np.float32))
+    assert sent is trained
+    assert sent.residual is None
+
+
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -98,6 +110,12 @@ def test_what_an_update_left_out_is_sent_with_later_ones() -> None:
         {"place": np.array([-1], np.int32), "value": np.ones(1, np.float32)},
         {"place": np.array([0.5]), "value": np.ones(1, np.float32)},
         {"place": np.zeros(2, np.int32), "value": np.ones(1, np.float32)},
+        {"fp16": np.full(620, "x")},
+        {"fp16": np.zeros(620, ">f2")},
+        {"int8": np.zeros(620, np.complex64), "scale": np.zeros(3, np.float32)},
+        {"int8": np.zeros(620, np.int8), "scale": np.full(3, None)},
+        {"int8": np.zeros(620, np.int8), "scale": np.full(3, np.inf, np.float32)},
+        {"place": np.zeros(1, np.int32), "value": np.array(["x"])},
         {"other": np.zeros(620)},
     ],
     ids="+".join,

@@ -45,6 +45,13 @@ def test_a_result_of_another_form_is_refused_with_the_reason(arrays: dict[str, n
     assert reason in error
 
 
+def test_an_encoded_result_of_another_form_is_refused_like_any_other() -> None:
+    arrays = {"update:fp16": np.full(6, "x"), "count": MODEL["count"]}
+    error = validate_reply("a", reply("a", arrays), MODEL, trainable=("w",)).answer.error
+
+    assert error == "refused: an update of 6 values: got 'fp16' of <U1"
+
+
 def test_another_precision_is_taken() -> None:
     arrays = {"w": changed(1.0)["w"].astype(np.float16), "count": np.array(5, np.int32)}
 

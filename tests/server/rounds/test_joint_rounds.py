@@ -10,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.reports import LINK, answer, front
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedge.experiment import CompressionSpec, Experiment, FleetEntry, PolicySpec
+from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
+from server.rounds.joint_rounds import list_encodings
 from server.state import checkpoint
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -45,6 +48,7 @@ class Learners:
 
     asked: list[OutgoingRequest] = field(default_factory=list)
     sent: list[TrainResult] = field(default_factory=list)
+    delays_s: Mapping[str, float] = field(default_factory=dict)
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -61,7 +65,9 @@ class Learners:
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
         trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
-        said = dataclasses.replace(answer(board, 10.0 * BOARDS[board] * share, truth=offer), front=offer)
+        said = dataclasses.replace(
+            answer(board, 10.0 * BOARDS[board] * share + self.delays_s.get(board, 0.0), truth=offer), front=offer
+        )
         reply, encoded = encode_answer(question.ask, question.arrays, question.residual, (said, trained))
         assert encoded is not None
         self.sent.append(encoded)
@@ -102,6 +108,37 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
     first, later = port.asked[: len(BOARDS)], port.asked[len(BOARDS) :]
     assert all(question.residual is None for question in first)
     assert all(question.residual is not None and np.abs(question.residual).sum() > 0.0 for question in later)
+
+
+def test_what_was_left_out_is_sent_only_to_clients_that_are_asked_to_leave_values_out(tmp_path: Path) -> None:
+    port, policy = Learners(), PolicySpec(name="maxn")
+    play(Learners(), MemoryTables(), tmp_path, rounds=1, policy=policy, compression=CompressionSpec(kind="topk"))
+    play(port, MemoryTables(), tmp_path, rounds=2, policy=policy, compression=CompressionSpec(kind="int8"))
+    assert len(port.asked) == len(BOARDS)
+    assert all(question.residual is None for question in port.asked)
+
+
+@given(st.integers(1, 2_000), st.integers(1, 3 * 10**6), st.sampled_from(["sim", "fleet"]))
+def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count: int, values: int, backend: str) -> None:
+    arrays = {"w": np.broadcast_to(np.float32(0.0), (values,)), "n": np.zeros(3)}
+    fleet = (FleetEntry(device="nano", count=count),)
+    for kind in (None, "topk"):
+        experiment = Experiment(backend=backend, fleet=fleet, compression=CompressionSpec(kind=kind))
+        found = {one.compression.kind for one in list_encodings(experiment, arrays, ("w",))}
+        chosen = {"none", "int8", "topk"} if backend == "fleet" or 4 * values * count <= 2**30 else {"none", "int8"}
+        assert found == ({"topk"} if kind else chosen)
+
+
+def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins_a_later_round() -> None:
+    port, tables = Learners(delays_s={"fast-1": 60.0}), MemoryTables()
+    late, topk = LateReplySpec(action="discount"), CompressionSpec(kind="topk", keep=0.1)
+    state = play(port, tables, rounds=1, policy=PolicySpec(name="balanced"), late=late, compression=topk)
+    assert [pending.answer.board for pending in state.pending] == ["fast-1"]
+    assert {name: left.tobytes() for name, left in state.residuals.items()} == {
+        board: sent.residual.tobytes()
+        for board, sent in zip(BOARDS, port.sent, strict=True)
+        if sent.residual is not None
+    }
 
 
 @pytest.mark.parametrize("changes", [{}, {"compression": CompressionSpec(kind="topk", keep=0.1)}], ids=str)

@@ -15,7 +15,8 @@ from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
-from server.transport.client_port import OutgoingRequest
+from server.transport.claim_terms import ClaimTerms
+from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import POLL_S, GridPort
 
 LOST_CLIENT = "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"
@@ -32,6 +33,7 @@ class FakeGrid:
         self.boards = {11 + i: board for i, board in enumerate(boards)}
         self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
         self.bare = ""
+        self.residual: np.ndarray | None = None
         self.mute = False
         self.handled_s: float | None = None
         self.names: dict[str, str] = {}
@@ -81,13 +83,16 @@ class FakeGrid:
         said = to_json(dataclasses.replace(answer(self.claims.get(board, board), 5.0), handled_s=self.handled_s))
         if board in self.bare:
             return RecordDict({"fedge": ConfigRecord({"answer": said})})
-        return RecordDict(
+        content = RecordDict(
             {
                 "fedge": ConfigRecord({"answer": said}),
                 "arrays": ArrayRecord({name: Array(value + 1) for name, value in MODEL.items()}),
                 "metrics": MetricRecord({"loss": 0.25, "accuracy": 0.75}),
             }
         )
+        if self.residual is not None:
+            content["residual"] = ArrayRecord({"residual": Array(self.residual)})
+        return content
 
 
 def questions(boards: str = "ab") -> dict[str, OutgoingRequest]:
@@ -104,6 +109,30 @@ def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
         assert reply.trained is not None
         assert reply.trained.arrays["w"].tolist() == (MODEL["w"] + 1).tolist()
         assert (reply.trained.loss, reply.trained.accuracy) == (0.25, 0.75)
+
+
+def train_once(residual: np.ndarray, claiming: ClaimTerms | None = None) -> IncomingReply:
+    grid = FakeGrid("a")
+    grid.residual = residual
+    asked = {"a": OutgoingRequest(RequestMessage("train", 1, trainable=("w",)), MODEL)}
+    return GridPort(grid, "a", SimulatedClock(), claiming=claiming).ask(asked, 10.0)["a"]
+
+
+def test_what_an_encoding_left_out_is_kept_for_emulated_clients_and_stays_on_real_boards() -> None:
+    left = np.arange(6, dtype=np.float32)
+    emulated, real = (train_once(left, claiming).trained for claiming in (None, ClaimTerms("run")))
+    assert emulated is not None
+    assert emulated.residual is not None
+    assert emulated.residual.tolist() == left.tolist()
+    assert real is not None
+    assert real.residual is None
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3), ()])
+def test_more_values_left_out_than_were_trained_are_no_reply(shape: tuple[int, ...]) -> None:
+    error = train_once(np.zeros(shape, np.float32)).answer.error
+    assert error is not None
+    assert f"a residual of shape {shape}; the model has 6 trained values" in error
 
 
 def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
