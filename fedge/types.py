@@ -602,8 +602,10 @@ class Front:
         switch_s: Seconds that a mode change during the work takes.
         radio_j: Energy of the radio above idle during both transfers, whatever the mode.
         up_s: Seconds of ``link_s`` that the upload takes.
+        latency_s: Seconds of ``up_s`` that do not depend on its bytes.
         up_share: Bytes of that upload relative to the update before it is encoded.
         encode_s: Seconds that encoding the update takes, part of ``up_s`` if it is encoded.
+        encode_j: Energy of encoding it, part of ``radio_j`` if it is encoded.
         fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
     """
 
@@ -615,8 +617,10 @@ class Front:
     switch_s: float = 0.0
     radio_j: float = 0.0
     up_s: float = 0.0
+    latency_s: float = 0.0
     up_share: float = 1.0
     encode_s: float = 0.0
+    encode_j: float = 0.0
     fixed_share: float = 0.0
 
 
@@ -818,15 +822,18 @@ class LinkUse:
     """Seconds of one download and one upload of the model, the radio's joules above idle, and the MB of both.
 
     An encoded update has ``up_share`` of the model's bytes; ``up_s`` and ``radio_j`` then include the ``encode_s``
-    seconds of encoding it, which are estimated.
+    seconds and ``encode_j`` joules of encoding it, which are estimated. ``latency_s`` is the part of ``up_s`` that does
+    not depend on bytes.
     """
 
     down_s: float
     up_s: float
     radio_j: float
     moved_mb: float = 0.0
+    latency_s: float = 0.0
     up_share: float = 1.0
     encode_s: float = 0.0
+    encode_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def fleet(
         typer.Option(
             "--policies",
             help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
-            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, joint, maxn, "
+            "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, "
             "preset:NAME, or your own module:function.",
         ),
     ] = None,

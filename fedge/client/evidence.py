@@ -222,8 +222,10 @@ def build_front(
         front,
         switch_s=mode_switch_s(own_measurements),
         up_s=link.up_s,
+        latency_s=link.latency_s,
         up_share=link.up_share,
         encode_s=link.encode_s,
+        encode_j=link.encode_j,
         fixed_share=min(1.0, warm_up_steps(own_measurements) / steps),
     )
 

@@ -37,12 +37,15 @@ class NetworkLink:
         down_s = self.latency_s + 8e-6 * down_bytes / self.down_mbps
         up_s = self.latency_s + 8e-6 * up_share * up_bytes / self.up_mbps
         encode_s = up_bytes / ENCODED_BYTES_PER_S
-        spent_s = 0.0 if up_share == 1.0 else encode_s
+        encode_j = ENCODING_W * encode_s
+        spent_s, spent_j = (0.0, 0.0) if up_share == 1.0 else (encode_s, encode_j)
         return LinkUse(
             down_s,
             up_s=up_s + spent_s,
-            radio_j=self.radio_w * (down_s + up_s) + ENCODING_W * spent_s,
+            radio_j=self.radio_w * (down_s + up_s) + spent_j,
             moved_mb=1e-6 * (down_bytes + up_share * up_bytes),
+            latency_s=self.latency_s,
             up_share=up_share,
             encode_s=encode_s,
+            encode_j=encode_j,
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
 from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, update_fit
+from fedge.decisions.selection.client_figures import finite_or_none
 from fedge.decisions.selection.planner_selector import compute_gains
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import compute_up_share
@@ -87,10 +88,10 @@ def _done_share(row: ClientRow) -> float:
 
 
 def _find_training_loss(fleet: FleetState) -> float | None:
-    """Return the mean of the clients' last training losses, weighted by samples; None without any."""
+    """Return the mean of the clients' last finite training losses, weighted by samples; None without any."""
     known = [
-        (history.samples, history.loss)
+        (history.samples, loss)
         for history in fleet.histories.values()
-        if history.samples and history.loss is not None
+        if history.samples and (loss := finite_or_none(history.loss)) is not None
     ]
     return sum(n * loss for n, loss in known) / sum(n for n, _ in known) if known else None

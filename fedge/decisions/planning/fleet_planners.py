@@ -121,14 +121,37 @@ def plan_fastest(fronts: Mapping[str, Front], boards: Sequence[str], goal: Round
     board without a usable front gets an equal share.
     """
     columns = _select_columns(fronts, boards, _margin_z(goal))
-    energy_j, power_w = goal.limits.get("round_energy_j"), goal.limits.get("fleet_power_w")
-    equal_w = None if power_w is None else power_w / max(1, len(set(boards)))
+    energy_j = goal.limits.get("round_energy_j")
+    equal_w = find_equal_share_w(boards, goal)
     if not columns.boards:
-        return _set_power_shares(_build_bare_plan(boards, goal), {}, equal_w)
+        return set_power_shares(_build_bare_plan(boards, goal), {}, equal_w)
     capped = find_shortest_round(columns, energy_j, None if equal_w is None else equal_w * len(columns))
     planned = DeadlinePlan(capped.deadline_s, capped.energy_j, capped.feasible)
     plan = _build_plan(columns, boards=boards, goal=goal, planned=planned, found="shortest round within the limits")
-    return _set_power_shares(plan, dict(zip(columns.boards, capped.shares_w.tolist(), strict=False)), equal_w)
+    return set_power_shares(plan, dict(zip(columns.boards, capped.shares_w.tolist(), strict=False)), equal_w)
+
+
+def find_equal_share_w(boards: Sequence[str], goal: RoundGoal) -> float | None:
+    """Return a board's equal share of ``fleet_power_w`` in watts; None without that limit."""
+    power_w = goal.limits.get("fleet_power_w")
+    return None if power_w is None else power_w / max(1, len(set(boards)))
+
+
+def set_deadline(goal: RoundGoal, deadline_s: float, is_kept: bool) -> RoundGoal:
+    """Return the goal with a planned deadline; one of the user's that is not kept and shorter is left out."""
+    limits = {k: v for k, v in goal.limits.items() if is_kept or k != "deadline_s" or v >= deadline_s}
+    return dataclasses.replace(goal, deadline_s=deadline_s, limits=limits)
+
+
+def set_power_shares(plan: FleetPlan, shares_w: Mapping[str, float], equal_w: float | None) -> FleetPlan:
+    """Return the plan with every board's own power limit, if the fleet has one."""
+    if equal_w is None:
+        return plan
+    goals = {
+        board: dataclasses.replace(goal, limits={**goal.limits, "power_w": shares_w.get(board, equal_w)})
+        for board, goal in plan.goals.items()
+    }
+    return dataclasses.replace(plan, goals=goals)
 
 
 def _margin_z(goal: RoundGoal) -> float:
@@ -148,8 +171,7 @@ def _build_plan(
     columns: FrontColumns, boards: Sequence[str], goal: RoundGoal, planned: DeadlinePlan, found: str
 ) -> FleetPlan:
     """Give every planned board the deadline; if it breaks the user's own deadline, it replaces that."""
-    limits = {k: v for k, v in goal.limits.items() if planned.feasible or k != "deadline_s" or v >= planned.deadline_s}
-    done = dataclasses.replace(goal, deadline_s=planned.deadline_s, limits=limits)
+    done = set_deadline(goal, planned.deadline_s, planned.feasible)
     known = frozenset(columns.boards)
     maxn_s, maxn_j = columns.maxn_round_s, columns.maxn_energy_j
     why = f"{found}: {format_figure(planned.deadline_s)} s and {format_figure(planned.energy_j)} J"
@@ -164,14 +186,3 @@ def _build_plan(
         feasible=planned.feasible,
         why=f"{why[0].upper()}{why[1:]}, {against}.{'' if planned.feasible else ' Not within the limits.'}",
     )
-
-
-def _set_power_shares(plan: FleetPlan, shares_w: Mapping[str, float], equal_w: float | None) -> FleetPlan:
-    """Return the plan with every board's own power limit, if the fleet has one."""
-    if equal_w is None:
-        return plan
-    goals = {
-        board: dataclasses.replace(goal, limits={**goal.limits, "power_w": shares_w.get(board, equal_w)})
-        for board, goal in plan.goals.items()
-    }
-    return dataclasses.replace(plan, goals=goals)

@@ -87,7 +87,8 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
 
     Args:
         fronts: The fronts by board. A board is left out if its front has no points, or a figure in it is not finite, a
-            time is not positive, or an energy, power, link time or standard deviation is negative.
+            time is not positive, or an energy, power, link time or standard deviation is negative; or if its upload
+            takes longer than both transfers, or has no bytes, or its fixed share of the work is more than the whole.
         z: Margin in standard deviations of the log times.
     """
     named = [board for board in sorted(fronts) if fronts[board].points]
@@ -95,6 +96,7 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
     counts = np.array([len(front.points) + 1 for front in listed], dtype=np.int64)
     work_s, work_j, spread = _stack_points(listed, int(counts.sum()))
     heads = np.array([(f.link_s, f.idle_w, f.maxn_idle_w, f.radio_j) for f in listed], dtype=np.float64).reshape(-1, 4)
+    whole = _is_plausible(heads).all(axis=1) & _has_plausible_uploads(listed)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         held_s = work_s * np.exp(z * spread)
         sound = (
@@ -103,7 +105,7 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
         power_w = work_j / work_s
         sound &= _is_plausible(power_w)
     board_of = np.repeat(np.arange(len(named)), counts)
-    whole = _is_plausible(heads).all(axis=1) & (np.bincount(board_of[~sound], minlength=len(named)) == 0)
+    whole &= np.bincount(board_of[~sound], minlength=len(named)) == 0
     kept, keep = np.flatnonzero(whole), np.repeat(whole, counts)
     offsets = _compute_offsets(counts[kept])
     link_s, idle_w, maxn_idle_w, radio_j = heads[kept].T
@@ -146,6 +148,16 @@ def _stack_points(fronts: Sequence[Front], count: int) -> tuple[Floats, Floats, 
     kind = np.dtype([("work_s", "f8"), ("work_j", "f8"), ("sd", "f8")])
     table = np.fromiter(map(attrgetter("work_s", "work_j", "time_sd_log"), points), kind, count)
     return table["work_s"].copy(), table["work_j"].copy(), table["sd"].copy()
+
+
+def _has_plausible_uploads(fronts: Sequence[Front]) -> NDArray[np.bool_]:
+    """Return which fronts have an upload that can be priced with another encoding, shape (n,)."""
+    uploads = [(f.link_s, f.up_s, f.latency_s, f.up_share, f.encode_s, f.encode_j, f.fixed_share) for f in fronts]
+    figures = np.array(uploads, dtype=np.float64).reshape(-1, 7)
+    link_s, up_s, _, up_share, _, _, fixed_share = figures.T
+    marks = _is_plausible(figures).all(axis=1) & (up_s <= link_s) & (up_share > 0.0) & (fixed_share <= 1.0)
+    with np.errstate(over="ignore"):
+        return marks & _is_plausible(up_s / np.where(marks, up_share, 1.0))
 
 
 def _is_plausible(values: Floats) -> NDArray[np.bool_]:

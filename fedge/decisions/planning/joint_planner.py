@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedge.decisions.limits import format_figure
-from fedge.decisions.planning.fleet_planners import TIME_WEIGHT
+from fedge.decisions.planning.fleet_planners import (
+    TIME_WEIGHT,
+    find_equal_share_w,
+    set_deadline,
+    set_power_shares,
+)
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
 from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_pair, step_worth
@@ -70,7 +75,8 @@ def plan_joint(
 ) -> FleetPlan:
     """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress.
 
-    Clients without a usable front take part with their whole share, so that they become known.
+    Clients without a usable front take part with their whole share, so that they become known. Under a limit on watts
+    each of them has an equal share, and the others have what is left.
 
     Args:
         fronts: The known fronts by board.
@@ -80,17 +86,20 @@ def plan_joint(
         context: Weights, encodings and the model of progress.
     """
     columns = build_columns({board: fronts[board] for board in boards if board in fronts}, 0.0)
+    whole, equal_w = dict.fromkeys(boards, goal), find_equal_share_w(boards, goal)
     if not columns.boards:
-        return FleetPlan(dict.fromkeys(boards, goal), why="No board's front is known.")
+        return set_power_shares(FleetPlan(whole, why="No board's front is known."), {}, equal_w)
     known = [fronts[board] for board in columns.boards]
     options = [WorkOption(share, encoding) for encoding in context.encodings for share in SHARES]
     problem = build_problem(columns, known, options=options, context=context, goal=goal)
-    found = solve_joint(problem, _read_limits(goal))
+    found = solve_joint(problem, _read_limits(goal, None if equal_w is None else equal_w * len(columns)))
     if found is None:
-        return FleetPlan(dict.fromkeys(boards, goal), why="No part of any board is worth anything.")
+        return set_power_shares(FleetPlan(whole, why="No part of any board is worth anything."), {}, equal_w)
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
-    maxn = compute_maxn_round(columns, known)
-    return _build_plan(columns, options, found, goal=goal, problem=problem, unknown=unknown, maxn=maxn)
+    plan = _build_plan(columns, options, found, goal=goal, unknown=unknown, maxn=compute_maxn_round(columns, known))
+    working = np.flatnonzero(found.option >= 0).tolist()
+    shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
+    return set_power_shares(plan, shares_w, equal_w)
 
 
 def build_problem(
@@ -106,9 +115,8 @@ def build_problem(
     worth = np.array([step_worth(share, pair) for share in shares.tolist()]) * sent
     usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
-    link_s, radio_j = columns.maxn_s - columns.maxn_work_s, columns.radio_j
-    fixed_s = np.stack([_transfer_s(fronts, link_s, option.encoding) for option in options], axis=1)
-    radio_w = radio_j / np.maximum(link_s, 1e-12)
+    priced = {encoding: _price_transfers(fronts, encoding) for encoding in context.encodings}
+    transfers = np.array([priced[option.encoding] for option in options])
     fixed = np.array([front.fixed_share for front in fronts])
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
@@ -117,8 +125,8 @@ def build_problem(
         work_s,
         above_j,
         power_w,
-        fixed_s=fixed_s,
-        fixed_j=radio_w[:, None] * fixed_s,
+        fixed_s=transfers[:, 0].T,
+        fixed_j=transfers[:, 1].T,
         scale=fixed[:, None] + (1.0 - fixed[:, None]) * shares,
         value=(weights / weights.sum())[:, None] * worth,
         idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
@@ -132,22 +140,26 @@ def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[
 
     Fronts that were offered with encoded updates give the same, so that the prices stay while the encodings change.
     """
-    link_s = columns.maxn_s - columns.maxn_work_s
-    whole_s = _transfer_s(fronts, link_s, WHOLE_UPDATE)
+    whole_s, radio_j = _price_transfers(fronts, WHOLE_UPDATE)
     round_s = float((whole_s + columns.maxn_work_s).max())
-    radio_j = columns.radio_j * whole_s / np.maximum(link_s, 1e-12)
     waiting_j = columns.maxn_idle_w * (round_s - columns.maxn_work_s)
     return round_s, float((columns.maxn_work_j + radio_j + waiting_j).sum())
 
 
-def _transfer_s(fronts: Sequence[Front], link_s: Floats, encoding: UpdateEncoding) -> Floats:
-    """Return the seconds of both transfers with an encoding; a front may have been offered with another one."""
-    offered = np.array([(front.up_s, front.up_share, front.encode_s) for front in fronts])
-    up_s, share, encode_s = offered.T
-    sent_s = (up_s - np.where(share == 1.0, 0.0, encode_s)) / share
-    spent_s = 0.0 if encoding.up_share == 1.0 else encode_s
-    seconds: Floats = link_s - up_s + encoding.up_share * sent_s + spent_s
-    return seconds
+def _price_transfers(fronts: Sequence[Front], encoding: UpdateEncoding) -> tuple[Floats, Floats]:
+    """Return seconds and joules above idling of both transfers and of encoding, each of shape (n,).
+
+    A front may have been offered with another encoding. Only the bytes of its upload scale: latency stays, and encoding
+    draws its own power instead of the radio's.
+    """
+    offered = [(f.link_s, f.radio_j, f.up_s, f.latency_s, f.up_share, f.encode_s, f.encode_j) for f in fronts]
+    link_s, radio_j, up_s, latency_s, share, encode_s, encode_j = np.array(offered).T
+    was_encoded, is_encoded = share != 1.0, encoding.up_share != 1.0
+    bytes_s = np.maximum(up_s - latency_s - was_encoded * encode_s, 0.0)
+    same_s = link_s - up_s + latency_s
+    radio_w = np.maximum(radio_j - was_encoded * encode_j, 0.0) / np.maximum(same_s + bytes_s, 1e-12)
+    on_air_s = same_s + encoding.up_share * bytes_s / share
+    return on_air_s + is_encoded * encode_s, radio_w * on_air_s + is_encoded * encode_j
 
 
 def _pad_modes(columns: FrontColumns) -> tuple[Floats, Floats, Floats]:
@@ -164,12 +176,12 @@ def _pad_modes(columns: FrontColumns) -> tuple[Floats, Floats, Floats]:
     return work_s, above_j, power_w
 
 
-def _read_limits(goal: RoundGoal) -> JointLimits:
+def _read_limits(goal: RoundGoal, power_w: float | None) -> JointLimits:
     limits = goal.limits
     return JointLimits(
         deadline_s=limits.get("deadline_s", np.inf),
         energy_j=limits.get("round_energy_j", np.inf),
-        power_w=limits.get("fleet_power_w", np.inf),
+        power_w=np.inf if power_w is None else power_w,
         min_value=limits.get("min_progress", MIN_PROGRESS),
     )
 
@@ -180,25 +192,17 @@ def _build_plan(
     found: JointSolution,
     *,
     goal: RoundGoal,
-    problem: JointProblem,
     unknown: Mapping[str, RoundGoal],
     maxn: tuple[float, float],
 ) -> FleetPlan:
     """Return the goals of the working clients, and of those that are not known."""
     maxn_s, maxn_j = maxn
-    power_limited = "fleet_power_w" in goal.limits
+    done = set_deadline(goal, found.deadline_s, found.feasible)
     goals: dict[str, RoundGoal] = {}
     for i in np.flatnonzero(found.option >= 0).tolist():
         option = options[found.option[i]]
-        limits = dict(goal.limits)
-        if power_limited:
-            limits["power_w"] = float(problem.power_w[i, found.mode[i]])
         goals[columns.boards[i]] = dataclasses.replace(
-            goal,
-            deadline_s=found.deadline_s,
-            limits=limits,
-            share=option.share,
-            compression=option.encoding.compression,
+            done, share=option.share, compression=option.encoding.compression
         )
     steps = ", ".join(f"{share:g}" for share in sorted({option.share for option in goals.values()}))
     why = (

@@ -138,11 +138,11 @@ class JointSolution:
 def solve_joint(problem: JointProblem, limits: JointLimits) -> JointSolution | None:
     """Return the choice of least C / V within the limits, or None if no option is worth anything.
 
-    If the limits cannot be kept together, the least progress is dropped first, then the others; the solution is then
-    not feasible.
+    If the limits cannot be kept together, the least progress is dropped first, then those on energy and on the
+    deadline, and the one on power last, because a supply may depend on it; the solution is then not feasible.
     """
-    relaxed = (limits, replace(limits, min_value=0.0), JointLimits())
-    for kept in relaxed:
+    relaxed = (limits, replace(limits, min_value=0.0), JointLimits(power_w=limits.power_w), JointLimits())
+    for kept in dict.fromkeys(relaxed):
         if (found := _search(problem, kept)) is not None:
             return replace(found, feasible=kept is limits)
     return None

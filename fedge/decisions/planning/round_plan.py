@@ -26,12 +26,17 @@ def plan_round(
         policy: The policy, with its limits and deadline.
         fronts: Pareto front of each client, as far as known.
         selected: The clients of the round.
-        deadline_s: The selector's deadline in seconds, which overrides the planner's; None if it sets none.
+        deadline_s: The selector's deadline in seconds, which overrides the planner's, except that ``joint`` plans
+            within it; None if it sets none.
         spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget, with the idle
             power of the boards that were not selected (``resting_w``).
         context: What the policy ``joint`` knows beyond the fronts.
     """
-    limits = policy.limits
+    limits, own_s = policy.limits, policy.deadline_s
+    if policy.name == JOINT_POLICY and deadline_s is not None:
+        # The clients' steps fit the planned deadline only, so it cannot be replaced afterwards.
+        own_s = deadline_s if own_s is None else min(deadline_s, own_s)
+        limits, deadline_s = {**limits, "deadline_s": own_s}, None
     if policy.budget_j is not None:
         limits = {**limits, "spent_j": spent_j}
     if policy.budget_j is not None or policy.name == JOINT_POLICY:
@@ -46,8 +51,8 @@ def plan_round(
     if deadline_s is not None:
         return _with_deadline(plan, deadline_s)
     if plan.deadline_s is None:
-        return _with_deadline(plan, policy.deadline_s)
-    return _share_deadline(plan, policy.deadline_s if plan.feasible else None)
+        return _with_deadline(plan, own_s)
+    return _share_deadline(plan, own_s if plan.feasible else None)
 
 
 def resting_power_w(fronts: Mapping[str, Front], selected: Sequence[str]) -> float:

@@ -118,6 +118,9 @@ def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> N
     assert report.link.up_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 20.0)
     assert report.true_front is not None
     assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
+    assert (report.front.up_s, report.front.latency_s) == (report.link.up_s, latency_s)
+    assert (report.front.encode_s, report.front.encode_j) == (report.link.encode_s, report.link.encode_j)
+    assert report.front.encode_j > 0.0
     assert state.rested_at_s == pytest.approx(report.link.down_s + report.work_s + report.link.up_s)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +14,16 @@ from contracts.reports import LINK, answer, front
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.decisions.planning.progress_model import NO_ROUNDS
 from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.update_codec import PREFIX, encode_answer
+from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import FleetPlan, NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
-from server.rounds.joint_rounds import list_encodings
+from server.rounds.joint_rounds import list_encodings, update_progress
 from server.state import checkpoint
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -100,6 +103,16 @@ def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it() -> None:
     rows = [row for row in tables.rows if isinstance(row, ClientRow) and row.board == "slow-1"]
     assert rows
     assert all(row.work_s < 40.0 for row in rows)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_one_client_whose_loss_is_no_number_does_not_stop_the_fit(broken: float) -> None:
+    losses = {"fast-1": 0.8, "fast-2": 0.4, "slow-1": broken}
+    histories = {name: checkpoint.ClientHistory(samples=100, loss=loss) for name, loss in losses.items()}
+    plan = FleetPlan({name: RoundGoal("joint", 0) for name in losses})
+    settled = RoundSettlement(0.0, 1.0, accepted=tuple(losses), clients=(), events=(), maxn_round_s=None)
+    fit = update_progress(NO_ROUNDS, plan, settled, checkpoint.FleetState(0.0, histories=histories), None)
+    assert fit.loss == pytest.approx(0.6)
 
 
 def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:

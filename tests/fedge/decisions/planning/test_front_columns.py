@@ -58,6 +58,17 @@ BROKEN = {
     "link is negative": dataclasses.replace(SOUND, link_s=-1.0),
     "idle power is infinite": dataclasses.replace(SOUND, idle_w=math.inf),
     "idle power at MAXN is negative": dataclasses.replace(SOUND, maxn_idle_w=-0.1),
+    "upload is not a number": dataclasses.replace(SOUND, up_s=math.nan),
+    "upload is longer than both transfers": dataclasses.replace(SOUND, up_s=SOUND.link_s + 1.0),
+    "upload has no bytes": dataclasses.replace(SOUND, up_share=0.0),
+    "upload has hardly any bytes": dataclasses.replace(SOUND, link_s=2.0, up_s=1.0, up_share=5e-324),
+    "share of bytes is not a number": dataclasses.replace(SOUND, up_share=math.nan),
+    "share of bytes is infinite": dataclasses.replace(SOUND, up_share=math.inf),
+    "latency is not a number": dataclasses.replace(SOUND, latency_s=math.nan),
+    "encoding takes negative time": dataclasses.replace(SOUND, encode_s=-1.0),
+    "encoding takes infinite energy": dataclasses.replace(SOUND, encode_j=math.inf),
+    "fixed share is more than all": dataclasses.replace(SOUND, fixed_share=1.5),
+    "fixed share is not a number": dataclasses.replace(SOUND, fixed_share=math.nan),
 }
 
 

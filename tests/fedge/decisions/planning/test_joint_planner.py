@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
+import pytest
 from contracts.fronts import MODE, some_front
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.joint_planner import JointContext, UpdateEncoding, plan_joint
-from fedge.types import Compression, Front, FrontPoint, RoundGoal
+from fedge.decisions.planning.front_columns import build_columns
+from fedge.decisions.planning.joint_planner import (
+    JointContext,
+    UpdateEncoding,
+    WorkOption,
+    build_problem,
+    compute_maxn_round,
+    plan_joint,
+)
+from fedge.devices.network_link import NetworkLink
+from fedge.types import Compression, Front, FrontPoint, LinkUse, RoundGoal
 
 GOAL = RoundGoal("joint", 0)
 ENCODINGS = (UpdateEncoding(), UpdateEncoding(Compression("int8"), 0.25), UpdateEncoding(Compression("topk"), 0.1))
@@ -44,6 +57,39 @@ def test_a_front_that_was_offered_with_an_encoded_update_gives_the_same_plan() -
     assert whole.goals == encoded.goals
 
 
+def offer_with(link: LinkUse) -> Front:
+    """A front as a client with this use of its link offers it."""
+    told = {f.name: getattr(link, f.name) for f in dataclasses.fields(LinkUse) if f.name in Front.__dataclass_fields__}
+    return dataclasses.replace(a_front(5.0), link_s=link.down_s + link.up_s, **told)
+
+
+@pytest.mark.parametrize("offered", [1.0, 0.25, 0.1])
+@pytest.mark.parametrize("latency_s", [0.0, 0.5])
+def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offered(
+    offered: float, latency_s: float
+) -> None:
+    link = NetworkLink(20.0, 4.0, latency_s, 1.5)
+    front = offer_with(link.transfer(4e6, 3e6, offered))
+    columns, options = build_columns({"a": front}), [WorkOption(1.0, encoding) for encoding in ENCODINGS]
+    problem = build_problem(columns, [front], options, JointContext(encodings=ENCODINGS), GOAL)
+    truth = [link.transfer(4e6, 3e6, encoding.up_share) for encoding in ENCODINGS]
+    assert problem.fixed_s[0] == pytest.approx([use.down_s + use.up_s for use in truth])
+    assert problem.fixed_j[0] == pytest.approx([use.radio_j for use in truth])
+    whole = offer_with(truth[0])
+    assert compute_maxn_round(columns, [front]) == pytest.approx(
+        compute_maxn_round(build_columns({"a": whole}), [whole])
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"up_share": 0.0}, {"up_share": math.nan}, {"encode_s": math.nan}, {"up_s": 99.0}])
+def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong: dict[str, float]) -> None:
+    fronts = {"a": a_front(5.0), "b": a_front(6.0), "odd": dataclasses.replace(a_front(5.0), **wrong)}
+    plan = plan_joint(fronts, list(fronts), GOAL, JointContext(encodings=ENCODINGS))
+    assert plan.deadline_s == plan.goals["a"].deadline_s == plan.goals["b"].deadline_s
+    assert plan.deadline_s is not None
+    assert plan.goals["odd"] == GOAL
+
+
 def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_counts() -> None:
     fronts = {"far": a_front(5.0, up_s=500.0), **{f"near-{i}": a_front(5.0) for i in range(4)}}
     goal = RoundGoal("joint", 0, limits={"min_progress": 0.5})
@@ -77,6 +123,17 @@ def test_limits_are_kept_or_the_plan_says_that_they_cannot_be() -> None:
     beyond = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 1.0}))
     assert not beyond.feasible
     assert beyond.why.endswith("Not within the limits.")
+    assert beyond.deadline_s is not None
+    assert all(goal.limits == {} and goal.deadline_s == beyond.deadline_s for goal in beyond.goals.values())
+
+
+def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals() -> None:
+    limits = {"deadline_s": 40.0, "round_energy_j": 1.0}
+    plan = plan_joint({"a": a_front(5.0)}, ["a"], RoundGoal("joint", 0, limits=limits))
+    assert not plan.feasible
+    assert plan.deadline_s is not None
+    assert plan.deadline_s < 40.0
+    assert plan.goals["a"].limits == limits
 
 
 def test_under_a_limit_on_watts_every_client_gets_its_own_and_they_add_up() -> None:
@@ -85,6 +142,19 @@ def test_under_a_limit_on_watts_every_client_gets_its_own_and_they_add_up() -> N
     plan = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits=limits))
     assert plan.feasible
     assert sum(goal.limits["power_w"] for goal in plan.goals.values()) <= 36.0 + 1e-6
+
+
+def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others_what_is_left() -> None:
+    limits = {"fleet_power_w": 45.0, "min_progress": 0.2}
+    goal = RoundGoal("joint", 0, limits=limits)
+    plan = plan_joint({"a": a_front(20.0), "b": a_front(10.0)}, ["a", "b", "new"], goal)
+    assert plan.feasible
+    assert plan.goals["new"].limits["power_w"] == 15.0
+    assert sum(goal.limits["power_w"] for goal in plan.goals.values()) <= 45.0 * (1.0 + 1e-9)
+    unknown = plan_joint({}, ["x", "y", "z"], goal)
+    assert [goal.limits["power_w"] for goal in unknown.goals.values()] == [15.0] * 3
+    worthless = plan_joint({"a": a_front(5.0)}, ["a", "new"], goal, JointContext(weights={"a": math.nan}))
+    assert [goal.limits["power_w"] for goal in worthless.goals.values()] == [22.5] * 2
 
 
 @given(st.lists(some_front, min_size=1, max_size=4), st.floats(0.0, 1.0))

@@ -137,6 +137,16 @@ def test_a_slow_client_does_less_where_progress_has_diminishing_returns() -> Non
     assert found.option.tolist() == [0, 1]
 
 
+def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts() -> None:
+    problem = draw_problem(2, clients=3, modes=3, options=2)
+    power_w = 1.05 * float(problem.power_w.min())
+    found = solve_joint(problem, JointLimits(deadline_s=0.1, energy_j=1.0, power_w=power_w, min_value=0.9))
+    assert found is not None
+    assert not found.feasible
+    working = np.flatnonzero(found.option >= 0)
+    assert 0.0 < problem.power_w[working, found.mode[working]].sum() <= power_w
+
+
 def test_without_an_option_of_any_worth_there_is_no_plan() -> None:
     problem = draw_problem(1, clients=2, modes=1, options=2)
     assert solve_joint(replace(problem, value=np.zeros((2, 2))), JointLimits()) is None

@@ -54,6 +54,22 @@ def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_w
     assert [g.limits["power_w"] for g in given.goals.values()] == [g.limits["power_w"] for g in planned.goals.values()]
 
 
+def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s() -> None:
+    free = plan_round(PolicySpec(name="joint", min_progress=0.1), FRONTS, ["a", "b"])
+    assert free.deadline_s is not None
+    for own_s, given_s in ((None, 6.0), (6.0, 50.0), (50.0, 6.0)):
+        policy = PolicySpec(name="joint", min_progress=0.1, deadline_s=own_s)
+        plan = plan_round(policy, FRONTS, ["a", "b"], deadline_s=given_s)
+        assert plan.feasible
+        assert plan.deadline_s is not None
+        assert plan.deadline_s <= 6.0 < free.deadline_s
+        assert {goal.deadline_s for goal in plan.goals.values()} == {plan.deadline_s}
+        assert plan.energy_j is not None
+
+    unknown = plan_round(PolicySpec(name="joint"), {}, ["a"], deadline_s=9.0)
+    assert unknown.deadline_s == unknown.goals["a"].deadline_s == 9.0
+
+
 def test_the_selector_s_deadline_reaches_boards_whose_policy_has_no_planner() -> None:
     assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"], deadline_s=50.0).goals["a"].deadline_s == 50.0
     assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"]).deadline_s is None
