@@ -206,7 +206,7 @@ def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
     ):
         if sizes:
             lines = (f"{name}\n  batch {' '.join(map(str, batches))}" for name, batches in sizes.items())
-            label = "calibrated: fitted to measured tables (docs/how-to/calibration.md)"
+            label = "calibrated: fitted to measured tables (calibration.md)"
             facts.append((title, "\n".join(lines), label))
         else:
             facts.append((title, "none of its own", "estimated: scaled from the nearest board that has the workload"))

@@ -153,7 +153,7 @@ def _find_missing(text: str) -> List[str]:
     """Return the packages of a file's top-level imports that this Python lacks, so that all are named at once."""
     try:
         body = ast.parse(text).body
-    except SyntaxError:
+    except (SyntaxError, ValueError):  # a null byte is the latter before Python 3.12
         return []
     found = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     found += [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]

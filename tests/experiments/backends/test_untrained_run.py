@@ -32,7 +32,7 @@ rounds: 2
 backend: local
 policy: {policy}
 fleet: [{{device: nano, count: 2}}]
-workload: {{task: none, local_epochs: 1}}
+workload: {{task: none, local_epochs: 1, memory: {{margin: 0.05}}}}
 data: {{samples: 320, partition: iid}}
 """
 

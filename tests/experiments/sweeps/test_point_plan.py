@@ -151,7 +151,7 @@ def test_a_mistake_is_told_with_file_field_and_remedy(write_sweep, keys: dict[st
 
 
 def test_an_experiment_that_is_not_there_is_told(write_sweep) -> None:
-    with pytest.raises(BadInput, match=r"sweep.yaml: rounds 1: .*missing.yaml: got no such file; a YAML file"):
+    with pytest.raises(BadInput, match=r"sweep.yaml: rounds 1: .*missing.yaml: got no such file; a YAML"):
         plan_sweep(write_sweep(experiment="missing.yaml", grid={"rounds": [1]}))
 
 

@@ -27,6 +27,7 @@ from fedge.experiment import (
     ExplorationSpec,
     FleetEntry,
     LinkSpec,
+    MemorySpec,
     PolicySpec,
     WorkloadSpec,
     list_boards,
@@ -39,7 +40,7 @@ pytest.importorskip("torch", reason="a client trains")
 MODEL_BYTES = 100_000
 EXPERIMENT = Experiment(
     fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")),
-    workload=WorkloadSpec(local_epochs=0.5, model_mb=MODEL_BYTES / 1e6),
+    workload=WorkloadSpec(local_epochs=0.5, model_mb=MODEL_BYTES / 1e6, memory=MemorySpec(margin=0.05)),
 )
 RESNET18_BYTES = 4 * 11_689_512
 """Parameters of torchvision's ResNet-18 as its documentation gives them."""
@@ -108,12 +109,13 @@ def test_a_front_is_offered_before_anything_was_measured() -> None:
 
 
 def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> None:
-    what = Experiment(fleet=EXPERIMENT.fleet, workload=WorkloadSpec(local_epochs=0.5))
+    workload = WorkloadSpec(local_epochs=0.5, memory=MemorySpec(margin=0.05))
+    what = Experiment(fleet=EXPERIMENT.fleet, workload=workload)
     report, state, _ = played(arrays, ask_of(), experiment=what)
 
-    link = what.fleet[0].link
-    assert report.link.down_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.down_mbps)
-    assert report.link.up_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.up_mbps)
+    latency_s = what.fleet[0].link.latency_s
+    assert report.link.down_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 50.0)
+    assert report.link.up_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 20.0)
     assert report.true_front is not None
     assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
     assert state.rested_at_s == pytest.approx(report.link.down_s + report.work_s + report.link.up_s)

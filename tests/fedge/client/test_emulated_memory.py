@@ -105,8 +105,8 @@ def test_a_narrow_network_sends_the_leading_blocks() -> None:
     narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
     assert {name: value.shape for name, value in trained.arrays.items()} == narrow
     link, whole_bytes = experiment().fleet[0].link, 4 * RESNET50_PARAMETERS
-    assert answer.report.link.down_s == pytest.approx(link.latency_s + 8e-6 * whole_bytes / link.down_mbps)
-    sent = 1e6 / 8 * link.up_mbps * (answer.report.link.up_s - link.latency_s) / whole_bytes
+    assert answer.report.link.down_s == pytest.approx(link.latency_s + 8e-6 * whole_bytes / 50.0)
+    sent = 1e6 / 8 * 20.0 * (answer.report.link.up_s - link.latency_s) / whole_bytes
     assert 0.25 < sent < 0.35  # half of the channels at both ends of every layer but the first and the last
 
 
