@@ -309,8 +309,7 @@ def transfer(
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
-        write_figures(docs, table, command=command, date=today)
+        write_figures(docs, build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:
