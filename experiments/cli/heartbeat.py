@@ -18,7 +18,8 @@ from fedge import phases
 
 FIRST_S, LATER_S, LONG_S = 2.0, 10.0, 30.0
 """Longest silence in the first ``LATER_FROM_S`` of an announced phase, up to ``LONG_FROM_S``, and after that: a reader
-who waits sees every three seconds that work goes on, and the log of an hour stays short. A terminal's line is replaced.
+who waits sees in the first minute at least every three seconds that work goes on, and the log of an hour stays short.
+Between lines of the command's own that keep coming it may be up to ``LATER_S``. A terminal's line is replaced.
 """
 LATER_FROM_S, LONG_FROM_S = 60.0, 300.0
 PAUSES = 2

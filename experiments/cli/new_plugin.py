@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
@@ -41,6 +43,9 @@ def new(
     if PLUGIN_NAME.fullmatch(name) is None or name.startswith("test_"):
         right = "lower case, digits and underscores, such as my_policy, and no test_ in front"
         raise BadInput("NAME", repr(name), right)
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        got = f"{name!r}, a {'keyword' if keyword.iskeyword(name) else 'standard module'} of Python"
+        raise BadInput("NAME", got, f"a name of its own, such as my_{name}")
     texts = {folder / one.replace(f"own_{kind}", name): read_template(kind, one, name) for one in FILES[kind]}
     for path in texts:
         if path.exists():

@@ -214,7 +214,7 @@ def arena(
             "--target-accuracy",
             min=0.0,
             max=1.0,
-            help="Accuracy to reach; by default the least final one of any run.",
+            help="Accuracy to reach; by default the least of the last three of any run.",
         ),
     ] = None,
     within_s: Annotated[
@@ -285,10 +285,13 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors.transfer_report import build_transfer_table, print_transfer
+    from experiments.report.document_figures import find_block, write_figures
+    from experiments.report.predictors.transfer_report import FIGURES_KEY, build_transfer_table, print_transfer
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
+    if docs is not None:
+        find_block(docs, FIGURES_KEY)
     study = build_transfer_study(
         build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
     )
@@ -304,12 +307,9 @@ def transfer(
 
         write_output("--html", html, lambda path: write_transfer_page(rows, tables, path))
     if docs is not None:
-        from experiments.report.document_figures import write_figures
-
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        table, today = build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
-        write_figures(docs, table, command=command, date=today)
+        write_figures(docs, build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

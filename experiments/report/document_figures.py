@@ -23,7 +23,18 @@ def write_figures(page: Path, table: Table, command: str, date: str) -> None:
     Raises:
         BadInput: If the page cannot be read or has no such block.
     """
-    start = f"<!-- figures: {table.key} -->"
+    before, after = find_block(page, table.key)
+    parts = (f"<!-- figures: {table.key} -->\n`{command}`, {date}:", table.markdown, BLOCK_END)
+    write_text(page, before + "\n\n".join(parts) + after)
+
+
+def find_block(page: Path, key: str) -> tuple[str, str]:
+    """Return the text before and after the block of a key.
+
+    Raises:
+        BadInput: If the page cannot be read or has no such block.
+    """
+    start = f"<!-- figures: {key} -->"
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -32,5 +43,4 @@ def write_figures(page: Path, table: Table, command: str, date: str) -> None:
     _, ended, after = rest.partition(BLOCK_END)
     if not (found and ended):
         raise BadInput("--docs", f"{page} without a block", f"a page with the lines {start} and {BLOCK_END}")
-    parts = (f"{start}\n`{command}`, {date}:", table.markdown, BLOCK_END)
-    write_text(page, before + "\n\n".join(parts) + after)
+    return before, after

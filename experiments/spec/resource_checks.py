@@ -29,6 +29,7 @@ from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
+from fedge.costs.memory.scale_choice import compute_safe_mb, describe_safety
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
@@ -132,16 +133,14 @@ def _check_possible(experiment: Experiment, where: str, value: float | list[floa
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
-    needs = {
-        scale: scaling.estimate_need(scale).memory_mb * (1.0 + (scaling.spec.margin or 0.0))
-        for scale in scaling.list_scales()
-    }
+    margin = scaling.spec.margin
+    needs = {scale: compute_safe_mb(scaling.estimate_need(scale), margin) for scale in scaling.list_scales()}
     smallest = min(needs, key=needs.__getitem__)
     if needs[smallest] > scaling.limit_mb:
         right = (
-            f"at least {needs[smallest]:.0f}: so much {scaling.network.name} is predicted to need on "
+            f"at least {math.ceil(needs[smallest])}: so much {scaling.network.name} is predicted to need on "
             f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
-            f"{scaling.spec.margin or 0.0:.0%} to spare"
+            f"{describe_safety(margin)}"
         )
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 

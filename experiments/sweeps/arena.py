@@ -114,13 +114,13 @@ def judge_variants(
 
     Args:
         courses: The runs.
-        target: Accuracy, 0 to 1; None for the least final accuracy of any run, which all reach.
+        target: Accuracy, 0 to 1; None for the least of any run's last three accuracies, which all reach.
         budget_s: Seconds; None for those of the shortest run, which all have used up.
         budget_j: Joules; None for those of the run of least energy.
         disturbed: The runs of the second sweep, judged by the same numbers.
     """
     runs = [course for of_variant in courses.values() for course in of_variant.values()]
-    target = min(statistics.mean(course.accuracy[-TARGET_WINDOW:]) for course in runs) if target is None else target
+    target = min(min(course.accuracy[-TARGET_WINDOW:]) for course in runs) if target is None else target
     budget_s = min(course.seconds[-1] for course in runs) if budget_s is None else budget_s
     budget_j = min(course.joules[-1] for course in runs) if budget_j is None else budget_j
     judged = [_judge(one, target, budget_s, budget_j) for one in (courses, disturbed or {})]

@@ -62,9 +62,13 @@ ONLINE_ROUNDS = 40
 """Rounds of an online run: modes are learnt in the first ten, and the other thirty are judged."""
 SERVING_PROBLEMS = 100
 """Problems of a pair of jobs that are drawn of Fulcrum's 6,560."""
-NO_MAXN = "the table has no plausible row of MAXN, to which a slowdown refers"
 UNPRUNED = 0.0
 """Pruning level of the networks as they are published, which are also judged alone."""
+VARIANTS: Mapping[TransferPart, tuple[str, ...]] = {
+    "memory": ("", "unpruned"),
+    "online": tuple(f"deadlines x {ratio:g}" for ratio in ONLINE_RATIOS),
+}
+"""What a model is judged on more than once per table, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class TransferRow:
         left_out: What was left out with the table.
         judged: Name of the table.
         kind: Whether its steps are of training, of inference, or both beside each other.
+        variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
         modes: Number of measured modes that the model was given.
         rows: Number of judged values.
         bias: Mean signed error.
@@ -95,6 +100,7 @@ class TransferRow:
     judged: str
     quantity: TransferQuantity
     kind: TransferKind = "train"
+    variant: str = ""
     modes: int | None = None
     seed: int = 0
     rows: int = 0
@@ -127,12 +133,14 @@ def score_quantity(
 
 def score_choice(
     blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
-) -> TransferRow:
+) -> TransferRow | None:
     """Return the row of a decision, judged on the table's plausible rows.
+
+    None without a plausible row of MAXN, the mode of the largest knobs, to which a slowdown refers.
 
     Args:
         blank: The row to fill.
-        table: The measured table, n rows; it must hold MAXN, the mode of its largest knobs.
+        table: The measured table, n rows.
         step_s: Predicted seconds per step, shape (n,).
         power_w: Predicted watts, shape (n,).
         margin: Margin on the predicted slowdown, log units.
@@ -140,7 +148,7 @@ def score_choice(
     maxn = find_mode_index(table.modes, table.maxn)
     allowed = find_plausible_rows(table, table.maxn)
     if maxn is None or not allowed[maxn]:
-        return replace(blank, quantity="choice", refused=NO_MAXN)
+        return None
     predicted_j, energy_j = (
         np.where(allowed, t * p, np.inf) for t, p in ((step_s, power_w), (table.step_s, table.power_w))
     )
@@ -169,7 +177,7 @@ def score_modes(
     yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
     yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
     choice = score_choice(blank, table, found.step_s, found.power_w, margin=margin)
-    if choice.refused != NO_MAXN:
+    if choice is not None:
         yield choice
 
 
@@ -300,12 +308,12 @@ def _is_same_bench(one: JudgedTable, judged: JudgedTable) -> bool:
 
 
 def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], board: str) -> Iterator[TransferRow]:
-    """Yield the rows of memory and time of a training step of one network, predicted from the others.
+    """Yield the rows of memory and time of a training step of one network, predicted from the board's others.
 
     Args:
         network: The network to judge.
         left_out: ``workload`` for this network alone, ``family`` for all of its family.
-        tables: The measured steps of all networks.
+        tables: The measured steps of all networks on the board.
         board: Name of the board.
     """
     own = find_family(network)
@@ -321,8 +329,9 @@ def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], b
     }
     for target, (compute, sd_log) in predict.items():
         there = steps[np.isfinite(steps.measured[target])]
-        for name, some in ((network, there), (f"{network} unpruned", there[there.level == UNPRUNED])):
-            blank = TransferRow("memory", left_out, name, "memory" if target == "memory" else "time")
+        for variant, some in zip(VARIANTS["memory"], (there, there[there.level == UNPRUNED]), strict=True):
+            quantity: TransferQuantity = "memory" if target == "memory" else "time"
+            blank = TransferRow("memory", left_out, f"{board}/{network}", quantity, variant=variant)
             bound_sds = BOUND_SDS if target == "memory" else Z_90
             yield score_quantity(blank, compute(some), some.measured[target], sd_log, bound_sds=bound_sds)
 
@@ -336,7 +345,7 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
     Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
     """
     table = _keep_plausible_rows(judged.table)
-    for ratio in ONLINE_RATIOS:
+    for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
             found = run_mode_choice(
                 table,
@@ -349,8 +358,9 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
             yield TransferRow(
                 "online",
                 "workload",
-                f"{judged.name}, deadlines up to x {ratio:g}",
+                judged.name,
                 "rounds",
+                variant=variant,
                 modes=found.modes_explored,
                 seed=seed,
                 rows=ONLINE_ROUNDS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -16,6 +16,7 @@ from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
+    VARIANTS,
     TransferKind,
     TransferPart,
     TransferQuantity,
@@ -35,8 +36,18 @@ QUANTITIES: tuple[TransferQuantity, ...] = get_args(TransferQuantity)
 DECISIONS: dict[TransferPart, TransferQuantity] = {"memory": "memory", "online": "rounds", "serving": "problems"}
 """What a model decides, where that is not a mode."""
 DEFAULT_COUNTS = "0,3,5,10,50"
-STEP_FOLDER = "perf4sight-*"
-"""Folders of measured training steps beside those of the boards; the rest of the name is the board's."""
+STEP_FOLDER = "perf4sight-"
+"""Start of the name of folders of measured training steps beside those of the boards; the rest is the board's name."""
+NEEDED: dict[TransferPart, str] = {
+    "predictor": "tables of modes",
+    "layers": "tables of modes",
+    "roofline": "tables of inference",
+    "pagoda": "tables of inference",
+    "memory": f"training steps in {STEP_FOLDER}<board>",
+    "online": "tables of training",
+    "serving": "tables of training and of inference of one board",
+}
+"""What a model is judged on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,10 @@ class TransferOptions:
 
 @dataclass(frozen=True, slots=True)
 class TransferCell:
-    """One model on one table; ``judged`` is the table's name, ``beside`` that of a table of inference beside it."""
+    """One model on one table; ``judged`` is the table's name, ``beside`` that of a table of inference beside it.
+
+    Tables of training steps are named ``board/network``.
+    """
 
     part: TransferPart
     left_out: LeftOut
@@ -75,16 +89,14 @@ class TransferStudy:
 
     Attributes:
         tables: Measured tables of modes, by name.
-        step_tables: Measured training steps.
-        step_board: The board of the steps.
+        steps: Measured training steps, by board.
         counts: Numbers of measured modes of the predictor.
         seeds: Number of repetitions.
         cells: What is judged, in the order of the rows.
     """
 
     tables: dict[str, JudgedTable]
-    step_tables: tuple[StepTable, ...]
-    step_board: str
+    steps: Mapping[str, tuple[StepTable, ...]]
     counts: tuple[int, ...]
     seeds: int
     cells: tuple[TransferCell, ...]
@@ -109,7 +121,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     """Build the study from the options.
 
     Raises:
-        BadInput: If an option or table is invalid.
+        BadInput: If an option or table is invalid, or the folder has nothing for a part that is asked for.
     """
     for part in options.parts:
         if part not in PARTS:
@@ -118,16 +130,18 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     if not all(word.isascii() and word.isdigit() for word in words):
         raise BadInput("--modes", repr(options.modes), "whole numbers separated by commas, e.g. 0,3,10")
     tables = {one.name: one for one in read_judged_tables(options.tables)}
-    folders = sorted(options.tables.glob(STEP_FOLDER))
-    steps = read_step_tables(folders[0]) if folders else ()
-    board = folders[0].name.rpartition("-")[2] if folders else ""
-    cells = tuple(cell for part in options.parts or PARTS for cell in _list_cells(part, list(tables.values()), steps))
-    counts = tuple(map(int, words))
-    return TransferStudy(tables, steps, step_board=board, counts=counts, seeds=options.seeds, cells=cells)
+    folders = sorted(options.tables.glob(f"{STEP_FOLDER}*"))
+    steps = {folder.name.removeprefix(STEP_FOLDER): read_step_tables(folder) for folder in folders}
+    cells = {part: [*_list_cells(part, list(tables.values()), steps)] for part in PARTS}
+    for part in PARTS:
+        if part in options.parts and not cells[part]:
+            raise BadInput("--part", f"{part}, but {options.tables} has no {NEEDED[part]}", "another part or folder")
+    chosen = tuple(cell for part in PARTS if part in (options.parts or PARTS) for cell in cells[part])
+    return TransferStudy(tables, steps, counts=tuple(map(int, words)), seeds=options.seeds, cells=chosen)
 
 
 def _list_cells(
-    part: TransferPart | str, tables: Sequence[JudgedTable], steps: Sequence[StepTable]
+    part: TransferPart, tables: Sequence[JudgedTable], steps: Mapping[str, Sequence[StepTable]]
 ) -> Iterator[TransferCell]:
     """Yield the cells of a part: a left-out batch size needs tables of several, a left-out board other boards."""
     if part == "serving":
@@ -138,18 +152,23 @@ def _list_cells(
         return
     for case in LEFT_OUT:
         if part == "memory":
-            families = [find_family(table.network) for table in steps]
-            names = [
-                table.network
-                for table, family in zip(steps, families, strict=True)
-                if case == "workload" or (case == "family" and families.count(family) > 1)
-            ]
+            names = [f"{board}/{name}" for board, some in steps.items() for name in _list_step_networks(case, some)]
         else:
             names = [one.name for one in tables if _is_rotated(part, case, one)]
-        yield from (TransferCell(part, case, name) for name in names)  # type: ignore[arg-type]  # checked before
+        yield from (TransferCell(part, case, name) for name in names)
 
 
-def _is_rotated(part: str, case: LeftOut, one: JudgedTable) -> bool:
+def _list_step_networks(case: LeftOut, steps: Sequence[StepTable]) -> list[str]:
+    """Return the networks of a board's steps that a case leaves out: a left-out family has several of them."""
+    families = [find_family(table.network) for table in steps]
+    return [
+        table.network
+        for table, family in zip(steps, families, strict=True)
+        if case == "workload" or (case == "family" and families.count(family) > 1)
+    ]
+
+
+def _is_rotated(part: TransferPart, case: LeftOut, one: JudgedTable) -> bool:
     if part == "online":
         return case == "workload" and one.kind == "train"
     if part in ("roofline", "pagoda"):
@@ -160,19 +179,27 @@ def _is_rotated(part: str, case: LeftOut, one: JudgedTable) -> bool:
 
 
 def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
-    """Judge one cell, in a worker process if there are several; a model that refuses gives one row that says why."""
+    """Judge one cell, in a worker process if there are several; a model that refuses gives a row that says why for
+    every number of modes and variant that it would have been judged on.
+    """
     try:
         return list(_judge(study, cell))
     except FedgeError as error:
         own = study.tables.get(cell.judged)
         kind: TransferKind = "both" if cell.beside else "train" if own is None else own.kind
         decision = DECISIONS.get(cell.part, "choice")
-        return [TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))]
+        counts: Sequence[int | None] = (None,)
+        if cell.part == "predictor" and own is not None:
+            counts = [count for count in study.counts if count < len(own.table.modes)]
+        blank = TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))
+        variants = VARIANTS.get(cell.part, ("",))
+        return [replace(blank, modes=count, variant=variant) for count in counts for variant in variants]
 
 
 def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
     if cell.part == "memory":
-        return judge_memory(cell.judged, cell.left_out, study.step_tables, study.step_board)
+        board, _, network = cell.judged.partition("/")
+        return judge_memory(network, cell.left_out, study.steps[board], board)
     judged = study.tables[cell.judged]
     if cell.part == "serving":
         return judge_serving(judged, study.tables[cell.beside], study.seeds)
@@ -208,6 +235,7 @@ class TransferSummary:
     left_out: LeftOut
     kind: TransferKind
     quantity: TransferQuantity
+    variant: str
     modes: int | None
     tables: int
     error: float | None
@@ -223,11 +251,11 @@ class TransferSummary:
 
 
 def summarize_transfer(rows: Sequence[TransferRow]) -> list[TransferSummary]:
-    """Summarise rows by model, what is left out, kind, number of modes and quantity, in this order."""
+    """Summarise rows by model, what is left out, kind, number of modes, quantity and variant, in this order."""
     groups: dict[tuple[object, ...], list[TransferRow]] = {}
     for row in rows:
         modes = None if row.part == "online" else row.modes
-        groups.setdefault((row.part, row.left_out, row.kind, row.quantity, modes), []).append(row)
+        groups.setdefault((row.part, row.left_out, row.kind, row.quantity, row.variant, modes), []).append(row)
     summaries = [_summarize_group(group) for group in groups.values()]
     return sorted(summaries, key=_summary_key)
 
@@ -252,6 +280,7 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
         first.left_out,
         first.kind,
         quantity=first.quantity,
+        variant=first.variant,
         modes=None if first.part == "online" else first.modes,
         tables=len(by_table),
         error=_mean(errors),
@@ -263,7 +292,7 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
         worst_regret=max(regrets, default=None),
         saved=100.0 * sum(list_means("saving")) / oracle if oracle > 0 else None,
         missed=_mean(list_means("missed")),
-        refused=100.0 * sum(row.refused is not None for row in rows) / len(rows),
+        refused=100.0 * sum(any(row.refused for row in table) for table in by_table.values()) / len(by_table),
     )
 
 

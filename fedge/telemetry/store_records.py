@@ -208,7 +208,7 @@ class ClientRow:
     lowered: str | None = None
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
     link_mbps: float | None = None
-    """Real boards only: measured rate of both transfers; a lower bound, because Flower's polling counts."""
+    """Real boards only: rate of both transfers; an estimate, because Flower's polling counts."""
     switch_s: float | None = None
     """Time of mode changes during the work, a part of ``work_s``. None in tables of older runs."""
     left_out: bool | None = None

@@ -21,6 +21,10 @@ from server.transport.node_registry import NodeAddress, NodeRegistry
 from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, OutstandingRequests, SentRequest, reply_wait_s
 
 POLL_S = 0.05
+MIN_TRANSFER_SHARE = 0.5
+"""Least share of the time beyond a board's own that counts as transfer. A default: messages without arrays wait for
+polls of up to seconds, so the least that was seen may exceed what this message waited. The rate is at most doubled.
+"""
 FIRST_HELLO_WITHIN_S = 60.0
 """Seconds that a node has to identify itself at the start of a run. A default: Flower starts a process for every
 message, which takes long on a slow board.
@@ -369,7 +373,8 @@ class GridPort:
 def _add_link_rate(sent: SentRequest, reply: IncomingReply, beyond_s: float, floor_s: float) -> IncomingReply:
     """Add the rate of both transfers to a real board's report: their size over the time that they took.
 
-    A lower bound: replies are looked for every ``POLL_S``, and Flower's node asks for messages once in a while.
+    An estimate: replies are looked for every ``POLL_S``, and Flower's node asks for messages once in a while, so that
+    the overhead of this message may be more or less than the least of messages without arrays.
 
     Args:
         sent: The request.
@@ -381,5 +386,6 @@ def _add_link_rate(sent: SentRequest, reply: IncomingReply, beyond_s: float, flo
     if answer.report is None or answer.handled_s is None or asked is None or trained is None or beyond_s <= 0.0:
         return reply
     moved_bytes = sum(array.nbytes for arrays in (asked, trained.arrays) for array in arrays.values())
-    report = dataclasses.replace(answer.report, link_mbps=8e-6 * moved_bytes / max(beyond_s - floor_s, POLL_S))
+    transfer_s = max(beyond_s - floor_s, MIN_TRANSFER_SHARE * beyond_s, POLL_S)
+    report = dataclasses.replace(answer.report, link_mbps=8e-6 * moved_bytes / transfer_s)
     return dataclasses.replace(reply, answer=dataclasses.replace(answer, report=report))

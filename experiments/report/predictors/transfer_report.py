@@ -27,6 +27,8 @@ FIGURES: tuple[tuple[str, str], ...] = (
     ("refused", "refused"),
 )
 """Heading and field of every column of figures, all in percent."""
+FIGURES_KEY = "transfer"
+"""Key of the table of means, which names its block in pages of documents."""
 NOTE = (
     "Percent; every table has the same weight. Bias: mean signed error. In 90 %, below bound: share of the values in "
     "their 90 % interval, and below its upper end, for memory the bound of 99 %. Choice: the mode of least energy "
@@ -38,7 +40,7 @@ NOTE = (
 def build_transfer_table(rows: Sequence[TransferRow]) -> Table:
     """Build the table of means: one line per model, what was left out, quantity and number of modes."""
     heads = ("model", "left out", "kind", "quantity", "modes", "tables", *(heading for heading, _ in FIGURES))
-    return Table("transfer", heads, tuple(_summary_cells(one) for one in summarize_transfer(rows)), "Transfer")
+    return Table(FIGURES_KEY, heads, tuple(_summary_cells(one) for one in summarize_transfer(rows)), "Transfer")
 
 
 def _summary_cells(one: TransferSummary) -> tuple[Cell, ...]:
@@ -46,11 +48,15 @@ def _summary_cells(one: TransferSummary) -> tuple[Cell, ...]:
         text_cell(one.part),
         text_cell(one.left_out),
         text_cell(one.kind),
-        text_cell(one.quantity),
+        text_cell(_name_quantity(one)),
         value_cell(one.modes),
         value_cell(one.tables),
         *(value_cell(getattr(one, field), ".1f", "%") for _, field in FIGURES),
     )
+
+
+def _name_quantity(one: TransferRow | TransferSummary) -> str:
+    return f"{one.quantity}, {one.variant}" if one.variant else one.quantity
 
 
 def build_row_table(rows: Sequence[TransferRow]) -> Table:
@@ -61,7 +67,7 @@ def build_row_table(rows: Sequence[TransferRow]) -> Table:
             text_cell(row.part),
             text_cell(row.left_out),
             text_cell(row.judged),
-            text_cell(row.quantity),
+            text_cell(_name_quantity(row)),
             value_cell(row.modes),
             *(value_cell(getattr(row, name), ".3f" if name == "slowdown" else ".1f") for name in names),
             text_cell(row.refused),

@@ -122,7 +122,7 @@ class LiveView:
         for row in self._rounds:
             spent_j += row.energy_j
             if row.round > self._last_printed:
-                print_lines(self._console, [_format_round(row, self._experiment, spent_j).plain])
+                print_lines(self._console, [_format_round(row, self._experiment, spent_j)])
                 self._last_printed = row.round
 
 
@@ -131,13 +131,13 @@ def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
     return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
-def _format_round(row: RoundRow, experiment: Experiment, spent_j: float) -> Text:
+def _format_round(row: RoundRow, experiment: Experiment, spent_j: float) -> str:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
     metric = experiment.workload.metric
     reached = "" if row.accuracy is None else f"  {metric} {format_metric(metric, row.accuracy)}"
     reached += "" if row.client_accuracy is None else f"  on clients {format_metric(metric, row.client_accuracy)}"
-    return Text(
+    return (
         f"round {row.round}/{experiment.rounds}{reached}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
@@ -334,7 +334,7 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def _format_link(rate_mbps: float | None) -> str | None:
-    return None if rate_mbps is None else f"at least {number(rate_mbps, 3)} Mbit/s, measured"
+    return None if rate_mbps is None else f"about {number(rate_mbps, 3)} Mbit/s, estimated from the transfers"
 
 
 def _format_service(summary: dict[str, Any]) -> str | None:

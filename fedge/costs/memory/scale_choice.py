@@ -210,8 +210,17 @@ def _evaluate_scales(
     for scale in scales:
         own = need(scale)
         known = correct_need(belief, own)
-        safe_mb = known.upper_mb if margin is None else known.memory_mb * (1.0 + margin)
-        yield ScaleChoice(scale, known, own.memory_mb, safe_mb <= limit_mb)
+        yield ScaleChoice(scale, known, own.memory_mb, compute_safe_mb(known, margin) <= limit_mb)
+
+
+def compute_safe_mb(need: StepNeed, margin: float | None) -> float:
+    """Return the memory that a step must find, in MB: with a margin, or without one the bound of 99 %."""
+    return need.upper_mb if margin is None else need.memory_mb * (1.0 + margin)
+
+
+def describe_safety(margin: float | None) -> str:
+    """Describe what ``compute_safe_mb`` adds to the predicted memory."""
+    return "a bound of 99 %" if margin is None else f"{margin:.0%} to spare"
 
 
 def build_memory_belief(seen: Iterable[MemoryObservation]) -> MemoryBelief:
@@ -236,8 +245,7 @@ def describe_scaling(
     """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``; empty if nothing
     was.
     """
-    safety = "a bound of 99 %" if margin is None else f"{margin:.0%} to spare"
-    spare = f" and {safety}" if predicted_mb <= limit_mb else ""
+    spare = f" and {describe_safety(margin)}" if predicted_mb <= limit_mb else ""
     lowered = []
     if used.batch_size != asked.batch_size:
         lowered.append(f"batch {asked.batch_size} -> {used.batch_size}")

@@ -108,16 +108,16 @@ def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[P
     assert job.case.pair.train_w.min() > whole.case.pair.train_w.min()
 
 
-def test_a_search_over_a_grid_says_that_there_is_none_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
+def test_a_search_over_a_grid_plays_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
     spoilt(tables[0], "power_w", 0.4, 15)
 
     row = run_timed_job(
         build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", plausible=True))[0]
     )
 
-    assert row.error is not None
-    assert "a grid in which 1 of 36 are missing" in row.error
-    assert (row.modes_left_out, row.solved) == (1, None)
+    assert row.error is None
+    assert row.modes_left_out == 1
+    assert row.solved == row.solvable > 0
 
 
 def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path, Path], tmp_path: Path) -> None:

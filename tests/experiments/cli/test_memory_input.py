@@ -11,8 +11,13 @@ pytest.importorskip("torch", reason="checks load the data")
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from experiments.spec.resource_checks import check_memory
+from fedge.client.emulated_memory import build_board_scaling
+from fedge.client.memory_scaling import choose_first_attempt
+from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, MemorySpec
+from fedge.experiment import Experiment, MemorySpec, list_boards
+from fedge.wire import ClientState
+from fedge.workloads import load_experiment_task
 
 HEAD = "fleet:\n  - {{device: nano{entry}}}\nworkload:\n  cost: resnet18-imagenet\n  memory: {{{memory}}}\n{more}"
 
@@ -68,6 +73,22 @@ def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path: Path
     told = refusal(tmp_path, entry=", memory_mb: 200")
     assert told.startswith("fleet[0].memory_mb: got 200; at least ")
     assert "resnet18-imagenet is predicted to need on nano" in told
+
+
+@pytest.mark.parametrize(("memory", "safety"), [("", "a bound of 99 %"), ("margin: 0.25", "25% to spare")])
+def test_the_memory_that_a_refusal_asks_for_is_what_the_guard_needs(tmp_path: Path, memory: str, safety: str) -> None:
+    told = refusal(tmp_path, memory, entry=", memory_mb: 200")
+    enough = int(told.partition("at least ")[2].partition(":")[0])
+
+    assert told.endswith(f"with {safety}")
+    assert f"got {enough - 1}; at least {enough}:" in refusal(tmp_path, memory, entry=f", memory_mb: {enough - 1}")
+    experiment = written(tmp_path, memory, entry=f", memory_mb: {enough}")
+    check_memory(experiment)
+    (board,) = list_boards(experiment)
+    spec = build_kind(board, experiment.workload).spec
+    scaling = build_board_scaling(experiment, board, spec, lambda: load_experiment_task(experiment))
+    assert scaling is not None
+    assert choose_first_attempt(scaling, ClientState()).choice.fits
 
 
 def test_a_board_that_is_to_fail_may(tmp_path: Path) -> None:

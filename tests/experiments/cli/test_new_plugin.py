@@ -67,6 +67,19 @@ def test_a_name_that_cannot_be_imported_is_refused(name: str, fedge: Launcher, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("class", "a keyword of Python"), ("random", "a standard module of Python")]
+)
+def test_a_name_that_python_has_taken_is_refused_in_one_line(
+    name: str, what: str, fedge: Launcher, tmp_path: Path
+) -> None:
+    done = fedge("new", "policy", name)
+
+    assert done.code == 2
+    assert f"NAME: got '{name}', {what}; a name of its own, such as my_{name}" in " ".join(done.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_template_is_in_the_package() -> None:
     folder = Path(__file__).resolve().parents[3].joinpath(*TEMPLATES.split("."))
     named = {file for files in FILES.values() for file in files}

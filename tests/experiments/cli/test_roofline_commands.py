@@ -104,7 +104,11 @@ def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() ->
 def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin() -> None:
     found = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16))
 
-    assert "of 16 measured tables whose network was left out, 15 stayed within 5 %" in found.caution
+    assert "15 stayed within 5 % with the network's family left out, and 14 with the workload left out" in found.caution
+    assert "on which this margin was chosen" in found.caution
+    other = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16, max_slowdown=1.2))
+    assert "15 stayed" not in other.caution
+    assert "with a margin of 3 % on the slowdown: how often" in other.caution
     assert found.choice.slowdown <= 1.05 * math.exp(-UNFITTED_MARGIN)
     assert found.choice.row != found.choice.maxn_row
     assert analyse_roofline(RooflineOptions(RESNET, "agx-orin")).caution == ""

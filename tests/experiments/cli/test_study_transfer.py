@@ -44,6 +44,20 @@ def test_rows_page_and_document_hold_the_same_figures(fedge: Launcher, tables: P
         assert f"{error:.1f}" in shown
 
 
+def test_a_page_without_the_block_is_refused_before_anything_is_judged(
+    fedge: Launcher, tables: Path, tmp_path: Path
+) -> None:
+    page, out = tmp_path / "page.md", tmp_path / "rows.json"
+    page.write_text("# Page\n", encoding="utf-8")
+
+    outcome = fedge("study", "transfer", tables, "--part", "layers", "--jobs", "1", "--out", out, "--docs", page)
+
+    assert outcome.code == 2
+    assert "a page with the lines" in " ".join(outcome.err.split())
+    assert not out.exists()
+    assert outcome.out == ""
+
+
 def test_a_page_without_the_block_is_left_alone(tmp_path: Path) -> None:
     table = Table("transfer", ("model", "error"), ((text_cell("a|b"), value_cell(1.25, ".1f")),))
     page = tmp_path / "page.md"

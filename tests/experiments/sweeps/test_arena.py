@@ -40,6 +40,15 @@ def test_by_default_all_runs_reach_the_target_and_use_up_the_budgets() -> None:
     assert [row.quality.mean.mean for row in found.rows if row.quality.mean] == [0.8, 0.9]
 
 
+def test_a_course_that_still_rises_reaches_the_default_target() -> None:
+    rising = Course((0.5, 0.6, 0.70, 0.72, 0.74), SLOW.seconds, SLOW.joules)
+
+    found = judge_variants({"a": {1: rising}, "b": {1: QUICK}})
+
+    assert found.target == pytest.approx(0.70)
+    assert [(row.seconds.reached, row.joules.reached) for row in found.rows] == [(1, 1), (1, 1)]
+
+
 def test_a_disturbed_fleet_is_judged_by_the_same_numbers() -> None:
     found = judge_variants({"a": {1: QUICK}}, target=0.9, disturbed={"a": {1: SLOW}})
     assert found.disturbed[0].seconds.mean is not None

@@ -12,7 +12,7 @@ from contracts.measured_steps import write_folder
 from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
 from fedge.costs.layered_work import find_family
 from fedge.errors import BadInput, FedgeError
-from fedge.studies.transfer_models import NO_MAXN, TransferRow, score_choice, score_quantity
+from fedge.studies.transfer_models import TransferRow, score_choice, score_quantity
 from fedge.studies.transfer_rotation import (
     JudgedTable,
     list_hidden_names,
@@ -97,6 +97,7 @@ def test_true_predictions_choose_what_the_oracle_chooses() -> None:
 
     row = score_choice(BLANK, table, table.step_s, table.power_w)
 
+    assert row is not None
     assert row.slowdown is not None
     assert row.slowdown <= 1.05
     assert row.missed == 0.0
@@ -109,7 +110,7 @@ def test_a_table_without_maxn_has_no_slowdown() -> None:
     kept = ~(whole.modes.knobs == whole.modes.knobs.max(axis=0)).all(axis=1)
     table = made_up_table(modes=type(whole.modes)(whole.modes.knobs[kept]))
 
-    assert score_choice(BLANK, table, table.step_s, table.power_w).refused == NO_MAXN
+    assert score_choice(BLANK, table, table.step_s, table.power_w) is None
 
 
 def test_a_summary_weighs_tables_equally_and_counts_refusals() -> None:
@@ -122,8 +123,20 @@ def test_a_summary_weighs_tables_equally_and_counts_refusals() -> None:
 
     (one,) = summarize_transfer(rows)
 
-    assert (one.tables, one.error, one.worst, one.bias, one.refused) == (3, 10.0, 15.0, 2.5, 25.0)
+    assert (one.tables, one.error, one.worst, one.bias, one.refused) == (3, 10.0, 15.0, 2.5, pytest.approx(100.0 / 3.0))
     assert one.regret is None
+
+
+def test_variants_of_a_table_are_summarised_apart() -> None:
+    rows = [
+        TransferRow("memory", "workload", "tx2/a", "memory", variant=variant, error=error)
+        for variant, error in (("", 4.0), ("unpruned", 8.0))
+    ]
+
+    assert [(one.variant, one.tables, one.error) for one in summarize_transfer(rows)] == [
+        ("", 1, 4.0),
+        ("unpruned", 1, 8.0),
+    ]
 
 
 @pytest.fixture
@@ -147,9 +160,36 @@ def test_every_model_is_judged_on_every_table_that_it_may_see(tables: Path) -> N
         ("predictor", case, "agx-orin-64gb/train/resnet18-imagenet") for case in ("workload", "board", "family")
     } <= judged
     assert {row.modes for row in rows if row.part == "predictor" and row.refused is None} == {0, 3}
-    assert {row.judged.split()[0] for row in rows if row.part == "memory"} == {"deep", "small", "wide"}
+    memory = {(row.judged, row.variant) for row in rows if row.part == "memory"}
+    assert memory == {(f"tx2/{name}", variant) for name in ("deep", "small", "wide") for variant in ("", "unpruned")}
     refusals = {row.refused for row in rows if row.judged.startswith("agx-orin-64gb/infer") and row.part == "roofline"}
     assert any("layers are known" in str(reason) for reason in refusals)
+
+
+def test_steps_of_several_boards_are_judged_by_the_boards_full_names(tables: Path) -> None:
+    (tables / "perf4sight-orin-nano").mkdir()
+    write_folder(tables / "perf4sight-orin-nano")
+
+    study = build_transfer_study(TransferOptions(tables, ("memory",)))
+
+    assert {cell.judged.partition("/")[0] for cell in study.cells} == {"orin-nano", "tx2"}
+    assert len(study.cells) == 6
+
+
+def test_a_predictor_that_refuses_does_so_at_every_number_of_modes(tables: Path) -> None:
+    study = build_transfer_study(TransferOptions(tables, ("predictor",), modes="0,3", seeds=2))
+
+    rows = study.run(lambda _: None, 1)
+
+    refused = {(row.left_out, row.judged) for row in rows if row.refused is not None}
+    assert refused
+    for case, name in refused:
+        assert [row.modes for row in rows if (row.left_out, row.judged) == (case, name)] == [0, 3]
+    for one in summarize_transfer(rows):
+        if one.quantity == "choice":
+            assert one.modes in (0, 3)
+            count = sum(case == one.left_out and f"/{one.kind}/" in name for case, name in refused)
+            assert one.refused == pytest.approx(100.0 * count / one.tables)
 
 
 def test_rows_do_not_depend_on_the_number_of_processes_or_the_other_parts(tables: Path) -> None:
@@ -162,6 +202,10 @@ def test_rows_do_not_depend_on_the_number_of_processes_or_the_other_parts(tables
 def test_wrong_options_are_named(tables: Path, tmp_path: Path) -> None:
     with pytest.raises(FedgeError, match="--part: got 'luck'"):
         build_transfer_study(TransferOptions(tables, ("luck",)))
+    (tables / "perf4sight-tx2").rename(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match=r"--part: got memory, but .* has no training steps in perf4sight-<board>"):
+        build_transfer_study(TransferOptions(tables, ("memory", "layers")))
+    assert build_transfer_study(TransferOptions(tables)).cells
     with pytest.raises(BadInput, match="--modes: got '3,x'"):
         build_transfer_study(TransferOptions(tables, modes="3,x"))
     empty = tmp_path / "empty"

@@ -161,9 +161,22 @@ def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
     assert again.link_mbps == pytest.approx(moved_mbit / (both_s - fastest_s))
 
 
+def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_other_messages_took() -> None:
+    grid, clock = FakeGrid("a", delay=60), SimulatedClock()
+    grid.handled_s = 0.0
+    port = GridPort(grid, "a", clock)
+    port.ask({}, 10.0)
+    named_s = clock.now_s()
+    report = port.ask(questions("a"), 10.0)["a"].answer.report
+
+    assert report is not None
+    both_s = clock.now_s() - named_s
+    assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (0.5 * both_s))
+
+
 def test_a_transfer_too_short_for_the_clock_is_one_look_long() -> None:
     grid = FakeGrid("a", delay=12)
-    grid.handled_s = 0.1
+    grid.handled_s = 0.5
     report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
 
     assert report is not None

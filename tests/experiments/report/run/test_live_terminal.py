@@ -183,7 +183,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "energy 78.0 kJ, plus 2.50 kJ of idle boards",
         "energy budget 97.5 % of 80.0 kJ spent, 2.50 kJ of it by boards at rest",
         "ended 78000 J of 80000 J are spent; round 9",
-        "links at least 9.88 Mbit/s, measured",
+        "links about 9.88 Mbit/s, estimated from the transfers",
     ):
         assert part in text
 
