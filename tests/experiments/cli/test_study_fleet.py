@@ -11,6 +11,7 @@ from contracts.launching import Launcher
 
 from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study, build_policy
 from experiments.cli.study_commands import study_fleet
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.policies import POLICIES
 from fedge.errors import BadInput
 from fedge.experiment import PolicySpec
@@ -64,6 +65,7 @@ def test_options_that_another_policy_does_not_take_are_named(config: Path, asked
     [
         ({"policies": "balanced,,maxn"}, "--policies: got 'balanced,,maxn'"),
         ({"policies": "maxn,maxn"}, "each once"),
+        ({"policies": "maxn,joint"}, "--policies: got 'joint'; a policy that sets power modes"),
         ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
         ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
         ({"overrides": ("fleet.0.bogus=1",)}, "fleet[0].bogus: got an unknown key"),
@@ -139,11 +141,11 @@ def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: P
     assert "--out: got" in nowhere.message
 
 
-def test_the_help_names_all_policies(fedge: Launcher) -> None:
+def test_the_help_names_all_policies_that_the_study_can_play(fedge: Launcher) -> None:
     told = "".join(fedge("study", "fleet", "--help").out.split())  # names may be broken at the line's end
 
     assert "\\" not in told
-    assert [name for name in POLICIES if name not in told] == []
+    assert [name for name in POLICIES if name not in told] == [JOINT_POLICY]
 
 
 @pytest.mark.slow
