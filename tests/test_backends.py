@@ -30,6 +30,7 @@ BESIDE = (
     "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}",
     "fleet.0.memory_mb=1800",
     "workload.memory.lower=width-first",
+    "workload.memory.margin=0.05",
 )
 PRIVATE = (
     "strategy.name=DifferentialPrivacyClientSideAdaptiveClipping",
@@ -39,7 +40,13 @@ PRIVATE = (
     "mods.1.options={clipping_norm: 2.0, sensitivity: 0.0001, epsilon: 10, delta: 0.00001}",
     "evaluation={by: both, fraction: 0.6}",
 )
-JOINT = ("policy=joint", "compression.kind=topk", "fleet.0.memory_mb=1800", "workload.memory.lower=width-first")
+JOINT = (
+    "policy=joint",
+    "compression.kind=topk",
+    "fleet.0.memory_mb=1800",
+    "workload.memory.lower=width-first",
+    "workload.memory.margin=0.05",
+)
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),

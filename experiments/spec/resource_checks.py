@@ -140,7 +140,7 @@ def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
         right = (
             f"at least {math.ceil(needs[smallest])}: so much {scaling.network.name} is predicted to need on "
             f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
-            f"{describe_safety(margin)}"
+            f"{describe_safety(margin)}{'' if margin is not None else f'; {MEMORY_FIELD}.margin sets another'}"
         )
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 

@@ -75,7 +75,10 @@ def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path: Path
     assert "resnet18-imagenet is predicted to need on nano" in told
 
 
-@pytest.mark.parametrize(("memory", "safety"), [("", "a bound of 99 %"), ("margin: 0.25", "25% to spare")])
+@pytest.mark.parametrize(
+    ("memory", "safety"),
+    [("", "a bound of 99 %; workload.memory.margin sets another"), ("margin: 0.25", "25% to spare")],
+)
 def test_the_memory_that_a_refusal_asks_for_is_what_the_guard_needs(tmp_path: Path, memory: str, safety: str) -> None:
     told = refusal(tmp_path, memory, entry=", memory_mb: 200")
     enough = int(told.partition("at least ")[2].partition(":")[0])
