@@ -29,7 +29,7 @@ from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
-from fedge.costs.memory.scale_choice import compute_safe_mb, describe_safety
+from fedge.costs.memory.scale_choice import describe_safety
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
@@ -133,14 +133,15 @@ def _check_possible(experiment: Experiment, where: str, value: float | list[floa
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
-    margin = scaling.spec.margin
-    needs = {scale: compute_safe_mb(scaling.estimate_need(scale), margin) for scale in scaling.list_scales()}
+    """Check that a step is predicted to fit: the guard's bound only decides what is tried first."""
+    margin = scaling.spec.margin or 0.0
+    needs = {scale: (1.0 + margin) * scaling.estimate_need(scale).memory_mb for scale in scaling.list_scales()}
     smallest = min(needs, key=needs.__getitem__)
     if needs[smallest] > scaling.limit_mb:
         right = (
             f"at least {math.ceil(needs[smallest])}: so much {scaling.network.name} is predicted to need on "
-            f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
-            f"{describe_safety(margin)}{'' if margin is not None else f'; {MEMORY_FIELD}.margin sets another'}"
+            f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows"
+            f"{f', with {describe_safety(margin)}' if margin else ''}"
         )
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 
