@@ -413,11 +413,12 @@ class CompressionSpec(_SpecModel):
 
     Attributes:
         kind: ``none``, ``fp16``, ``int8`` or ``topk``; null: ``none``, but the plan's choice under ``joint``.
-        keep: Share of the values that ``topk`` sends; the others are added to the client's next update.
+        keep: Share of the values that ``topk`` sends, each with its place, so that more than half would be more than
+            all; the others are added to the client's next update.
     """
 
     kind: Literal["none", "fp16", "int8", "topk"] | None = None
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.05
+    keep: Annotated[float, Field(gt=0, le=0.5)] = 0.05
 
 
 class SelectionSpec(_SpecModel):

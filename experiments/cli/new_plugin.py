@@ -54,7 +54,8 @@ def new(
     for path, text in texts.items():
         write_text(path, text)
         print_line(str(path))
-    print_line(f"test it: pytest {list(texts)[1]}")
+    # In a project with --import-mode=importlib a test would not find the file beside it.
+    print_line(f"test it: pytest --import-mode=prepend {list(texts)[1]}")
 
 
 def read_template(kind: str, file: str, name: str) -> str:

@@ -191,12 +191,13 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
 
 def _print_costs(experiment: Experiment, console: Console) -> None:
     """Print one line on what a step is priced as and which model is moved."""
-    from experiments.report.run.run_tables import describe_costs, describe_links
+    from experiments.report.run.run_tables import can_encode, describe_costs, describe_links
     from experiments.spec import experiment_checks
 
     labels = experiment_checks.build_link_labels(experiment)
     kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
-    text = f"a step is {kind} {describe_costs(labels)}; moved: {describe_links(labels)}"
+    moved = describe_links(labels, encoded=can_encode(experiment))
+    text = f"a step is {kind} {describe_costs(labels)}; moved: {moved}"
     print_lines(console, [text])
 
 

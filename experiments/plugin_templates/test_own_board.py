@@ -1,4 +1,6 @@
-"""The contract of a board file, by itself and in a run. Start it with ``pytest test_own_board.py``."""
+"""The contract of a board file, by itself and in a run. Start it with
+``pytest --import-mode=prepend test_own_board.py``.
+"""
 
 from __future__ import annotations
 

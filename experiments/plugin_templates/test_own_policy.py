@@ -1,4 +1,6 @@
-"""The contract of a policy, on random predictions and in a run. Start it with ``pytest test_own_policy.py``."""
+"""The contract of a policy, on random predictions and in a run. Start it with
+``pytest --import-mode=prepend test_own_policy.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The contract of a predictor, on an invented board and in a run. Start it with ``pytest test_own_predictor.py``."""
+"""The contract of a predictor, on an invented board and in a run. Start it with
+``pytest --import-mode=prepend test_own_predictor.py``.
+"""
 
 from __future__ import annotations
 

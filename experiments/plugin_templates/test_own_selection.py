@@ -1,4 +1,6 @@
-"""The contract of a selector, on random clients and in a run. Start it with ``pytest test_own_selection.py``."""
+"""The contract of a selector, on random clients and in a run. Start it with
+``pytest --import-mode=prepend test_own_selection.py``.
+"""
 
 from __future__ import annotations
 

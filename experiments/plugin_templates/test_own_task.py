@@ -1,4 +1,6 @@
-"""The contract of a task, by itself and in a run. Start it with ``pytest test_own_task.py``."""
+"""The contract of a task, by itself and in a run. Start it with
+``pytest --import-mode=prepend test_own_task.py``.
+"""
 
 from __future__ import annotations
 

@@ -297,12 +297,11 @@ def _format_evaluation(summary: dict[str, Any]) -> str | None:
 
 
 def _format_energy(summary: dict[str, Any]) -> str:
-    """Format the energy of selected and of idle clients in one unit."""
+    """Format the energy of selected and of idle clients."""
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
     if spent_j is None or not resting_j:
         return energy(spent_j)
-    spent, resting = energies(spent_j, resting_j)
-    return f"{spent}, plus {resting} of idle boards"
+    return f"{energy(spent_j)}, plus {energy(resting_j)} of idle boards"
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from experiments.report.palette import assign_colours
 from experiments.report.quantities import data_size, duration, energy, number
 from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
+from fedge.experiment import Experiment
 from fedge.telemetry.store_records import ClientRow
 from fedge.workloads.null_task import NULL_TASK
 
@@ -41,7 +42,7 @@ LINKS_TEXT = Markup(" <b>Moved:</b> {}.")
 
 def describe_emulation(run: LoadedRun) -> Markup:
     """Describe what of a run is emulated, measured and trained."""
-    work, moved = run.experiment.workload, describe_links(run.labels)
+    work, moved = run.experiment.workload, describe_links(run.labels, encoded=can_encode(run.experiment))
     links = LINKS_TEXT.format(moved) if moved else EMPTY
     if run.experiment.backend == "flower":
         return FLOWER_TEXT
@@ -54,10 +55,19 @@ def describe_emulation(run: LoadedRun) -> Markup:
     return MEASURED_TEXT.format(origin, work.task, work.cost, work.batch_size) + links
 
 
-def describe_links(labels: LabelsByEntry) -> str:
+def can_encode(experiment: Experiment) -> bool:
+    """Return whether updates may be sent encoded."""
+    kind = experiment.compression.kind
+    return kind not in {None, "none"} or (kind is None and experiment.policy.name == "joint")
+
+
+def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:
     """Describe the model that a round moves and the one that is trained; empty for runs that did not record them."""
     links = {name: label["link"] for name, label in labels.items() if "link" in label}
-    moved = {name: f"{data_size(link['moved_bytes'])} each way ({link['source']})" for name, link in links.items()}
+    before = " before the updates are encoded" if encoded else ""
+    moved = {
+        name: f"{data_size(link['moved_bytes'])} each way{before} ({link['source']})" for name, link in links.items()
+    }
     if not links:
         return ""
     trained = next(iter(links.values()))

@@ -40,7 +40,7 @@ def test_no_name_of_the_template_is_left_in_the_files(kind: str, fedge: Launcher
 
     written = sorted(tmp_path.iterdir())
     assert [path.stem for path in written] == [NAME, f"test_{NAME}"]
-    assert f"pytest test_{NAME}.py" in said
+    assert f"pytest --import-mode=prepend test_{NAME}.py" in said
     for path in written:
         text = path.read_text(encoding="utf-8")
         assert f"own_{kind}" not in text
