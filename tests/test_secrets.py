@@ -20,7 +20,8 @@ ALLOWED = {
     "tests/server/dashboard": "tokens of pages that the tests themselves serve",
     "tests/test_secrets.py": "the samples below",
 }
-SKIPPED = {".venv", ".venv-vendor", ".git", "build", "dist", "node_modules", "__pycache__", "runs", "shared"}
+CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__"}
+SKIPPED = {".venv", ".venv-vendor", ".git", "build", "dist", "site", "node_modules", "runs", "shared", *CACHES}
 LARGEST_BYTES = 2_000_000
 
 

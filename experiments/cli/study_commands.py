@@ -290,11 +290,11 @@ def transfer(
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
-    if docs is not None:
-        find_block(docs, FIGURES_KEY)
     study = build_transfer_study(
         build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
     )
+    if docs is not None:
+        find_block(docs, FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
     if as_json:
