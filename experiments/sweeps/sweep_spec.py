@@ -12,7 +12,7 @@ from fedge.errors import BadInput
 from fedge.studies.task_pool import TaskOptions
 from fedge.yaml_files import format_value, read_yaml_mapping
 
-DEFAULT_FIGURES = ("final_accuracy", "energy_j", "makespan_s", "mean_round_s", "saving_vs_maxn")
+DEFAULT_FIGURES = ("final_accuracy", "energy_j", "resting_energy_j", "makespan_s", "mean_round_s", "saving_vs_maxn")
 MAX_SEEDS = 10_000
 RIGHT_DIMENSION = "low and high, or a list of choices"
 FIXED_KEYS = {

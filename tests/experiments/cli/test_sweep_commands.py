@@ -74,7 +74,7 @@ def test_a_killed_sweep_on_ray_repeats_nothing_that_had_ended(config: Path, tmp_
     assert {name: points[name] for name in ended} == ended
     assert "4 of 4 points" in output
     assert (out / "report.html").is_file()
-    assert len((out / "sweep.csv").read_text().splitlines()) == 11
+    assert len((out / "sweep.csv").read_text().splitlines()) == 13
 
 
 def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
