@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.atomic_files import replace_file, write_text
+from fedge.atomic_files import is_locked, replace_file, write_text
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
-from fedge.file_lock import is_locked
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, read_run_knowledge
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
 from fedge.telemetry.store import LOCK, RunTables

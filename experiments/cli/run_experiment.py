@@ -214,7 +214,7 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
 def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
     """Name the faster engine for a large fleet that trains nothing."""
     from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
-    from fedge.workloads.null_task import NULL_TASK
+    from fedge.workloads import NULL_TASK
 
     if experiment.workload.task == NULL_TASK and count_clients(experiment) >= COLUMNS_FROM:
         command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"

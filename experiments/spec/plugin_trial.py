@@ -10,7 +10,7 @@ from fedge.decisions.selection import SELECTORS, load_selector
 from fedge.devices.board_kinds import build_kind, build_knowledge, load_references
 from fedge.devices.catalogue import is_catalogued
 from fedge.experiment import Experiment, FleetBoard, list_boards
-from fedge.pareto import build_front
+from fedge.modes import build_front
 from fedge.predictors import load_predictor
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, DeviceSpec, Front, Modes, Predictions, SelectionContext

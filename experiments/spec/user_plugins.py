@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from fedge.child_processes import ROOT, append_folder
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.import_path import ROOT, append_folder
 
 OWN_PACKAGES = frozenset(ROOT / name for name in ("fedge", "clients", "server", "experiments"))
 """Every process of a run has them: for a plug-in in the root of a checkout they are no neighbours."""

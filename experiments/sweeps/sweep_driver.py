@@ -22,8 +22,8 @@ from experiments.sweeps.point_folders import (
 )
 from experiments.sweeps.point_plan import ExperimentPoint, ExperimentVariant, SweepPlan, list_points
 from experiments.sweeps.sweep_summary import SweepSummary, VariantResults, summarise_variants, write_summary
+from fedge.atomic_files import FileLock
 from fedge.errors import BadInput
-from fedge.file_lock import FileLock
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
 
 LOCK_FILE = ".lock"

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 from fedge.client import installed_service, real_round, run_claim
 from fedge.client.board_session import open_session
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.refusal import iter_causes

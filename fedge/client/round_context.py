@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedge.client.corrections import Correction
 from fedge.experiment import ExplorationSpec
 from fedge.protocols import Device, Explorer, Policy, Predictor
-from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import (
     Decision,
     Front,

@@ -19,7 +19,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 
 from fedge.devices.board_kinds import build_kind
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard
 from fedge.knowledge.client_identity import identify_client
@@ -42,8 +42,8 @@ from fedge.knowledge.recall import (
     recall_measurements,
 )
 from fedge.types import Label, Measurement
-from fedge.user_catalogue import FOLDER_VARIABLE
 from fedge.wire import ClientState, from_json, to_json
+from fedge.yaml_files import FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.mode_points import ModeFront, ModePoint, build_mode_front, build_mode_point
 from fedge.knowledge.model_file import BoardModel, ModelInfo, fit_model_predictor, load_model, predict_candidates
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, prediction_label, summarize_model
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, PowerMode, Predictions
 

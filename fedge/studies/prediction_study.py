@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedge.child_processes import limit_to_one_thread
-from fedge.clock import RealClock
-from fedge.devices.tables.table_checks import list_table_notes
+from fedge.devices.tables.mode_table import list_table_notes
+from fedge.protocols import RealClock
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCell, PredictionTarget, run_cell, warm_up
 from fedge.studies.task_pool import run_jobs
 

@@ -8,7 +8,7 @@ from fedge.decisions.planning import BUDGET_POLICY
 from fedge.decisions.planning.board_energy import board_round_energy_j, find_least_energy_point
 from fedge.decisions.planning.round_plan import resting_power_w
 from fedge.experiment import Experiment
-from fedge.telemetry.lateness import deadline_with_grace_s
+from fedge.telemetry.settlement import deadline_with_grace_s
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan, RoundGoal
 from server.state.checkpoint import FleetState, RunState

@@ -21,7 +21,7 @@ from fedge.analysis.roofline.pagoda_fit import KernelPoint, RooflineSweep, fit_s
 from fedge.analysis.roofline.roofline_analysis import build_basis, find_mode_row
 from fedge.analysis.roofline.roofline_model import ModeRooflines, RooflineBatch, batch_energy_j, compute_batch_times
 from fedge.devices.catalogue import find
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:

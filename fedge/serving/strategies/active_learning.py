@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 from fedge.seeds import make_generator
 from fedge.serving.job_pair import JobPair
 from fedge.serving.serving_problems import ServingProblem

@@ -14,7 +14,7 @@ from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
 from fedge.studies.fleet.fleet_study_row import SETTLED_FROM, FleetRun
 from fedge.studies.fleet.round_comparison import RoundComparison, compare_round
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 
 __all__ = [
     "COLUMNS_FROM",

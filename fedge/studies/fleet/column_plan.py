@@ -17,7 +17,7 @@ from fedge.decisions.planning.deadline_search import DeadlinePlan
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, find_balanced_deadline, find_least_energy_deadline
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.experiment import PolicySpec
-from fedge.pareto import MAX_FRONT_POINTS
+from fedge.modes import MAX_FRONT_POINTS
 from fedge.studies.fleet.client_columns import FleetColumns
 from fedge.studies.fleet.work_choice import Rows, WorkCurve
 from fedge.types import Floats

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge import pareto
+from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
@@ -48,7 +48,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     known = Predictions(
         kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    return pareto.build_front(
+    return modes.build_front(
         known,
         steps=truth.steps,
         idle_w=told.idle_w,

@@ -16,7 +16,7 @@ from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import find_board_spec, resolve_maxn
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
 from fedge.serving.serving_problems import BATCH_SIZES

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.clock import SimulatedClock
+from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import JobPair
 from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext, strategy_for

@@ -17,8 +17,8 @@ from experiments.sweeps.point_folders import POINTS, _pack_folder, commit_point,
 from experiments.sweeps.point_plan import ExperimentPoint, list_points, plan_sweep
 from experiments.sweeps.sweep_driver import check_sweep, run_sweep
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
+from fedge.atomic_files import FileLock
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.file_lock import FileLock
 
 POLICIES = {"policy": ["balanced", "maxn"]}
 

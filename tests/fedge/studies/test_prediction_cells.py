@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from fedge.clock import SimulatedClock
 from fedge.errors import UnknownName
+from fedge.protocols import SimulatedClock
 from fedge.studies.prediction_cells import (
     MethodSetup,
     PredictionCell,

@@ -9,9 +9,9 @@ import pytest
 from contracts.reports import answer, front
 from contracts.timed_grid import MODEL, TimedGrid
 
-from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
+from fedge.protocols import SimulatedClock
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays, TrainResult

@@ -8,8 +8,8 @@ import pytest
 from contracts.timed_grid import MODEL, START_S, TimedGrid
 from flwr.app import Message, RecordDict
 
-from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
+from fedge.protocols import SimulatedClock
 from fedge.wire import RequestMessage
 from server.transport.claim_terms import INITIAL_CLAIM_S, ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest

@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, build_job
-from fedge.child_processes import exit_with_parent, limit_to_one_thread
+from fedge.child_processes import exit_with_parent, limit_to_one_thread, start_children
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.import_path import start_children
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

@@ -17,11 +17,11 @@ from fedge.analysis.placement.execution.inference_jobs import InstanceTask, Mode
 from fedge.analysis.placement.execution.instance_processes import InstanceRun, JobBuilder, run_instances
 from fedge.analysis.placement.placement_advice import parse_batch_sizes
 from fedge.analysis.placement.placement_measurements import PlacementMeasurement, measurements_to_csv, parse_batch_size
-from fedge.clock import RealClock
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.sensing import open_sensor
 from fedge.errors import BadInput
 from fedge.powerd.machine import Machine
+from fedge.protocols import RealClock
 
 POWER_SAMPLE_S = 0.1
 """Default period of power samples in seconds: short against a run, long against the cost of reading a sensor."""

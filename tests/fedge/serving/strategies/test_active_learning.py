@@ -17,7 +17,7 @@ from contracts.strategy import (
 )
 
 from fedge.costs.predicted_tables import FULCRUM_GRID
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext, active_learning, batched_network
