@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fedge.child_processes import count_cores, exit_with_parent
 from fedge.client import emulated
+from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
-from fedge.client.memory_attempts import Answer
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import encode_answer

@@ -23,7 +23,7 @@ from experiments.spec.resource_checks import (
 )
 from experiments.spec.user_plugins import format_error, import_plugins
 from fedge import registry, workloads
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
 from fedge.costs.layered_work import count_priced_bytes
 from fedge.costs.workload_sizes import load_workload_sizes

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedge import pareto, workloads
 from fedge.call_cache import cache_last_call
+from fedge.client.answers import Answer, build_reply, first_attempt, run_attempts
 from fedge.client.client_setup import (
     ClientSetup,
     RoundConditions,
@@ -26,9 +27,14 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
-from fedge.client.emulated_evaluation import evaluate_emulated
-from fedge.client.emulated_loader import EmulatedLoader, build_loader
-from fedge.client.emulated_memory import MemoryLimitedTraining, build_board_scaling, true_peak_mb
+from fedge.client.emulated_resources import (
+    EmulatedLoader,
+    MemoryLimitedTraining,
+    build_board_scaling,
+    build_loader,
+    evaluate_emulated,
+    true_peak_mb,
+)
 from fedge.client.emulated_service import (
     EmulatedService,
     ServiceSimulation,
@@ -39,15 +45,12 @@ from fedge.client.emulated_service import (
 )
 from fedge.client.evidence import fit_and_predict
 from fedge.client.inference_service import ExpectedService, RoundService
-from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
 from fedge.client.prediction_requests import Asking, CachedPredictor, run_alone, run_together
 from fedge.client.progress import open_emulated_reporter
 from fedge.client.round import finish_round
-from fedge.client.round_context import RoundContext
-from fedge.client.round_report import build_reply
+from fedge.client.round_state import RoundContext, count_steps
 from fedge.client.round_trace import build_emulated_trace
-from fedge.client.step_accounting import count_steps
 from fedge.costs.layered_work import build_workload, count_priced_bytes
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.policies import find_lowest_mode

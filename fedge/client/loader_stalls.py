@@ -188,7 +188,7 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderCorrection:
-    """A ``fedge.client.corrections.Correction`` for stalls.
+    """A ``fedge.client.prediction_requests.Correction`` for stalls.
 
     Attributes:
         loading: The loader as far as it is known.

@@ -381,7 +381,7 @@ def measurement_scale(scaling: ScalingContext | None, scale: TrainingScale | Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaleCorrection:
-    """A ``fedge.client.corrections.Correction`` for a training scale other than the requested one.
+    """A ``fedge.client.prediction_requests.Correction`` for a training scale other than the requested one.
 
     Attributes:
         scaling: Memory and scaling options.

@@ -21,6 +21,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedge.client.answers import build_reply
 from fedge.client.board_session import build_setup
 from fedge.client.client_setup import (
     ClientSetup,
@@ -33,9 +34,7 @@ from fedge.client.client_setup import (
 from fedge.client.emulated import build_client, build_true_front, open_board
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round import finish_round
-from fedge.client.round_context import RoundContext, RoundResult
-from fedge.client.round_report import build_reply
-from fedge.client.step_accounting import merge_consecutive
+from fedge.client.round_state import RoundContext, RoundResult, merge_consecutive
 from fedge.decisions.planning import JOINT_POLICY, load_planner
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.gpu_workstation import open_power_limits

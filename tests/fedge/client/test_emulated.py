@@ -12,9 +12,9 @@ from contracts.rounds import Counted
 
 from fedge import workloads
 from fedge.client import emulated
+from fedge.client.answers import Answer
 from fedge.client.client_setup import plan_conditions
 from fedge.client.emulated import ClientTask, DeferredTraining
-from fedge.client.memory_attempts import Answer
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.board_energy import find_least_energy_point

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedge.client import memory_scaling
-from fedge.client.corrections import predict_corrected
 from fedge.client.memory_scaling import ScaleCorrection, ScalingContext, build_scaling_context, can_narrow_clients
+from fedge.client.prediction_requests import predict_corrected
 from fedge.devices import catalogue
 from fedge.experiment import Experiment, FleetEntry, MemorySpec, ModSpec, StrategySpec, WorkloadSpec
 from fedge.modes import stack_modes

@@ -7,7 +7,7 @@ import threading
 import pytest
 from contracts.rounds import Counted
 
-from fedge.client.watchdog import CancellableTraining, Watchdog, cancel_after
+from fedge.client.worker_training import CancellableTraining, Watchdog, cancel_after
 from fedge.errors import WorkerFailed
 from fedge.worker.worker_client import WorkerError
 
