@@ -147,7 +147,7 @@ class Aggregator:
         """
         ordered = sorted(contributions, key=lambda c: c.board)
         replies = [
-            build_message(_build_content(c, self._select_trainable(c.arrays)), "train", node)
+            build_message(build_content(c, self._select_trainable(c.arrays)), "train", node)
             for node, c in enumerate(ordered, start=1)
         ]
         # Flower's differential-privacy wrappers draw from numpy's global generator.
@@ -246,7 +246,8 @@ def cast_like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
     }
 
 
-def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
+def build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
+    """Return the content of a reply with the trainable arrays, as Flower's strategies take it."""
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": contribution.weight,
         "train_loss": contribution.loss,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import StrategySpec
-from server.aggregation.aggregator import Aggregator, build_strategy
+from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
 from server.aggregation.async_strategies import (
-    AsyncResult,
+    STALENESS,
     AsyncStrategy,
     FedAsync,
     FedBuff,
@@ -39,9 +39,13 @@ def trained(seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def results(strategy: AsyncStrategy, staleness: list[int], base: dict[str, np.ndarray] = MODEL) -> list[AsyncResult]:
+def upload(arrays: dict[str, np.ndarray], staleness: int) -> Contribution:
+    return Contribution("b", arrays, 10, 0.5, 0.5, metrics={STALENESS: staleness})
+
+
+def results(strategy: AsyncStrategy, staleness: list[int], base: dict[str, np.ndarray] = MODEL) -> list[Contribution]:
     kept = [prepare_upload(strategy, base, trained(seed), BUFFERS) for seed, _ in enumerate(staleness)]
-    return [AsyncResult(arrays, late, 10, 0.5, 0.5) for arrays, late in zip(kept, staleness, strict=True)]
+    return [upload(arrays, late) for arrays, late in zip(kept, staleness, strict=True)]
 
 
 def test_fedasync_mixes_every_result_in_by_its_staleness() -> None:
@@ -84,7 +88,7 @@ def test_fedbuff_averages_batch_norms_statistics_and_never_moves_them_beyond_the
 def test_fedbuff_with_a_buffer_of_one_and_nothing_stale_is_the_clients_own_model(seed: int) -> None:
     strategy = FedBuff(buffer_size=1)
     kept = prepare_upload(strategy, MODEL, trained(seed), BUFFERS)
-    new = merge_results(strategy, 1, MODEL, [AsyncResult(kept, 0, 10, 0.5, 0.5)], BUFFERS)
+    new = merge_results(strategy, 1, MODEL, [upload(kept, 0)], BUFFERS)
 
     for name, value in trained(seed).items():
         np.testing.assert_allclose(new[name], value, rtol=1e-5, atol=1e-6)
@@ -102,7 +106,7 @@ def test_a_new_model_has_the_old_ones_names_shapes_and_types(strategy: AsyncStra
 def test_a_stale_result_weighs_less_than_a_fresh_one(staleness: int, exponent: float) -> None:
     def moved(late: int) -> float:
         strategy = FedBuff(buffer_size=1, staleness_exponent=exponent)
-        one = AsyncResult({"w": np.array([1.0])}, late, 10, 0.5, 0.5)
+        one = upload({"w": np.array([1.0])}, late)
         return float(merge_results(strategy, 1, {"w": np.array([0.0])}, [one])["w"][0])
 
     assert moved(staleness) == pytest.approx((1 + staleness) ** -exponent)

@@ -106,7 +106,16 @@ def coordinator(
     made = build_strategy(strategy)
     assert isinstance(made, AsyncStrategy)
     chooses, availability = load_selector(selector), build_availability(experiment)
-    return AsyncCoordinator(experiment, made, port, Task(), tables, chooses, availability, folder)
+    return AsyncCoordinator(
+        experiment,
+        port,
+        Task(),
+        tables,
+        strategy=made,
+        selector=chooses,
+        availability=availability,
+        checkpoints=folder,
+    )
 
 
 def rows_of(tables: MemoryTables, kind: type) -> list:

@@ -190,8 +190,8 @@ def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path
     experiment, tables = build(), MemoryTables()
     port = LocalPort(InProcessClients(experiment, tmp_path).respond)
     with pytest.raises(InterruptedError):
-        build_coordinator(experiment, port, tables, tmp_path, stop).run()
-    build_coordinator(experiment, port, tables, tmp_path).run(checkpoint.load_latest(tmp_path))
+        build_coordinator(experiment, port, tables, checkpoints=tmp_path, on_round=stop).run()
+    build_coordinator(experiment, port, tables, checkpoints=tmp_path).run(checkpoint.load_latest(tmp_path))
 
     _, rounds, rows = run(experiment, tmp_path)
     assert [row for row in tables.rows if isinstance(row, RoundRow)] == rounds

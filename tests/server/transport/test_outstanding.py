@@ -7,15 +7,26 @@ from collections.abc import Callable, Collection, Iterable
 import pytest
 from contracts.timed_grid import MODEL, START_S, TimedGrid
 from flwr.app import Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.wire import RequestMessage
-from server.transport.claim_terms import INITIAL_CLAIM_S, ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import REJECTED_TEXT, GridPort
-from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, NodeAddress
-from server.transport.outstanding import GIVE_UP_FACTOR, INITIAL_ALLOWANCE_S, OutstandingRequests, SentRequest
+from server.transport.node_registry import INITIAL_CLAIM_S, MAX_FOREIGN_CLAIM_S, ClaimTerms, NodeAddress
+from server.transport.outstanding import (
+    ALLOWANCE_FACTOR,
+    GIVE_UP_FACTOR,
+    INITIAL_ALLOWANCE_S,
+    MAX_OVERHEADS,
+    MIN_ALLOWANCE_S,
+    OutstandingRequests,
+    SentRequest,
+    reply_allowance_s,
+    reply_wait_s,
+)
 
 RUN = "digits (run-1, abcd)"
 
@@ -362,3 +373,29 @@ def test_of_several_messages_of_a_board_the_newest_round_is_told() -> None:
     assert outstanding.busy_boards({"a": NodeAddress(12, "")}) == {}
     outstanding.drop_expired(20.0)
     assert list(outstanding.sent) == ["3"]
+
+
+OVERHEADS = st.lists(st.floats(0.0, 1e4), max_size=2 * MAX_OVERHEADS)
+
+
+def test_before_any_reply_a_slow_start_is_allowed_for() -> None:
+    assert reply_allowance_s([]) == INITIAL_ALLOWANCE_S
+
+
+def test_the_largest_of_the_newest_counts_with_a_margin() -> None:
+    assert reply_allowance_s([6.0, 20.0, 11.0]) == ALLOWANCE_FACTOR * 20.0
+    assert reply_allowance_s([1000.0, *[20.0] * MAX_OVERHEADS]) == ALLOWANCE_FACTOR * 20.0
+    assert reply_allowance_s([0.1]) == MIN_ALLOWANCE_S
+
+
+@given(OVERHEADS.filter(bool), st.floats(0.0, 1e4))
+def test_a_reply_that_takes_no_longer_than_those_before_is_waited_for(seen: list[float], within_s: float) -> None:
+    newest = seen[-MAX_OVERHEADS:]
+
+    assert reply_wait_s(1e9, within_s, seen) >= within_s + max(newest)
+
+
+@given(OVERHEADS, st.one_of(st.none(), st.floats(0.0, 1e4)), st.floats(1.0, 1e4))
+def test_no_wait_is_longer_than_a_reply_may_take(seen: list[float], within_s: float | None, timeout_s: float) -> None:
+    assert reply_wait_s(timeout_s, within_s, seen) <= timeout_s
+    assert reply_wait_s(timeout_s, None, seen) == pytest.approx(timeout_s)

@@ -23,7 +23,7 @@ from fedge.telemetry.store_records import ClientRow
 from fedge.types import FleetPlan, NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
-from server.rounds.joint_rounds import list_encodings, update_progress
+from server.rounds.round_goals import list_encodings, update_progress
 from server.state import checkpoint
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -81,7 +81,7 @@ def play(port: Learners, tables: MemoryTables, folder: Path | None = None, **cha
     fleet = (FleetEntry(device="nano", name="fast", count=3), FleetEntry(device="nano", name="slow"))
     settings = {"fleet": fleet, "rounds": 4, "policy": PolicySpec(name="joint"), **changes}
     state = None if folder is None else checkpoint.load_latest(folder)
-    return Coordinator(Experiment(**settings), port, Task(), tables, folder).run(state)
+    return Coordinator(Experiment(**settings), port, Task(), tables, checkpoints=folder).run(state)
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "topk"])
