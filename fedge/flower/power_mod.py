@@ -44,7 +44,6 @@ from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, PolicySpec, WorkloadSpec
-from fedge.flower.app_workload import price_app
 from fedge.flower.node_memory import (
     AUTO,
     RECORD,
@@ -53,6 +52,7 @@ from fedge.flower.node_memory import (
     find_board_knowledge,
     find_emulated_knowledge,
     log_once,
+    price_app,
     read_memory,
     recall_earlier_runs,
     write_memory,

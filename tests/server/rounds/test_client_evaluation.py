@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the clients evaluate with torch")
 
-from experiments.backends.client_workers import InProcessClients
+from experiments.backends.local_backend import InProcessClients
 from experiments.backends.strategy_check import check_strategy
 from experiments.spec.resource_checks import check_evaluation
 from fedge.errors import BadInput
