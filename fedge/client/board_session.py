@@ -105,11 +105,6 @@ class BoardSession:
     """The context of one request on a real board.
 
     Attributes:
-        experiment: The resolved experiment.
-        board: The board's name, index and fleet entry.
-        here: The local board.
-        worker: Connection to its worker.
-        samples: Number of its training samples.
         recorded: Whether the board is a recorded folder instead of hardware.
     """
 

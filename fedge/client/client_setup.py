@@ -48,17 +48,10 @@ class ClientSetup:
     """A client as it is known before a round.
 
     Attributes:
-        board: Name, index and fleet entry.
-        spec: Specification of the board.
         workload: Work of one step at the requested scale.
-        exploration: Limits on probing.
         candidates: Modes that may be chosen, including the board's presets.
-        fastest_mode: Fastest of them.
-        knowledge: Prior knowledge of the board and the workload.
         predictor: Predictor in the reference condition of ``fedge.client.prediction_requests``.
         steps: Steps per round at the requested scale.
-        samples: Number of training samples.
-        link: The client's network.
         model_bytes: Size of the model whose steps are priced, which an emulated link moves; None for the size of the
             model that is trained.
         service: Standing service; None without one.
@@ -105,7 +98,6 @@ class RoundConditions:
     """The conditions of a round, on which its device depends.
 
     Attributes:
-        request: The server's request.
         attempt: Training scale to try; None if the memory need of a step is unknown.
         scale: That scale, or None if it is the requested one.
         waiting_mode: Mode in which the client waits.

@@ -85,7 +85,6 @@ class EmulatedClient:
 
     Attributes:
         setup: What is known beforehand.
-        kind: Kind of board.
         surface: True time and power of all n modes at the requested training scale, including the loader's stalls.
         candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
         share: Indices of its training samples, shape (samples,).
@@ -214,9 +213,7 @@ class ClientTask:
     """A request to an emulated client.
 
     Attributes:
-        experiment: The resolved experiment.
         index: Index of the board.
-        request: The request.
         arrays: Global model by name; needed for a training request.
         folder: Folder of the run for progress records, which do not affect the answer; None disables them.
         wall_s: Returns Unix time in seconds.
@@ -281,13 +278,7 @@ def _ask_answer(task: ClientTask) -> Asking[Answer]:
 
 
 def open_board(client: EmulatedClient, seed: int, conditions: RoundConditions) -> EmulatedBoard:
-    """Return the board in its state at the end of its last work, cooled down until the round's start.
-
-    Args:
-        client: The emulated client.
-        seed: Seed of the experiment.
-        conditions: The round.
-    """
+    """Return the board in its state at the end of its last work, cooled down until the round's start."""
     request, ambient_c, name = conditions.request, client.setup.board.entry.ambient_c, client.setup.board.name
     surface, service = client.surface_at(conditions.scale), None
     if client.serving is not None and conditions.service is not None:
@@ -379,9 +370,6 @@ class DeferredTraining:
 
     On an emulated board the steps do not change what is measured. So the clients that are computed together need not
     hold a model each.
-
-    Args:
-        start: Begins the training.
     """
 
     def __init__(self, start: Callable[[], Training]) -> None:

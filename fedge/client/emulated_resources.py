@@ -53,7 +53,6 @@ class EmulatedLoader:
 
     Attributes:
         expected: Loader of an average board of the kind, which is known beforehand.
-        true: Loader of this board.
         bare: True time and power without loading.
         surface: True time and power with loading, and the share of a step that waits for samples.
     """

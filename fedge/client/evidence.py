@@ -110,11 +110,6 @@ def select_consistent_peers(
 
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
     would then be treated as outliers.
-
-    Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
     """
     usual = [
         measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled

@@ -133,10 +133,7 @@ class PredictionRequest:
     """A request to fit a predictor and to predict modes in the conditions of a round.
 
     Attributes:
-        predictor: Predictor in the reference condition.
         corrections: Differences between the round and the reference condition, the outermost first.
-        modes: The modes.
-        measurements: Measurements in the round's conditions.
         choose_rows: Returns the rows whose spreads are needed, from predictions in the round's conditions whose spreads
             are not numbers; the spreads of other rows may stay so. None stands for all rows.
     """

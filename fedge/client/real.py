@@ -44,7 +44,6 @@ class RunClaim:
     """A reservation of the board.
 
     Attributes:
-        run: Identifier of the run.
         until_s: Unix time at which it expires.
         stands_s: Its length in seconds.
     """

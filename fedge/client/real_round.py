@@ -248,7 +248,6 @@ class _RoundTraining:
     """What is known of a training once it has failed or ended.
 
     Attributes:
-        watchdog: State of its time limit.
         worker: Training in the worker; None before it began.
         state: The round; None before it began.
     """

@@ -43,8 +43,6 @@ class RoundSnapshot:
 
     Attributes:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
-        front: Front for the steps left.
-        decision: The policy's decision for the steps left.
         preferred_modes: Modes that the policy would use if predictions were exact.
         known_modes: Modes that need no probe.
         probe_budget: Time left for probing, including slack; None without a deadline.

@@ -83,15 +83,12 @@ class RoundContext:
     """A client's device, models and settings for one round.
 
     Attributes:
-        board: Name of the client.
         device: Device that sets modes and measures steps.
         predictor: Predictor of step time and power in the reference condition of ``corrections``.
         policy: Policy that chooses the mode.
         workload: Work of one step.
         candidates: Modes that are predicted; corrections may rule some of them out.
-        fastest_mode: Fastest of the candidates.
         waiting_mode: Mode in which the client waits.
-        exploration: Limits on probing.
         make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
         step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
         includes_low_power: Whether fronts also include the modes of least power for their speed, for plans that limit
@@ -101,7 +98,6 @@ class RoundContext:
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
         learns: Whether predictions are fitted to all measurements; otherwise only to the board's first one.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
-        reporter: Receives the progress of the round.
     """
 
     board: str
@@ -129,10 +125,7 @@ class RoundResult:
     """The training result, measurements and decision of one round.
 
     Attributes:
-        trained: Arrays, loss and accuracy.
         decision: Decision that was carried out.
-        measured: Measurement of the last part.
-        probes: Measurements of the probes.
         mixed: Measurement of the part in the decision's second mode; None if there was none.
         predicted: Prediction for the mode of ``measured``.
         predictions: Predictions of every candidate from which the decision was made.
@@ -140,7 +133,6 @@ class RoundResult:
         shared_samples: Number of other boards' measurements to which they were fitted.
         recalled_samples: Number of the board's measurements of earlier runs to which they were fitted.
         contradicts_recalled: Whether there were such measurements and the board's own contradict them.
-        front: Offer for the next round, including this round's measurements.
         step_budget_s: Seconds per step that the deadline allowed; None without a deadline.
     """
 
@@ -164,17 +156,11 @@ class RoundState:
     """The initial conditions of a round and its progress.
 
     Attributes:
-        context: The client's device, models and settings.
-        goal: The server's request.
-        link: Transfer times of the model.
-        training: Training in progress.
-        earlier: The board's own measurements in earlier rounds.
         shared: Measurements of other boards that are consistent with its own.
         recalled: The board's own measurements of earlier runs that are consistent with those of this one.
         prior_step_s: Predicted seconds per step in the fastest mode if nothing had been measured before; else None.
         contradicts_recalled: Whether there were others, which its own measurements contradict.
         parts: Measurements of the parts done so far.
-        slow_part: Measurement of the part in the slower mode.
         first_steps: Measurement of the first steps, if they are part of what follows in the same mode.
         probe_count: Number of leading parts that were probes.
         stopped: Whether the round has ended, with or without all steps done.

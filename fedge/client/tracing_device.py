@@ -83,12 +83,7 @@ def serving_idle_w(resting: ServiceTable, mode: PowerMode, idle_w: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class InstalledService:
-    """A board's service with the batch size of its worker.
-
-    Attributes:
-        spec: The service's settings.
-        batch_size: Batch size given to the worker.
-    """
+    """A board's service with the batch size of its worker."""
 
     spec: ServingSpec
     batch_size: int
@@ -158,7 +153,6 @@ class TracingDevice:
         replies: Statistics of the service during the work; None if nothing is trained or served.
 
     Attributes:
-        service_replies: As given.
         parts: One trace per part of the work, each starting at 0.
         spans_s: Lengths of the parts in seconds.
     """

@@ -74,9 +74,6 @@ class NodeKnowledge:
 
     Attributes:
         folder: The knowledge folder.
-        client: The node's board and workload.
-        label: Label of its figures.
-        run: Flower's numbers of run and node.
     """
 
     folder: Path
@@ -90,9 +87,7 @@ class NodeMemory:
     """The memory of a node between rounds, in its Flower context.
 
     Attributes:
-        state: Measurements and temperature.
         steps: Steps of its last round; None before the first one of all.
-        round: Rounds of this run so far.
         recalled: The board's measurements of earlier runs; None until they are looked up, on a board that works.
         known: Where this run's measurements are kept beyond it; None for nowhere.
     """

@@ -85,7 +85,6 @@ class PowerModeOptions:
     """Options of ``power_mode``; see there.
 
     Attributes:
-        workload: What prices a step.
         assumed: Whether the user named neither a cost profile nor a network.
     """
 

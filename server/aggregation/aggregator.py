@@ -51,7 +51,6 @@ class Contribution:
         samples: Number of training samples, the client's weight before the discount.
         steps: Number of SGD steps; 0 if unknown.
         discount: Factor on the weight, below 1 for a late result.
-        metrics: What the client's mods add for the strategy.
     """
 
     board: str

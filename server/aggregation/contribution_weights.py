@@ -41,7 +41,6 @@ class LocalSgd:
     """Parameters of the clients' SGD.
 
     Attributes:
-        momentum: The momentum rho.
         pull: The product of learning rate eta and proximal coefficient mu.
     """
 

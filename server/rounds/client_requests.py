@@ -47,7 +47,6 @@ class RoundTask:
     """The training task of a round.
 
     Attributes:
-        settings: Numbers of the strategy.
         learning_rate: Learning rate; None for the workload's.
         trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.

@@ -63,9 +63,6 @@ class RoundRecord:
     """A finished round, from which ``next_state`` makes the state of the run.
 
     Attributes:
-        memory: The strategy's state.
-        fleet: The clients at the end of the round.
-        row: The fleet's row of the round.
         residuals: What the encodings of the clients whose updates were accepted or join later left out.
     """
 

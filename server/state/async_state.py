@@ -148,9 +148,7 @@ class AsyncRunState:
     times in seconds.
 
     Attributes:
-        version: Number of models made so far.
         spent_j: Energy used up to the current model, in joules.
-        model_ready_s: When the current model was ready.
         end_times: Heap of the end times of running tasks, with the client's name.
         buffered: Results for the next model, in the order of completion.
         failed_boards: Clients that failed since the last result.

@@ -54,11 +54,7 @@ class _ForeignClaim:
 
 @dataclass(slots=True, eq=False)
 class NodeRegistry:
-    """The nodes that are connected, and the boards of the fleet that they have identified themselves as.
-
-    Attributes:
-        up: Connected nodes, with Flower's mark of when each connected.
-    """
+    """The nodes that are connected, and the boards of the fleet that they have identified themselves as."""
 
     boards: tuple[str, ...]
     up: Mapping[int, str] = field(default_factory=dict)

@@ -165,8 +165,7 @@ def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(
 
 pytest.importorskip("torch", reason="the apps of these tests train with torch")
 
-DEVICE = "emulated:agx-orin-64gb"
-STEPS = 50
+FEW_STEPS = 50
 
 
 def build_small() -> torch.nn.Module:
@@ -182,7 +181,7 @@ def name_network(build: object) -> dict[str, Any]:
 
 
 def run_round(context: Context, **options: Any) -> RoundReport:
-    reply = power_mode("maxn", device=DEVICE, **options)(make_message(), context, make_app(STEPS))
+    reply = power_mode("maxn", device=DEVICE, **options)(make_message(), context, make_app(FEW_STEPS))
     report = from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])).report
     assert report is not None
     return report
@@ -204,7 +203,7 @@ def test_the_apps_own_network_prices_its_steps_by_its_layers(build: object) -> N
 def test_pricing_does_not_touch_the_apps_random_numbers_and_is_done_once() -> None:
     def draw(message: Message, context: Context) -> Message:
         drawn.append(float(torch.rand(1)))
-        return make_app(STEPS)(message, context)
+        return make_app(FEW_STEPS)(message, context)
 
     drawn = list[float]()
     context = make_context()
