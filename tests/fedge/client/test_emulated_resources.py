@@ -40,12 +40,6 @@ def _seat(loader: LoaderSpec | None) -> EmulatedClient:
     return load_client(_experiment(loader), 0)
 
 
-def _energy_row(seat: EmulatedClient, slowest: float = 1.05) -> int:
-    """The mode of least energy that is at most so much slower than the fastest."""
-    step_s, joules = seat.surface.step_s, seat.surface.step_s * seat.surface.power_w
-    return int(np.argmin(np.where(step_s <= slowest * step_s.min(), joules, np.inf)))
-
-
 def test_a_board_without_a_loader_is_what_it_was_with_one_left_out() -> None:
     plain, slow = _seat(None), _seat(SLOW)
 
@@ -54,17 +48,6 @@ def test_a_board_without_a_loader_is_what_it_was_with_one_left_out() -> None:
     np.testing.assert_array_equal(plain.surface.step_s, slow.loader.bare.step_s)
     np.testing.assert_array_equal(plain.surface.power_w, slow.loader.bare.power_w)
     np.testing.assert_array_equal(plain.surface.idle_w, slow.surface.idle_w)
-
-
-def test_boards_without_a_loader_offer_what_they_always_offered() -> None:
-    answer = emulated.answer_request(
-        _experiment(None), 0, RequestMessage("front", policy="balanced", model_bytes=1_000_000), None
-    )[0]
-
-    assert answer.front is not None
-    assert len(answer.front.points) == POINTS
-    first, last = answer.front.points[0], answer.front.points[-1]
-    assert (first.work_s, first.work_j, last.work_s, last.work_j) == pytest.approx(FIGURES, rel=1e-9)
 
 
 def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
@@ -77,14 +60,6 @@ def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
     assert (slow.surface.stall_share[many & (slow.surface.step_s > 1.2 * plain.surface.step_s)] > 0).all()
     assert (slow.surface.power_w >= slow.surface.idle_w).all()
     assert len(slow.truth.modes) == slow.candidate_mask.sum()
-
-
-def test_a_board_that_waits_saves_with_a_slower_gpu_what_another_must_spend() -> None:
-    plain, slow = _seat(None), _seat(SLOW)
-
-    waits, works = (seat.surface.modes[_energy_row(seat)] for seat in (slow, plain))
-
-    assert waits.gpu_mhz < works.gpu_mhz
 
 
 def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
@@ -266,18 +241,6 @@ def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> 
     assert [seen.peak_mb is None for seen in second.state.memory] == [True] * first.report.memory.failures + [False] * 2
 
 
-def test_what_was_thought_too_large_and_is_not_is_tried_later() -> None:
-    what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
-    (first, _), (second, _) = rounds_of(what)
-    assert first.report is not None
-    assert second.report is not None
-    assert first.report.memory is not None
-    assert second.report.memory is not None
-    assert first.report.memory.used.batch_size < 8
-    assert second.report.memory.used == TrainingScale(8)
-    assert second.report.memory.changed
-
-
 def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch: pytest.MonkeyPatch) -> None:
     what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
     (first, _), (second, _) = rounds_of(what)
@@ -301,17 +264,6 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     assert stale.front != first.front
 
 
-def test_without_the_guard_the_board_fails_and_says_so() -> None:
-    what = experiment(0.5 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.2), guard=False)
-    for answer, trained in rounds_of(what):
-        assert trained is None
-        assert answer.report is None
-        assert answer.error is not None
-        assert answer.error.startswith("out of memory at batch 8 (")
-        assert "guard is off" in answer.error
-        assert answer.unfit
-
-
 def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
     what = experiment(0.3 * needed_mb(TrainingScale(1, 0.25)), min_batch=4)
     (first, _), (second, _) = rounds_of(what)
@@ -323,32 +275,6 @@ def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
     assert first.state.rested_at_s > 100.0
     assert second.state is not None
     assert len(second.state.memory) > len(first.state.memory)
-
-
-def test_the_front_before_the_first_round_is_of_what_will_be_trained() -> None:
-    seed = with_factor(0.9, 1.0)
-    limit_mb = 1.07 * needed_mb(TrainingScale(4))
-    fronts = {}
-    for name, what in {"plain": experiment(seed=seed), "lowered": experiment(limit_mb, seed)}.items():
-        answer, _ = emulated.answer_request(
-            what, 0, RequestMessage("front", policy="balanced", model_bytes=24_000), None
-        )
-        assert answer.front is not None
-        fronts[name] = answer.front.maxn.work_s
-    assert fronts["lowered"] / fronts["plain"] == pytest.approx(
-        2 * means(experiment()).step_time_ratio(TrainingScale(4)), rel=0.02
-    )
-
-
-def test_predictions_stay_good_when_the_scale_changes_between_two_rounds() -> None:
-    what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8), policy="maxn")
-    *_, (third, _) = rounds_of(what, 3)
-    assert third.report is not None
-    assert third.report.memory is not None
-    assert third.report.memory.used == TrainingScale(8)
-    assert third.report.predicted.step_s == pytest.approx(third.report.measured.step_s, rel=0.1)
-    assert third.state is not None
-    assert {m.scale is None for m in third.state.measurements} == {True, False}
 
 
 def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

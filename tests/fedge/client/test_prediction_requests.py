@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
-import pytest
 from contracts.rounds import ALL, MAXN, MODES, Doubtful, seen
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,22 +167,6 @@ def test_a_computation_may_ask_again_after_its_request_failed() -> None:
     assert run_together([ask_twice(), ask_twice()]) == [seen(MAXN).step_s] * 2
 
 
-def test_an_error_that_a_computation_does_not_catch_reaches_the_caller() -> None:
-    def fail() -> Asking[None]:
-        yield request_of(MeanPredictor())
-        raise RuntimeError("the board is gone")
-
-    with pytest.raises(RuntimeError, match="the board is gone"):
-        run_together([ask_times(MeanPredictor(), 2), fail()])
-    with pytest.raises(ValueError, match="cannot predict"):
-        run_alone(ask_times(Unable(fits=True), 1))
-
-
-def test_nothing_to_run_is_nothing_to_return() -> None:
-    assert run_together([]) == []
-    assert answer_requests([]) == []
-
-
 def test_the_same_measurements_are_fitted_once_by_a_predictor_that_is_built_once() -> None:
     built = list[MeanPredictor]()
 
@@ -213,16 +196,6 @@ def test_predictions_are_kept_for_the_very_modes_and_measurements_only() -> None
     assert cached.fit(ALL).predict(MODES) is known
     assert cached.recall(MODES, ALL[1:]) is None
     assert cached.recall(Modes(MODES.knobs.copy()), ALL) is None
-
-
-def test_a_request_together_with_others_is_answered_from_what_was_kept() -> None:
-    cached = [CachedPredictor(Together) for _ in range(2)]
-    requests = [request_of(predictor, seen(MAXN)) for predictor in cached]
-
-    once, again = answer_requests(requests), answer_requests(requests)
-
-    assert all(first is second for first, second in zip(once, again, strict=True))
-    assert [predictor.predictor.fits for predictor in cached] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None:
@@ -288,9 +261,3 @@ def test_normalizing_undoes_the_way_to_the_reference(corrections: list[Slower]) 
     (back,) = normalize(corrections, reference)
 
     np.testing.assert_allclose(back.step_s, seen(MAXN).step_s)
-
-
-def test_every_correction_is_fitted_to_the_measurements_that_reach_it() -> None:
-    fitted, _ = to_reference([Slower(2.0), Slower(3.0)], [seen(MAXN)] * 3)
-
-    assert fitted == [Slower(2.0, fitted_to=3), Slower(3.0, fitted_to=3)]

@@ -492,24 +492,11 @@ def test_a_claim_stands_against_another_run_for_its_length_and_no_longer(
         assert left == 0.0
 
 
-@given(TIMES, LENGTHS, st.floats(-1e10, 1e10))
-def test_no_claim_stands_against_its_own_run(made_s: float, stands_s: float, after_s: float) -> None:
-    assert claim_left_s(RunClaim("mine", made_s + stands_s, stands_s), "mine", made_s + after_s) == 0.0
-
-
 @given(LENGTHS, TIMES, TIMES)
 def test_whatever_the_clock_does_nobody_waits_for_longer_than_twice_the_length(
     stands_s: float, made_s: float, now_s: float
 ) -> None:
     assert claim_left_s(RunClaim("mine", made_s + stands_s, stands_s), "other", now_s) <= 2 * stands_s
-
-
-def test_a_board_that_nobody_claimed_is_free() -> None:
-    assert claim_left_s(None, "other", 0.0) == 0.0
-
-
-def test_a_claim_from_a_future_that_never_was_does_not_stand() -> None:
-    assert claim_left_s(RunClaim("mine", 1.7e9, 660.0), "other", 60.0) == 0.0
 
 
 def test_it_is_kept_in_a_file_that_says_the_run_and_until_when(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from contracts.rounds import (
     ALL,
@@ -13,16 +12,13 @@ from contracts.rounds import (
     LINK_S,
     LOW,
     MAXN,
-    MID,
     MODES,
     SOME,
     SURE,
     WITHOUT_SLACK,
     Bench,
     Doubtful,
-    ExactDevice,
     Noted,
-    Truth,
     cheapest_known,
     ended_s,
     explorations,
@@ -73,23 +69,6 @@ def _modes_in_turn(parts: Sequence[Measurement]) -> list[PowerMode]:
     return [part.mode for i, part in enumerate(parts) if i == 0 or part.mode != parts[i - 1].mode]
 
 
-@given(steps, st.floats(1.0, 2.5), st.data())
-def test_with_everything_known_a_round_takes_no_more_energy_than_in_the_fastest_mode(
-    n: int, slowdown: float, data: st.DataObject
-) -> None:
-    """Joules above idling; the margins of measured modes make up to 2 %."""
-    slower = st.lists(st.floats(1.0, 3.0), min_size=3, max_size=3)
-    draw = st.lists(st.floats(6.0, 30.0), min_size=4, max_size=4)
-    truth = Truth(np.array([1.0, *data.draw(slower)]), np.array(data.draw(draw)))
-    bench = Bench(ExactDevice(truth=truth), Doubtful(truth=truth))
-
-    played = bench.play(goal_of(n, slowdown, truth), [truth.seen(mode) for mode in MODES])
-
-    above_j = sum(part.work_j - IDLE_W[LOW] * part.work_s for part in parts_of(played))
-    assert above_j <= 1.02 * n * (float(truth.power_w[0]) - IDLE_W[LOW])
-    assert played.probes == ()
-
-
 def test_a_deadline_between_two_known_modes_is_met_by_a_part_in_each_the_slower_first() -> None:
     bench = Bench(exploration=WITHOUT_SLACK)
     played = bench.play(goal_of(60, 1.5), ALL)
@@ -133,26 +112,12 @@ def test_a_board_that_must_stop_reports_the_mode_it_stopped_in(stop_s: float) ->
         assert played.decision.mix is None
 
 
-def test_a_board_with_time_enough_works_as_if_it_never_had_to_stop() -> None:
-    goal = goal_of(60, 1.5)
-    stopping, free = (Bench().play(dataclasses.replace(goal, stop_s=stop_s), [seen(MAXN)]) for stop_s in (1e6, None))
-    assert parts_of(stopping) == parts_of(free)
-    assert stopping.decision == free.decision
-
-
 def test_without_a_deadline_a_board_leaves_a_mode_that_turned_out_to_break_the_limit() -> None:
     """Nothing is tried without a deadline, and only known modes are chosen from."""
     bench = Bench(policy=Noted(load_policy("fastest-within-power")))
     played = bench.play(RoundGoal("fastest-within-power", 40, limits={"power_w": 15.0}), [seen(MAXN)])
 
     assert played.measured.power_w <= 15.0
-
-
-def test_with_a_limit_on_modes_a_policy_chooses_among_the_known_ones_alone() -> None:
-    bench = Bench(exploration=ExplorationSpec(modes=2))
-    bench.play(goal_of(40, 3.0), [seen(MAXN), seen(MID)])
-
-    assert [set(modes) for modes in bench.policy.modes] == [{MAXN, MID}]
 
 
 def test_a_change_of_mode_that_takes_longer_than_it_saves_is_not_made() -> None:
@@ -188,34 +153,6 @@ def test_a_board_finds_the_cheap_mode_while_it_trains_and_works_the_rest_in_it()
     assert bench.device.mode == MAXN
 
 
-def test_a_board_that_knows_nothing_tries_the_fastest_mode_first() -> None:
-    assert Bench().play(goal_of(40, 3.0)).probes[0].mode == MAXN
-
-
-def test_without_a_deadline_nothing_is_tried() -> None:
-    played = Bench().play(goal_of(40, None))
-    assert played.probes == ()
-    assert played.measured.steps == 40
-
-
-@pytest.mark.parametrize("off", [ExplorationSpec(share=0.0), ExplorationSpec(probes=0)])
-@pytest.mark.parametrize("history", [[], [seen(MAXN)]])
-def test_no_share_or_no_probes_turn_trying_off(off: ExplorationSpec, history: list[Measurement]) -> None:
-    assert Bench(exploration=off).play(goal_of(40, 3.0), history).probes == ()
-
-
-def test_a_deadline_of_one_s_own_that_is_shorter_than_the_planned_one_bounds_the_trials() -> None:
-    tight, wide = goal_of(40, 1.001), goal_of(40, 3.0)
-    own = dataclasses.replace(wide, limits={"deadline_s": tight.deadline_s or 0.0})
-    still = ExplorationSpec(slack=0.0)
-
-    def tried(goal: RoundGoal) -> tuple[Measurement, ...]:
-        return Bench(exploration=still).play(goal, [seen(MAXN)]).probes
-
-    assert tried(own) == tried(tight)
-    assert tried(own) != tried(wide)
-
-
 @given(st.integers(0, 99), st.integers(1, 3), st.lists(st.tuples(steps, kept_slowdowns), min_size=3, max_size=6))
 @settings(max_examples=50)
 def test_over_many_rounds_no_more_modes_than_the_limit_are_worked_in_and_none_is_late(
@@ -246,12 +183,6 @@ def test_at_the_limit_a_board_works_in_modes_that_it_knows_or_that_others_told_i
     assert {m.mode for m in history} <= {MAXN, *(m.mode for m in told)}
 
 
-def test_at_the_limit_of_modes_nothing_is_tried_any_more() -> None:
-    limited = ExplorationSpec(modes=2)
-    assert Bench(exploration=limited).play(goal_of(60, 3.0), [seen(MAXN)]).probes
-    assert Bench(exploration=limited).play(goal_of(60, 3.0), [seen(MAXN), seen(MID)]).probes == ()
-
-
 def test_modes_that_other_boards_tried_need_no_trial_where_they_are_predicted_surely() -> None:
     told = [dataclasses.replace(seen(mode), board="nano-2") for mode in MODES]
 
@@ -278,10 +209,3 @@ def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole() -> N
     assert played.measured.mode == played.decision.mode != MAXN
     assert played.decision.why == TRIAL_REASON
     assert played.measured.steps == 2
-
-
-def test_in_the_last_round_nothing_is_probed() -> None:
-    last = dataclasses.replace(goal_of(40, 3.0), rounds_left=0)
-    played = Bench(policy=Noted(cheapest_known)).play(last, [seen(MAXN)])
-    assert played.probes == ()
-    assert played.decision.mode == MAXN

@@ -92,14 +92,6 @@ def test_a_board_that_must_stop_begins_no_second_minibatch_past_it_in_any_part_a
     assert done == n or ended_s(played) + last.step_s > stop_s * (1 - 1e-9), "time for another minibatch was left"
 
 
-def test_no_part_begins_after_the_stop() -> None:
-    bench = Bench(exploration=ExplorationSpec(share=0.9, probe_s=0.0))
-
-    bench.play(dataclasses.replace(goal_of(60, 3.0), stop_s=LINK_S + 0.5))
-
-    assert [part.steps for part in bench.device.measured] == [1]
-
-
 class BrokenDevice(ExactDevice):
     """Fails when it is to meter for the ``fails_at``-th time."""
 
@@ -192,14 +184,6 @@ def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
     assert ended_s(played) <= goal.deadline_s * (1 + exploration.slack) * (1 + 1e-6)
 
 
-def test_where_nothing_was_tried_the_slack_is_not_used() -> None:
-    goal = goal_of(60, 1.5)
-    played = Bench(exploration=ExplorationSpec(slack=0.1)).play(goal, ALL)
-
-    assert played.probes == ()
-    assert ended_s(played) <= (goal.deadline_s or 0.0) * (1 + 1e-6)
-
-
 def test_a_known_warm_up_in_the_slower_part_does_not_make_the_round_late() -> None:
     warm, still = [seen(mode, 3.0) for mode in (MAXN, LOW)], ExplorationSpec(share=0.0, slack=0.0)
     late_s = []
@@ -267,26 +251,6 @@ def test_after_each_trial_fewer_steps_and_less_time_are_left(
         assert left.limits.get("deadline_s", math.inf) == pytest.approx(own_s - spent_s - change_s)
 
 
-def test_with_a_limit_on_modes_a_board_that_never_saw_the_fastest_mode_keeps_a_deadline_that_needs_it() -> None:
-    """Another policy had it work in the cheapest mode."""
-    exploration = ExplorationSpec(modes=4, probe_s=2.5, slack=0.0)
-    history = [seen(LOW)]
-    goal = goal_of(60, 1.0)
-    played = Bench(exploration=exploration).play(goal, history)
-
-    assert ended_s(played) <= (goal.deadline_s or 0.0) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("off", [{"share": 0.0}, {"probes": 0}])
-def test_with_trials_off_a_board_is_not_bound_to_the_modes_of_its_first_round(off: dict[str, float]) -> None:
-    exploration = ExplorationSpec.model_validate(off)
-    history = parts_of(Bench(exploration=exploration).play(goal_of(60, 3.0)))
-    goal = goal_of(60, 1.2)
-    played = Bench(exploration=exploration).play(goal, history)
-
-    assert ended_s(played) <= 1.02 * (goal.deadline_s or 0.0)
-
-
 @given(steps, kept_slowdowns, histories)
 def test_what_a_deadline_allowed_per_minibatch_fills_it(n: int, slowdown: float, history: list[Measurement]) -> None:
     goal = goal_of(n, slowdown)
@@ -317,12 +281,6 @@ def test_two_parts_together_take_what_they_took_one_by_one(figures: list[tuple[i
         True,
         False,
     )
-
-
-def test_warm_up_is_the_median_of_the_rounds_that_had_one() -> None:
-    assert warm_up_steps([]) == 0.0
-    assert warm_up_steps([seen(LOW)]) == 0.0
-    assert warm_up_steps([seen(LOW, 1.5), seen(MAXN), seen(MAXN, 2.0), seen(MAXN, 40.0)]) == pytest.approx(2.0)
 
 
 def test_a_change_of_mode_takes_the_median_of_those_seen_and_a_guess_before() -> None:

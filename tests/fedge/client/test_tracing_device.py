@@ -119,15 +119,6 @@ def test_a_lost_sensor_is_a_gap_and_no_error() -> None:
     assert all(end <= 0.9 + 1e-9 or start >= 2.0 - 1e-9 for start, end in _ends(trace.start_s, trace.span_s))
 
 
-def test_without_any_sample_there_is_no_trace_and_no_error() -> None:
-    device, work = watching(blind_s=0.0)
-    with device.use_mode(MAXN):
-        device.measure(WORK, 5, work)
-
-    assert len(device.build_trace()) == 0
-    assert len(device.build_trace(FETCHING, SENDING)) == 2
-
-
 def test_of_work_that_was_broken_off_what_was_seen_is_kept() -> None:
     device, work = watching()
 
@@ -303,17 +294,3 @@ def test_another_service_takes_the_place_of_the_one_before(board: Desk, tmp_path
     (after,) = services(board)
     assert after != before
     real.answer_request(faster, board.settings, RequestMessage("bye", run="b"), None)
-
-
-def test_a_board_without_a_service_measures_none(board: Desk) -> None:
-    plain = EXPERIMENT.model_copy(
-        update={"fleet": tuple(e.model_copy(update={"serving": None}) for e in EXPERIMENT.fleet)}
-    )
-    ask = RequestMessage("train", round=1, policy="maxn", goal=RoundGoal("maxn", 50), model_bytes=24_000, run="c")
-
-    answer, _ = real.answer_request(plain, board.settings, ask, load_task("digits-cnn").initial_arrays(3))
-
-    assert answer.report is not None
-    assert answer.report.measured.service is None
-    assert answer.report.idle_w == IDLE_W
-    real.answer_request(plain, board.settings, RequestMessage("bye", run="c"), None)

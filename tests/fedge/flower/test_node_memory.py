@@ -67,13 +67,6 @@ def test_auto_is_the_folder_of_the_environment_and_nothing_without_it(
     assert (entry.form, entry.label, entry.device) == ("run", "calibrated", "agx-orin-64gb")
 
 
-def test_other_networks_and_boards_are_not_recalled(tmp_path: Path) -> None:
-    play_run(1, rounds=1, knowledge=tmp_path)
-    for number, other in enumerate(({"seed": 2}, {"cost": "mobilenetv3l-gld23k"}, {"batch_size": 8})):
-        _, context = play_run(10 + number, rounds=1, knowledge=tmp_path, **other)
-        assert read_memory(context).recalled == ()
-
-
 def test_a_folder_that_cannot_be_used_is_one_log_line_and_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,10 +224,6 @@ def test_an_assumed_network_is_named_once_with_the_way_to_name_ones_own(caplog: 
     run_round(make_context(), cost="resnet18-imagenet")
     run_round(make_context(), **name_network(build_small))
     assert not caplog.records
-
-
-def test_a_measured_workload_is_a_network_too() -> None:
-    assert run_round(make_context(), network="resnet18-imagenet") == run_round(make_context(), cost="resnet18-imagenet")
 
 
 def test_a_network_that_cannot_be_counted_is_one_line() -> None:

@@ -198,13 +198,6 @@ def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path
     assert [row for row in tables.rows if isinstance(row, EvaluationRow)] == rows
 
 
-def test_without_the_servers_evaluation_its_accuracy_is_empty(tmp_path: Path) -> None:
-    _, rounds, _ = run(build(by="clients", fraction=0.5), tmp_path)
-
-    assert [row.accuracy for row in rounds] == [None] * ROUNDS
-    assert None not in [row.client_accuracy for row in rounds]
-
-
 def test_an_energy_budget_has_room_for_the_evaluation_that_is_due() -> None:
     experiment = build(every=2).model_copy(update={"policy": PolicySpec(name="energy-budget", budget_j=100.0)})
     plan, fleet = FleetPlan({"nano-1": RoundGoal("energy-budget", 5)}), FleetState(0.0)

@@ -123,14 +123,6 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
     assert all(question.residual is not None and np.abs(question.residual).sum() > 0.0 for question in later)
 
 
-def test_what_was_left_out_is_sent_only_to_clients_that_are_asked_to_leave_values_out(tmp_path: Path) -> None:
-    port, policy = Learners(), PolicySpec(name="maxn")
-    play(Learners(), MemoryTables(), tmp_path, rounds=1, policy=policy, compression=CompressionSpec(kind="topk"))
-    play(port, MemoryTables(), tmp_path, rounds=2, policy=policy, compression=CompressionSpec(kind="int8"))
-    assert len(port.asked) == len(BOARDS)
-    assert all(question.residual is None for question in port.asked)
-
-
 @given(st.integers(1, 2_000), st.integers(1, 3 * 10**6), st.sampled_from(["sim", "fleet"]))
 def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count: int, values: int, backend: str) -> None:
     arrays = {"w": np.broadcast_to(np.float32(0.0), (values,)), "n": np.zeros(3)}

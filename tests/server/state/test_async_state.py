@@ -37,14 +37,6 @@ def unlike() -> ReplyMessage:
     return dataclasses.replace(told, report=said)
 
 
-def test_a_task_under_way_at_the_end_is_billed_for_the_parts_done() -> None:
-    row = book_cancelled_task(3, START, unlike(), 112.0).row
-
-    assert (row.status, row.work_s, row.work_j, row.steps) == ("cancelled", 11.5, 46.0, 2)
-    assert (row.probes, row.probe_s, row.probe_j) == (1, 11.5, 46.0)
-    assert row.energy_j == pytest.approx(7.0 + 46.0 + 0.5 * IDLE_W + 0.25 * LINK.radio_j)
-
-
 @given(st.floats(0.5, 38.0))
 def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds: float) -> None:
     ended = book_cancelled_task(3, START, unlike(), START.at_s + seconds).row
@@ -82,13 +74,6 @@ def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRu
     fronts = dict.fromkeys(boards, front())
     state = RunState(1, FleetState(clock_s, fronts=fronts, histories=histories), {"w": np.zeros(1)})
     return restore_async_state(build_availability(Experiment(fleet=fleet)), state)
-
-
-@pytest.mark.parametrize(("left_j", "charging_w", "drawn_j"), [(72.0, 0.0, 72.0), (0.0, 0.5, 500.0), (3e3, 0.0, 2e3)])
-def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(
-    left_j: float, charging_w: float, drawn_j: float
-) -> None:
-    assert run_state(left_j, charging_w, 1_000.0).cancel_in_flight() == pytest.approx(drawn_j + IDLE_W * 1_000.0)
 
 
 def test_a_wait_before_a_task_is_billed_as_far_as_the_battery_went() -> None:

@@ -79,16 +79,6 @@ def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it() 
     assert after(said("a", 20.0)).histories["a"].link_mbps is None
 
 
-def test_a_board_that_was_stopped_keeps_what_it_had_measured() -> None:
-    told = after(said("a", 20.0), wanted=1)  # b is done after 12 s, of which a works 11.5 s
-    kept = told.states["a"]
-
-    assert [measurement.steps for measurement in kept.measurements] == [10, 5]
-    assert kept.rested_at_s == pytest.approx(112.0)
-    assert told.fronts["a"] == front()
-    assert (told.histories["a"].busy_s, told.histories["a"].loss, told.histories["a"].free_at_s) == (12.0, None, 112.0)
-
-
 def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
     told = after(said("a", 20.0, probe_s=16.0), wanted=1)
 
@@ -133,14 +123,6 @@ def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_mea
     # Stopped after 30 s, of which it worked 29.5 s.
     assert [measurement.steps for measurement in told.states["a"].measurements] == [10, 4]
     assert told.states["a"].rested_at_s == pytest.approx(130.0)
-
-
-def test_a_stopped_board_remembers_what_its_deadlines_allowed() -> None:
-    one = said("a", 20.0)
-    assert one.state is not None
-    told = after(dataclasses.replace(one, state=dataclasses.replace(one.state, allowed_s=(1.5, 2.5))), wanted=1)
-
-    assert told.states["a"].allowed_s == (1.5, 2.5)
 
 
 @given(st.integers(1, 200).map(lambda quarter: quarter / 4))
@@ -260,18 +242,6 @@ def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is
     assert {row.stale for row in run.rows(RoundRow)} == {0}
 
 
-def test_a_discounted_reply_joins_the_round_in_which_it_arrives() -> None:
-    run = Run("discount", 90.0, rounds=4)
-    run.play()
-    joined = [event for event in run.rows(EventRow) if event.kind == "joined"]
-
-    assert run.statuses("nano-2")[0] == (1, "late")
-    assert [event.board for event in joined] == ["nano-2"] * len(joined)
-    assert len(joined) >= 1
-    assert joined[0].message.startswith("its result of round 1 joined, ")
-    assert sum(row.stale for row in run.rows(RoundRow)) == len(joined)
-
-
 def test_while_all_boards_are_at_work_the_run_waits_for_the_first() -> None:
     run = Run("drop", 300.0, rounds=2)
     run.grid.work_s["nano-1"] = 200.0
@@ -308,15 +278,6 @@ def test_a_board_that_is_lost_does_not_end_the_run_while_another_is_at_work() ->
     assert {row.board for row in failed} <= {"nano-1"}
 
 
-def test_with_over_commitment_the_boards_that_are_not_needed_are_cancelled() -> None:
-    run = Run("drop", 1e6, rounds=1, selection=SelectionSpec(name="random", count=1, over_commit=2.0))
-    run.play()
-
-    assert run.statuses("nano-1") == [(1, "done")]
-    assert run.statuses("nano-2") == [(1, "cancelled")]
-    assert run.rows(RoundRow)[0].round_s == pytest.approx(CUT_S)
-
-
 @pytest.mark.parametrize("action", ["accept", "drop", "discount", "partial"])
 def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join_no_round(action: str) -> None:
     over = SelectionSpec(name="round-robin", count=1, over_commit=2.0)
@@ -349,14 +310,6 @@ def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_ar
     waits = [event.message for event in run.rows(EventRow) if event.kind == WAITING]
     assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
     assert any('work for run "other"' in message for message in waits)
-
-
-def test_a_wait_that_ends_early_leaves_the_rest_of_the_time() -> None:
-    run = Run("drop", 5.0)
-    run.grid.holders, run.grid.frees_s = {"nano-1": 30.0, "nano-2": 290.0}, 200.0
-    run.play()
-
-    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
 
 
 def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:

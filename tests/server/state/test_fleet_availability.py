@@ -34,12 +34,6 @@ def availability(**entry: object) -> FleetAvailability:
     return build_availability(Experiment(fleet=(FleetEntry(device="nano", count=2, **entry),)))
 
 
-def test_everybody_can_be_asked_where_nothing_else_is_said() -> None:
-    assert availability().available(fleet(5.0)) == ("nano-1", "nano-2")
-    assert next_s(availability(), fleet(5.0)) == 5.0
-    assert availability().departure_times_s(5.0) == {}
-
-
 def test_a_busy_board_can_be_asked_when_it_is_free() -> None:
     busy = fleet(5.0, nano_1=ClientHistory(free_at_s=9.0), nano_2=ClientHistory(free_at_s=7.0))
 
@@ -98,7 +92,6 @@ def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed
 
 
 BATTERY = BatterySpec(capacity_wh=1.0, floor=0.5, charging_w=0.5)
-CHARGED = build_availability(Experiment(fleet=(FleetEntry(device="nano", battery=BATTERY), FleetEntry(device="tx2"))))
 MAINS = build_availability(Experiment(fleet=(FleetEntry(device="nano"), FleetEntry(device="tx2"))))
 NEW = ClientHistory()
 
@@ -106,14 +99,6 @@ NEW = ClientHistory()
 def idle_fleet(clock_s: float, nano: ClientHistory = NEW, tx2: ClientHistory = NEW) -> FleetState:
     fronts = dict.fromkeys(("nano-1", "tx2-1"), front())
     return FleetState(clock_s, fronts=fronts, histories={"nano-1": nano, "tx2-1": tx2})
-
-
-def test_rest_costs_idle_power_and_batteries_give_it() -> None:
-    rested, joules = charge_idle_clients(CHARGED, idle_fleet(10.0), CHARGED.names, 110.0)
-
-    assert joules == pytest.approx(2 * IDLE_W * 100.0)
-    assert rested.histories["nano-1"].charge_j == pytest.approx(3_600.0 - (IDLE_W - 0.5) * 100.0)
-    assert rested.histories["tx2-1"].charge_j is None
 
 
 def test_a_board_rests_from_when_it_is_free() -> None:
@@ -124,24 +109,10 @@ def test_a_board_rests_from_when_it_is_free() -> None:
     assert joules == pytest.approx(IDLE_W * 50.0)
 
 
-def test_an_empty_battery_gives_what_charges_it_and_no_more() -> None:
-    rested, joules = charge_idle_clients(CHARGED, idle_fleet(0.0, ClientHistory(charge_j=0.0)), ["nano-1"], 100.0)
-
-    assert joules == pytest.approx(0.5 * 100.0)
-    assert rested.histories["nano-1"].charge_j == 0.0
-
-
 def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it() -> None:
     assert available_energy_j(200.0, 100.0, None) == 200.0
     assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 500.0)) == 200.0
     assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 30.0)) == 30.0 + 0.5 * 100.0
-
-
-def test_nothing_happens_while_somebody_can_be_asked() -> None:
-    before = idle_fleet(10.0)
-    advance = advance_to_available(MAINS, before, 4)
-
-    assert (advance.fleet, advance.waited_j, advance.events) == (before, 0.0, ())
 
 
 def test_the_clock_moves_to_when_the_first_board_is_free() -> None:

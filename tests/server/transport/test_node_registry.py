@@ -17,9 +17,7 @@ from server.transport.node_registry import (
     INITIAL_CLAIM_S,
     MAX_FOREIGN_CLAIM_S,
     MIN_CLAIM_S,
-    SILENT_RETRY_S,
     ClaimTerms,
-    NodeAddress,
     NodeRegistry,
     claim_duration_s,
 )
@@ -78,14 +76,6 @@ def roll_of(**boards: int) -> NodeRegistry:
     return roll
 
 
-def test_a_node_that_was_started_anew_is_another_seat() -> None:
-    roll = roll_of(a=11)
-    before = roll.find_address("a")
-    roll.up = {11: "noon"}
-
-    assert (before, roll.find_address("a")) == (NodeAddress(11, "morning"), NodeAddress(11, "noon"))
-
-
 def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back() -> None:
     roll = roll_of(a=11, b=12)
     roll.up = {11: "morning"}
@@ -98,17 +88,6 @@ def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back(
     assert back is None
     assert roll.explain_absence("b", 5) == "connection lost since round 5"
     assert NodeRegistry(("z",)).explain_absence("z", 1) == "never connected"
-
-
-def test_a_silent_node_is_asked_ever_more_seldom() -> None:
-    roll = NodeRegistry(("a",), {11: ""})
-    asked_s = []
-    for now_s in range(0, int(8 * SILENT_RETRY_S), 5):
-        if roll.list_unidentified(float(now_s)):
-            asked_s.append(now_s)
-            roll.record_hellos([11], {}, float(now_s))
-
-    assert asked_s == [0, SILENT_RETRY_S, 3 * SILENT_RETRY_S, 7 * SILENT_RETRY_S]
 
 
 @pytest.mark.parametrize(("held_s", "free_s"), [(20.0, 20.0), (9000.0, MAX_FOREIGN_CLAIM_S)])
