@@ -6,9 +6,9 @@ from typing import cast
 
 from flwr.app import ConfigRecord, Context
 
+from fedge.costs.cost_scaling import load_workload_sizes
+from fedge.costs.layered_work import find_named_workload
 from fedge.costs.layers.network_record import format_layers
-from fedge.costs.named_workload import find_named_workload
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import NetworkSpec, WorkloadSpec
 from fedge.flower.node_memory import log_once

@@ -12,7 +12,7 @@ import torch
 from contracts.small_training import make_app, make_context, make_message
 from flwr.app import Context, Message
 
-from fedge.costs.named_workload import find_named_workload
+from fedge.costs.layered_work import find_named_workload
 from fedge.devices.board_kinds import build_surface, build_workload_kind
 from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, FleetEntry
