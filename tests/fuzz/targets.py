@@ -426,7 +426,7 @@ PLACEMENT = {
 def _make_loaders() -> Sequence[bytes]:
     from contracts.pipelines import PLAIN
 
-    from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader, FittedPipeline
+    from fedge.costs.input_pipeline.pipeline_fit import FittedLoader, FittedPipeline
     from fedge.wire import to_json
 
     pipeline = FittedPipeline(PLAIN, {"disk": PLAIN.storage}, 0.1)
@@ -794,7 +794,7 @@ TARGETS: dict[str, FuzzTarget] = {
         _make_loaders,
         _feed_file(
             "loader.json",
-            lambda path: _import("fedge.costs.input_pipeline.fitted_pipeline", "read_fitted_loader")(path, "model"),
+            lambda path: _import("fedge.costs.input_pipeline.pipeline_fit", "read_fitted_loader")(path, "model"),
         ),
     ),
     "json-bofl": _target(_to_bytes(BOFL), _feed_file("bofl.json", _feed_bofl), mutate_json, UnicodeDecodeError),
@@ -802,7 +802,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "json-point": _target(_to_bytes(POINT), _feed_point),
     "json-claim": _target(
         _to_bytes({"run": "a", "until_s": 5.0, "stands_s": 9.0}),
-        _feed_file("c", _import("fedge.client.run_claim", "read_claim")),
+        _feed_file("c", _import("fedge.client.real", "read_claim")),
     ),
     "json-idle": _target(
         _to_bytes({"sysfs": {"mode": 1.5}}),
@@ -827,7 +827,7 @@ TARGETS: dict[str, FuzzTarget] = {
     ),
     "csv-placement": _target(
         _to_bytes(PLACED),
-        _feed_file("p.csv", _import("fedge.analysis.placement.placement_measurements", "read_measurements")),
+        _feed_file("p.csv", _import("fedge.analysis.placement.accelerator_fit", "read_measurements")),
         mutate_text,
     ),
     "json-steps": _target(_to_bytes(STEPS), _feed_file("net.layers.json", _feed_step_table)),
