@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from fedge import modes
 from fedge.errors import BoardError
+from fedge.modes import snap_to_spec
 from fedge.types import DeviceSpec, PowerMode
 
 READ_ON_BOARD = "measured: read on the board"
@@ -69,7 +69,7 @@ def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total
 def _build_presets(spec: DeviceSpec, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the board's presets that need no reboot, snapped to its clock tables, and MAXN."""
     usable = [preset for preset in described if not preset["needs_reboot"]]
-    presets = {preset["name"]: modes.snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
+    presets = {preset["name"]: snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
     default = next((preset["name"] for preset in usable if preset["default"]), "MAXN")
     return {"presets": MappingProxyType(presets | {"MAXN": spec.maxn}), "default_preset": default}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedge import modes
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.planning.board_energy import board_maxn_energy_j
 from fedge.devices.emulated_board import WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
+from fedge.modes import find_nearest_row
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
 from fedge.studies.fleet.fleet_oracle import BoardWork, cost_waiting_in_lowest_mode
 from fedge.types import Front, PowerMode
@@ -39,7 +39,7 @@ class PresetWork:
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
     """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
-    return {name: surface.modes[modes.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
+    return {name: surface.modes[find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
 def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:

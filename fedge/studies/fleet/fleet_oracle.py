@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
@@ -22,6 +21,7 @@ from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.board_energy import find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.experiment import PolicySpec
+from fedge.modes import build_front
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
 from fedge.types import Front, FrontPoint, Predictions, RoundGoal
 
@@ -48,7 +48,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     known = Predictions(
         kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    return modes.build_front(
+    return build_front(
         known,
         steps=truth.steps,
         idle_w=told.idle_w,
