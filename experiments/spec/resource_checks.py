@@ -25,7 +25,7 @@ from fedge.client.inference_service import (
 )
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
+from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
 from fedge.costs.memory.scale_choice import describe_safety

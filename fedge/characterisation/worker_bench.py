@@ -21,7 +21,7 @@ from fedge.client.worker_training import (
 )
 from fedge.clock import RealClock
 from fedge.costs.cost_priors import build_priors
-from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.local_board import open_local_board

@@ -19,7 +19,7 @@ from fedge.client.memory_scaling import ScalingContext, build_scaling_context
 from fedge.costs.input_pipeline import emulated_pipeline
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, find_storage
 from fedge.costs.input_pipeline.emulated_pipeline import find_pipeline_kind as boards_of
-from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
+from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import EmulatedBoard

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.client.round_state import warm_up_steps
+from fedge.costs.cost_priors import estimate_inference_cost
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.layered_work import network_from_spec
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network

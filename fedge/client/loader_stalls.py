@@ -1,7 +1,7 @@
 """Stalls of training caused by data loading: adding them to predictions and removing them from measurements.
 
 Symbols for a step in one mode: X seconds of computing with its samples ready, T seconds in total beside loading
-(``fedge.costs.input_pipeline.steady_state``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
+(``fedge.costs.input_pipeline.pipeline_model``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
 watts while waiting:
 
     power = u P + (1 - u) W,   W = idle + (busy loading cores) x (watts of a busy core)
@@ -19,8 +19,7 @@ from typing import Self
 
 import numpy as np
 
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import SteadyStates, compute_host_factor, solve_modes
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, SteadyStates, compute_host_factor, solve_modes
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import (
     POWER_NAMES,

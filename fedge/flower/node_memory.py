@@ -20,9 +20,9 @@ from typing import cast
 
 from flwr.app import ConfigRecord, Context, Message
 
+from fedge.costs.cost_scaling import load_workload_sizes
+from fedge.costs.layered_work import find_named_workload
 from fedge.costs.layers.network_record import format_layers
-from fedge.costs.named_workload import find_named_workload
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput

@@ -13,7 +13,7 @@ from contracts.reports import MAXN
 from contracts.small_training import make_app, make_context, make_message, train_network
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from fedge.costs.named_workload import find_named_workload
+from fedge.costs.layered_work import find_named_workload
 from fedge.devices.board_kinds import build_surface, build_workload_kind
 from fedge.errors import BadInput, BoardError
 from fedge.experiment import FleetBoard, FleetEntry

@@ -8,10 +8,15 @@ import os
 import pytest
 
 from fedge.analysis.placement.accelerators import Instance, Placement
-from fedge.analysis.placement.execution.host_runtimes import detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, ModelSource, prepare_model_source
-from fedge.analysis.placement.execution.instance_processes import run_instances, time_batches
-from fedge.analysis.placement.execution.placement_runs import measure_placement
+from fedge.analysis.placement.inference_jobs import (
+    BatchJob,
+    InstanceTask,
+    ModelSource,
+    detect_libraries,
+    list_runtimes,
+    prepare_model_source,
+)
+from fedge.analysis.placement.placement_runs import measure_placement, run_instances, time_batches
 from fedge.errors import BadInput, RunFailed
 
 SOURCE = ModelSource("digits-cnn", (1, 8, 8), {})

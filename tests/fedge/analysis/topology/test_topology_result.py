@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.analysis.topology.channel_plan import NetworkVariant
-from fedge.analysis.topology.variant_search import (
+from fedge.analysis.topology.topology_result import (
     StepLimits,
     VariantFit,
     VariantSearch,

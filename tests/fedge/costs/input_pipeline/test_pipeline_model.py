@@ -10,9 +10,11 @@ from contracts.pipelines import PLAIN, pipelines, uncontended
 from hypothesis import given, settings
 
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import HostCores, Loader, Storage
-from fedge.costs.input_pipeline.steady_state import (
+from fedge.costs.input_pipeline.pipeline_model import (
     ClockShares,
+    HostCores,
+    Loader,
+    Storage,
     batch_read_s,
     compute_slowdown,
     compute_slowdowns,

@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 
 from fedge.analysis.placement.accelerators import Instance, Placement
-from fedge.analysis.placement.execution.host_runtimes import InstalledLibraries, detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.inference_jobs import select_providers
-from fedge.analysis.placement.execution.placement_runs import check_runnable, find_usable_libraries, list_placements
+from fedge.analysis.placement.inference_jobs import (
+    InstalledLibraries,
+    detect_libraries,
+    list_runtimes,
+    select_providers,
+)
+from fedge.analysis.placement.placement_runs import check_runnable, find_usable_libraries, list_placements
 from fedge.errors import BadInput
 
 NOTHING = InstalledLibraries(
