@@ -47,10 +47,6 @@ def test_a_run_that_its_budget_ended_says_how_to_go_on() -> None:
     )
 
 
-def test_without_trouble_nothing_is_said() -> None:
-    assert list(_list_notes(SUMMARY)) == ["emulated boards: 2 estimated"]
-
-
 def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on() -> None:
     stuck = _suggest_fix(
         "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
