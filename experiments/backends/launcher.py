@@ -49,7 +49,6 @@ def choose_folder(
     """Return the path of the run folder without creating it.
 
     Args:
-        experiment: The experiment.
         out: The path; None stands for a folder in ``RUNS``.
         name: The folder's name in ``RUNS``; None makes one of the experiment's name, the changes and the time.
         changes: The keys of the experiment's file that were overridden, with their values.

@@ -82,7 +82,6 @@ def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | Non
 
     Args:
         run: The run folder.
-        exporter: Name of the exporter.
         options: Its options as ``key=value``, with values as in YAML.
         out: Folder to write into; None for the exporter's default.
 

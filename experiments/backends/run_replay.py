@@ -132,7 +132,6 @@ def replay_run(
     Args:
         folder: Folder of a run with at least one finished round.
         changes: Changed keys of the experiment, as ``key=value``.
-        draws: Number of draws of the boards' time and power.
         workers: Number of draws that run at a time; None for as many as there are cores.
         report: Called with the name of every draw that has ended.
         note: Called with a sentence on what another policy removes.

@@ -89,7 +89,6 @@ def submit(
     """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and prints the ServerApp's log.
 
     Args:
-        launch: Settings of the launch.
         log: Log of the submission.
         config_file: TOML file with the run config.
         options: Further options of ``flwr run``.

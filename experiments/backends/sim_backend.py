@@ -73,9 +73,7 @@ def simulate(
     Ray cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
 
     Args:
-        app_dir: The staged app.
         run_dir: The run folder.
-        run_config: Values of the run config.
         n_nodes: Number of simulated clients.
         num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
         on_poll: Called every 0.25 s while waiting; an exception from it ends the run.

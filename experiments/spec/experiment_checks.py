@@ -481,7 +481,6 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     """Describe per fleet entry the provenance of its true costs and of its predictor's prior.
 
     Args:
-        experiment: The experiment.
         recorded: Boards of a real fleet that were replayed from a recorded folder, so that nothing was measured.
 
     Returns:

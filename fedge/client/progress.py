@@ -30,9 +30,7 @@ def open_emulated_reporter(
 
     Args:
         run_folder: Folder of the run; None disables reporting.
-        begun: Initial progress.
         wall_s: Returns Unix time in seconds.
-        clients: Number of clients of the run.
     """
     if run_folder is None:
         yield ProgressReporter(None, begun, wall_s)

@@ -141,9 +141,6 @@ def answer_request(
     """Answer a request on this board.
 
     Args:
-        experiment: The resolved experiment.
-        settings: The board's settings.
-        request: The request.
         arrays: Global model by name; needed for a training or evaluation request.
         wall_s: Returns Unix time in seconds, used for the claims of runs.
 

@@ -105,7 +105,6 @@ class FleetRequests:
         """Request one round of training from every client that has a goal.
 
         Args:
-            task: The training task.
             goals: Goal by client.
             states: State by client.
             histories: History by client, which holds the measured rate of its link.
