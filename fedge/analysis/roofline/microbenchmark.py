@@ -217,11 +217,8 @@ class BenchmarkKernel:
 def measure_roofline(device: str, seconds: float, mode: str | None = None, seed: int = 0) -> RooflineSweep:
     """Measure this machine, or emulate a board, and fit the roofline's constants.
 
-    Args:
-        device: ``cpu``, ``cuda`` or the name of a board to emulate.
-        seconds: Approximate duration of a real measurement.
-        mode: Power mode of an emulated board; MAXN by default.
-        seed: Seed of an emulated board's noise.
+    ``device`` is ``cpu``, ``cuda`` or the name of a board to emulate, in a power ``mode`` (MAXN by default) and with
+    the noise of a ``seed``. A real measurement takes about ``seconds``.
 
     Raises:
         BadInput: If an argument is invalid, or torch sees no such device.
@@ -258,12 +255,8 @@ def run_microbenchmark(
 ) -> list[KernelPoint]:
     """Run every kernel and return the medians of the repeats.
 
-    Args:
-        where: ``cpu`` or ``cuda``.
-        seconds: Total duration, shared evenly by the kernels.
-        now_s: The clock, in seconds.
-        meter: Reads the energy in joules.
-        array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
+    The ``seconds`` are shared evenly by the kernels of ``cpu`` or ``cuda``. The clock is in seconds, the meter in
+    joules.
 
     Raises:
         BadInput: If torch sees no such device.

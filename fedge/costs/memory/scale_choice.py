@@ -121,7 +121,6 @@ class ScaleChoice:
     """A training scale with its predicted need.
 
     Attributes:
-        need: The need, corrected by the board's history.
         uncorrected_mb: The model's own prediction in MB, which the history is compared with.
         fits: Whether the need plus margin, or its bound, is within the limit.
     """

@@ -102,6 +102,6 @@ def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytes
 def test_fitted_coefficients_are_a_calibration(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "board.yaml"
     fit(data=data, out=out, board="made-up", source="a law of our own")
-    found = memory_calibration_from_dict(yaml.safe_load(out.read_text()), "board.yaml")
+    found = memory_calibration_from_dict(yaml.safe_load(out.read_text()))
     assert (found.board, found.source) == ("made-up", "a law of our own")
     fit(data=data, out=out, board="made-up", source="again")  # its own earlier output may be replaced
