@@ -77,11 +77,11 @@ def data() -> dict[str, Any]:
     [
         ("format", "another", "net.json: format: got 'another'"),
         ("name", 3, "net.json: name: got 3"),
-        ("layers", None, "net.json: layers: got None; a list"),
-        ("input_shape", [3, -1], "net.json: input_shape: got -1; a whole number of at least 0"),
-        ("input_shape", [3, 0], "net.json: input_shape: got [3, 0]; the sides of one sample"),
-        ("input_shape", [], "net.json: input_shape: got []; the sides of one sample"),
-        ("unknown", [4], "net.json: unknown: got 4"),
+        ("layers", None, "net.json: layers: got nothing; a list"),
+        ("input_shape", [3, -1], "net.json: input_shape[1]: got -1; 1 or more"),
+        ("input_shape", [3, 0], "net.json: input_shape[1]: got 0; 1 or more"),
+        ("input_shape", [], "net.json: input_shape: got []; at least 1 of them"),
+        ("unknown", [4], "net.json: unknown[0]: got 4"),
     ],
 )
 def test_a_wrong_field_is_named(field, value, message):
@@ -102,7 +102,7 @@ def test_a_wrong_field_is_named(field, value, message):
 def test_a_wrong_field_of_a_layer_is_named_with_its_row(field, value):
     wrong = data()
     wrong["layers"][1][field] = value
-    with pytest.raises(BadInput, match=rf"^net.json: layers\[1\]: {field}"):
+    with pytest.raises(BadInput, match=rf"^net.json: layers\[1\]\.{field}"):
         network_from_dict(wrong, "net.json")
 
 
