@@ -44,11 +44,6 @@ def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
         assert heading in done.output
 
 
-def test_within_alone_is_the_default(data: Path, tmp_path: Path) -> None:
-    evaluate(data=data, method="fedge", leave_network_out=False, out=tmp_path / "errors.json")
-    assert {row["split"] for row in json.loads((tmp_path / "errors.json").read_text())} == {"within"}
-
-
 def test_the_table_shows_every_error_with_mean_and_worst() -> None:
     rows = [
         MemoryErrorRow(method, network, "within", target, error, 12)  # type: ignore[arg-type]
@@ -77,13 +72,6 @@ def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) 
         evaluate(data=data, method=method, leave_network_out=False, out=None)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("seed", ["-1", "4294967296"])
-def test_a_seed_that_no_method_takes_is_refused(data: Path, seed: str) -> None:
-    done = CliRunner().invoke(app, ["eval", "--data", str(data), "--seed", seed])
-    assert done.exit_code == 2
-    assert "--seed" in done.output
 
 
 def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
