@@ -1,12 +1,10 @@
 """Placement of inference: the paper's table, the planner against brute force, and predicted combinations.
 
-    python benchmarks/placement.py [paper|planner|recovery|here]...
+    python benchmarks/placement.py [paper|planner|here]...
 
 paper     ResNet-50 on the AGX Orin, images per second of every combination by batch size (estimated), the gains, watts
 planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
           3 precisions, 3 instances each
-recovery  a board whose parameters are all off by 40 % (one sd): fitted to 12 noisy rows, evaluated on combinations
-          without rows
 here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
           fitted, then pairs and triples outside the fit are measured too, and compared
 """
@@ -174,40 +172,6 @@ def compute_cost(goal: PlacementGoal, outcome) -> float:
     return math.inf if broken else figures[goal.objective]
 
 
-def report_recovery() -> None:
-    """Report errors on combinations without rows, over ten boards."""
-    board = build_placement_board(find("agx-orin"))
-    seen = [
-        build_placement(names, size) for names in ((CUDA,), (TENSOR,), (DLA,), (CUDA, TENSOR)) for size in (1, 8, 64)
-    ]
-    left = [
-        build_placement(names, size)
-        for names in ((CUDA, DLA), (TENSOR, DLA), (CUDA, TENSOR, DLA), (CUDA, TENSOR))
-        for size in (2, 16, 32)
-    ]
-    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(one, 1.0) for one in seen]))
-    rows = []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        truth = apply_parameters(board, keys, rng.normal(0, 0.4, len(keys)))
-        noisy = [
-            PlacementMeasurement(
-                one, evaluate_placement(truth, resnet50(), one).images_per_s * math.exp(0.03 * rng.standard_normal())
-            )
-            for one in seen
-        ]
-        true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in left])
-        fit = fit_board(board, resnet50(), noisy)
-        errors = [compute_mape(predict_images_per_s(some, resnet50(), left), true) for some in (board, fit.board)]
-        rows.append([*errors, fit.error, fit.left_out_error or math.nan])
-    mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
-    CONSOLE.print(
-        f"recovery, {len(seen)} rows with 3 % noise, {len(left)} unseen placements, 10 boards: error before "
-        f"{mean[0]:.1f} %, after {mean[1]:.1f} % (worst {worst[1]:.1f}); on the rows {mean[2]:.1f} %, "
-        f"each left out {mean[3]:.1f} %"
-    )
-
-
 def report_host() -> None:
     """Report placements run on this machine."""
     network, can = load_network_cost(HOST_MODEL), list_runtimes(detect_libraries())
@@ -248,7 +212,7 @@ def report_host() -> None:
     )
 
 
-PARTS = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
+PARTS = {"paper": report_paper, "planner": report_planner, "here": report_host}
 
 if __name__ == "__main__":
     run_parts(__doc__, PARTS)

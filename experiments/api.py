@@ -153,7 +153,7 @@ def replay(
 
 def export(run: Run | FilePath, to: str, *, folder: FilePath | None = None, **options: Any) -> int:
     """Export every round of a run to ``tensorboard``, ``mlflow`` or an exporter of yours; return their number."""
-    from experiments.backends.stored_run_export import export_run
+    from experiments.backends.run_export import export_run
 
     texts = [f"{key}={json.dumps(value)}" for key, value in _to_plain(options).items()]
     return export_run(_to_folder(run), to, texts, None if folder is None else Path(folder))

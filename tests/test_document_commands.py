@@ -20,7 +20,7 @@ from click import BadOptionUsage, NoSuchOption
 from contracts.launching import Launcher, run_here
 from typer.core import TyperGroup
 
-from experiments.cli.command_groups import DefaultCommandGroup
+from experiments.cli.command_options import DefaultCommandGroup
 from experiments.cli.main import app
 from experiments.spec import experiment_loader
 from fedge.costs.cost_priors import find_workload_cost

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile
+from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile, PanelGroup
 from experiments.cli.command_output import (
     check_output,
     make_console,

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.answers import describe_evaluation
 from fedge.client.emulated import partition_samples
-from fedge.client.emulated_loader import build_loader_pipeline
-from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
-from fedge.client.evaluation import describe_evaluation
+from fedge.client.emulated_resources import build_board_scaling, build_loader_pipeline, explain_narrowing_failure
 from fedge.client.inference_service import (
     average_inference_costs,
     build_demand,

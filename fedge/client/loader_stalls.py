@@ -51,8 +51,6 @@ class LoaderModel:
     """A board's input pipeline at the top clocks and the power while waiting for samples.
 
     Attributes:
-        pipeline: Input pipeline with times at the top clocks.
-        maxn: The top mode.
         costs: Coefficients of a step on such a board; they give the host's share and the power of a busy core.
         idle_w: Power at rest in the top mode, watts.
     """
@@ -187,10 +185,9 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderCorrection:
-    """A ``fedge.client.corrections.Correction`` for stalls.
+    """A ``fedge.client.prediction_requests.Correction`` for stalls.
 
     Attributes:
-        loading: The loader as far as it is known.
         sd_log: Uncertainty of its loading time, log units.
     """
 

@@ -772,7 +772,7 @@ def _feed_sweep_spec(path: Path) -> None:
 
 
 def _read_claim(path: Path) -> None:
-    from fedge.client.run_claim import read_claim
+    from fedge.client.real import read_claim
 
     read_claim(path)
 

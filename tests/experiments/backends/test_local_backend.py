@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends.client_workers import MIN_CLIENT_ROUNDS, count_jobs
-from experiments.backends.local_backend import run_local
+from experiments.backends.local_backend import MIN_CLIENT_ROUNDS, count_jobs, run_local
 from fedge.child_processes import count_cores
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows

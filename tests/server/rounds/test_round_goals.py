@@ -23,7 +23,7 @@ from fedge.telemetry.store_records import ClientRow
 from fedge.types import FleetPlan, NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
-from server.rounds.joint_rounds import list_encodings, update_progress
+from server.rounds.round_goals import list_encodings, update_progress
 from server.state import checkpoint
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -81,7 +81,7 @@ def play(port: Learners, tables: MemoryTables, folder: Path | None = None, **cha
     fleet = (FleetEntry(device="nano", name="fast", count=3), FleetEntry(device="nano", name="slow"))
     settings = {"fleet": fleet, "rounds": 4, "policy": PolicySpec(name="joint"), **changes}
     state = None if folder is None else checkpoint.load_latest(folder)
-    return Coordinator(Experiment(**settings), port, Task(), tables, folder).run(state)
+    return Coordinator(Experiment(**settings), port, Task(), tables, checkpoints=folder).run(state)
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "topk"])
@@ -121,14 +121,6 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
     first, later = port.asked[: len(BOARDS)], port.asked[len(BOARDS) :]
     assert all(question.residual is None for question in first)
     assert all(question.residual is not None and np.abs(question.residual).sum() > 0.0 for question in later)
-
-
-def test_what_was_left_out_is_sent_only_to_clients_that_are_asked_to_leave_values_out(tmp_path: Path) -> None:
-    port, policy = Learners(), PolicySpec(name="maxn")
-    play(Learners(), MemoryTables(), tmp_path, rounds=1, policy=policy, compression=CompressionSpec(kind="topk"))
-    play(port, MemoryTables(), tmp_path, rounds=2, policy=policy, compression=CompressionSpec(kind="int8"))
-    assert len(port.asked) == len(BOARDS)
-    assert all(question.residual is None for question in port.asked)
 
 
 @given(st.integers(1, 2_000), st.integers(1, 3 * 10**6), st.sampled_from(["sim", "fleet"]))

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 from contracts.desk import Desk, desk
 
 from fedge.client import board_session, emulated, real
+from fedge.client.answers import Answer, run_attempts
 from fedge.client.client_setup import ClientSetup
-from fedge.client.memory_attempts import Answer, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.devices.idle_power import IdlePowerStore

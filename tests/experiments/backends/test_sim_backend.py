@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from contracts.processes import wait_for
 
-from experiments.backends import flower_app, run_processes, simulation
+from experiments.backends import flower_app, run_processes, sim_backend
 from fedge.errors import RunFailed
 
 CLIENT = """
@@ -106,7 +106,7 @@ Programs = Callable[[str, str], Path]
 
 def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs: Programs) -> None:
     run = programs(UP, f'echo "$@" > said; {ENDED.format("finished:completed", "N/A")}')
-    simulation.simulate(run / "app", run, {"experiment": "{}", "rounds": 2}, 3)
+    sim_backend.simulate(run / "app", run, {"experiment": "{}", "rounds": 2}, 3)
     config = tomllib.loads((run / ".flwr" / "run-config.toml").read_text())
     assert config == {"experiment": "{}", "rounds": 2}
     assert not _survivors(run)
@@ -117,33 +117,33 @@ def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs, pro
     details = f"{program} failed with exception: no boards"
     run = programs(UP, f'echo "the last line"; {ENDED.format("finished:failed", details)}')
     with pytest.raises(RunFailed, match=r"finished:failed: no boards\n.*serverapp\.log ends with:\n  the last line"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
     assert not _survivors(run)
 
 
 def test_a_submission_that_flower_refuses_fails_with_its_words(programs: Programs) -> None:
     run = programs(UP, "echo 'Invalid Flower App'; exit 1\n")
     with pytest.raises(RunFailed, match=r"exit 1\)\n.*\n  Invalid Flower App"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
 
 
 def test_a_superlink_that_does_not_come_up_fails_with_the_end_of_its_log(programs: Programs) -> None:
     run = programs("echo 'no such option'; exit 2\n", "")
     with pytest.raises(RunFailed, match=r"did not start\n.*superlink\.log ends with:\n  no such option"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
 
 
 def test_a_superlink_that_dies_during_the_run_ends_the_run(programs: Programs) -> None:
     run = programs(UP.replace("exec sleep 60", "sleep 0.5; echo 'out of memory'; exit 9"), "exec sleep 60\n")
     with pytest.raises(RunFailed, match=r"SuperLink died \(exit 9\)\n.*\n.*\n  out of memory"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
     assert not _survivors(run)
 
 
 def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(programs: Programs) -> None:
     refuse_once = 'if [ ! -e refused ]; then touch refused; echo "ERROR: address already in use"; exit 1; fi\n'
     run = programs(refuse_once + UP, ENDED.format("finished:completed", "N/A"))
-    simulation.simulate(run / "app", run, {}, 3)
+    sim_backend.simulate(run / "app", run, {}, 3)
     log = (run / "logs" / "superlink.log").read_text()
     assert log.index("already in use") < log.index("Uvicorn running")
 
@@ -153,7 +153,7 @@ def test_the_log_of_an_earlier_launch_is_kept_and_not_mistaken_for_this_one(prog
     (run / "logs").mkdir()
     (run / "logs" / "superlink.log").write_text("an earlier launch: address already in use\n")
     with pytest.raises(RunFailed) as failure:
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
     assert "an earlier launch" not in str(failure.value)
     assert (run / "logs" / "superlink.log").read_text() == "an earlier launch: address already in use\nboom\n"
 
@@ -165,7 +165,7 @@ def test_missing_flower_is_said_with_the_command_that_installs_it(
     (tmp_path / "scripts" / "flower-superlink").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunFailed, match=r"pip install 'fedge\[sim\]'"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_a_signal_ends_the_run_with_all_its_processes(
 
     handler = signal.getsignal(number)
     with pytest.raises(raised):
-        simulation.simulate(run / "app", run, {}, 3, on_poll=interrupt)
+        sim_backend.simulate(run / "app", run, {}, 3, on_poll=interrupt)
     assert not _survivors(run)
     assert signal.getsignal(number) is handler
 
 
 def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], stdout=subprocess.PIPE) as superlink:
-        watch = simulation.SuperLinkWatch(superlink, run_processes.RunLog(tmp_path / "log", 0))
+        watch = sim_backend.SuperLinkWatch(superlink, run_processes.RunLog(tmp_path / "log", 0))
         assert superlink.stdout is not None
         child = int(superlink.stdout.readline())
         watch.check()
@@ -206,7 +206,7 @@ def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> Non
 def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:
     run = programs(UP, "exec sleep 60\n")
     with pytest.raises(ZeroDivisionError):
-        simulation.simulate(run / "app", run, {}, 3, on_poll=lambda: print(1 / 0))
+        sim_backend.simulate(run / "app", run, {}, 3, on_poll=lambda: print(1 / 0))
     assert not _survivors(run)
 
 
@@ -218,14 +218,14 @@ fi
 
 def test_a_ray_that_was_too_slow_to_start_is_started_again(programs: Programs) -> None:
     run = programs(UP, SLOW_RAY + ENDED.format("finished:completed", "N/A"))
-    simulation.simulate(run / "app", run, {}, 3)
+    sim_backend.simulate(run / "app", run, {}, 3)
     assert (run / "started").exists()
 
 
 def test_a_ray_that_never_starts_is_told_as_such(programs: Programs) -> None:
     run = programs(UP, SLOW_RAY.replace("touch ../started;", "") + ENDED.format("finished:completed", "N/A"))
     with pytest.raises(RunFailed, match="too busy"):
-        simulation.simulate(run / "app", run, {}, 3)
+        sim_backend.simulate(run / "app", run, {}, 3)
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed(
@@ -234,7 +234,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(
     monkeypatch.setattr(run_processes, "END_WITHIN_S", 0.2)
     stubborn = "trap '' TERM; (trap '' TERM; sleep 60) &\n" + UP.replace("exec sleep 60", "sleep 60")
     run = programs(stubborn, ENDED.format("finished:completed", "N/A"))
-    simulation.simulate(run / "app", run, {}, 3)
+    sim_backend.simulate(run / "app", run, {}, 3)
     assert not _survivors(run)
 
 
@@ -246,7 +246,7 @@ def test_the_environment_is_private_silent_and_single_threaded() -> None:
         "no_proxy": "example.org",
         "HOME": "/h",
     }
-    env = simulation.simulation_environment(base, Path("/run/app"), Path("/run"))
+    env = sim_backend.simulation_environment(base, Path("/run/app"), Path("/run"))
     assert env["FLWR_HOME"] == "/run/.flwr"
     assert env["PYTHONPATH"] == "/run/app:/mine"
     assert env["PATH"].endswith(":/bin")
@@ -258,16 +258,16 @@ def test_the_environment_is_private_silent_and_single_threaded() -> None:
 
 
 def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_boards() -> None:
-    env = simulation.simulation_environment({}, Path("/run/app"), Path("/run"))
+    env = sim_backend.simulation_environment({}, Path("/run/app"), Path("/run"))
     assert env["RAY_ADDRESS"] == "local"
-    assert "num-supernodes=1 " in simulation.federation_config(1, env)
-    assert simulation.federation_config(1, env).endswith("init-args-num-cpus=1")
+    assert "num-supernodes=1 " in sim_backend.federation_config(1, env)
+    assert sim_backend.federation_config(1, env).endswith("init-args-num-cpus=1")
 
 
 def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores() -> None:
-    env = simulation.simulation_environment({"RAY_ADDRESS": "10.0.0.1:6379"}, Path("/run/app"), Path("/run"))
+    env = sim_backend.simulation_environment({"RAY_ADDRESS": "10.0.0.1:6379"}, Path("/run/app"), Path("/run"))
     assert env["RAY_ADDRESS"] == "10.0.0.1:6379"
-    assert "init-args" not in simulation.federation_config(8, env)
+    assert "init-args" not in sim_backend.federation_config(8, env)
 
 
 def _seen(run: Path) -> list[dict[str, object]]:
@@ -303,7 +303,7 @@ class Watched:
     def play(self) -> None:
         config: dict[str, flower_app.ConfigValue] = {"experiment": self.config, "out": str(self.run / "out.json")}
         try:
-            simulation.simulate(_app(self.run), self.run, config, 3, on_poll=self.poll)
+            sim_backend.simulate(_app(self.run), self.run, config, 3, on_poll=self.poll)
         except KeyboardInterrupt:
             self.raised = KeyboardInterrupt
 
@@ -320,7 +320,9 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched,
         holder.listen()
         ports = iter([int(holder.getsockname()[1])])
         patch.chdir(folder / "start")
-        patch.setattr(simulation, "find_free_port", lambda free=simulation.find_free_port: next(ports, None) or free())
+        patch.setattr(
+            sim_backend, "find_free_port", lambda free=sim_backend.find_free_port: next(ports, None) or free()
+        )
         list(pool.map(Watched.play, runs))
         yield runs
 
@@ -362,6 +364,6 @@ def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched
 def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(RunFailed, match="round 3 has no boards") as failure:
-        simulation.simulate(_app(run, FAILING_SERVER), run, {"experiment": ""}, 3)
+        sim_backend.simulate(_app(run, FAILING_SERVER), run, {"experiment": ""}, 3)
     assert str(run / "logs" / "serverapp.log") in str(failure.value)
     assert not _survivors(run)
