@@ -12,7 +12,7 @@ from experiments.spec.experiment_checks import boards_over_power_limit, build_la
 from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.knowledge.client_identity import find_kinds
+from fedge.knowledge.evidence_files import find_kinds
 
 
 def build(*, backend: str = "fleet", fleet: Any = ({"device": "gpu-workstation"},), **more: Any) -> Experiment:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from experiments.sweeps.optuna_search import check_optuna, propose_variants
 from experiments.sweeps.point_plan import ExperimentVariant, plan_sweep
+from experiments.sweeps.sweep_driver import check_optuna, propose_variants
 from fedge.errors import BadInput
 
 SAMPLER = {

@@ -13,8 +13,16 @@ import pytest
 from experiments.cli.report_run import write_run_report
 from experiments.report.run.sweep_report import sweep_table
 from experiments.sweeps import sweep_driver
-from experiments.sweeps.point_folders import POINTS, _pack_folder, commit_point, find_point, run_point
-from experiments.sweeps.point_plan import ExperimentPoint, list_points, plan_sweep
+from experiments.sweeps.point_plan import (
+    POINTS,
+    ExperimentPoint,
+    _pack_folder,
+    commit_point,
+    find_point,
+    list_points,
+    plan_sweep,
+    run_point,
+)
 from experiments.sweeps.sweep_driver import check_sweep, run_sweep
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
 from fedge.errors import BadInput, FedgeError, RunFailed

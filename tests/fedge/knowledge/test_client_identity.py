@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec, list_boards
-from fedge.knowledge.client_identity import find_kinds, identify_client
+from fedge.knowledge.evidence_files import find_kinds, identify_client
 from fedge.knowledge.recall import ClientIdentity
 
 SERVICE = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.serving import batch_sizing
+from fedge.serving.side_by_side import BATCH_SIZES, find_largest_batch, find_least_latency_s, peak_latency_s
 
 SECONDS = {1: 0.02, 4: 0.04, 16: 0.1}
 
@@ -24,24 +24,24 @@ SECONDS = {1: 0.02, 4: 0.04, 16: 0.1}
     ],
 )
 def test_the_largest_batch_that_meets_the_budget_and_keeps_up_is_taken(seconds, step_s, rate_hz, latency_s, size):
-    assert batch_sizing.find_largest_batch(seconds, step_s, rate_hz, latency_s) == size
+    assert find_largest_batch(seconds, step_s, rate_hz, latency_s) == size
 
 
 def test_the_least_budget_is_that_of_the_shortest_batch_if_it_keeps_up():
-    assert batch_sizing.find_least_latency_s(SECONDS, 0.05, 40.0) == 0.05 + 0.02
-    assert batch_sizing.find_least_latency_s({1: 0.02}, 0.05, 100.0) is None
+    assert find_least_latency_s(SECONDS, 0.05, 40.0) == 0.05 + 0.02
+    assert find_least_latency_s({1: 0.02}, 0.05, 100.0) is None
 
 
 @given(
-    st.dictionaries(st.sampled_from(batch_sizing.BATCH_SIZES), st.floats(1e-4, 1.0), min_size=1),
+    st.dictionaries(st.sampled_from(BATCH_SIZES), st.floats(1e-4, 1.0), min_size=1),
     st.floats(0.0, 1.0),
     st.floats(0.1, 500.0),
     st.floats(1e-3, 5.0),
 )
 def test_a_size_is_found_just_where_the_least_budget_is_kept(seconds, step_s, rate_hz, latency_s):
-    least_s = batch_sizing.find_least_latency_s(seconds, step_s, rate_hz)
-    chosen = batch_sizing.find_largest_batch(seconds, step_s, rate_hz, latency_s)
+    least_s = find_least_latency_s(seconds, step_s, rate_hz)
+    chosen = find_largest_batch(seconds, step_s, rate_hz, latency_s)
 
     assert (chosen is not None) == (least_s is not None and least_s <= latency_s)
     if chosen is not None:
-        assert batch_sizing.peak_latency_s(chosen, seconds[chosen], step_s, rate_hz) <= latency_s
+        assert peak_latency_s(chosen, seconds[chosen], step_s, rate_hz) <= latency_s

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.serving.job_pair import JobPair
-from fedge.serving.multiple_services import MeasuredServiceDemand, evaluate_combinations
-from fedge.serving.serving_problems import ServingProblem
-from fedge.serving.trial_search import evaluate_choices
-from fedge.studies.serving.serving_advice import SimulatedPlan, SimulatedService, simulate_plan
+from fedge.serving.trial_search import ServingProblem, evaluate_choices
+from fedge.studies.serving.interleaving_advice import SimulatedPlan, SimulatedService, simulate_plan
+from fedge.studies.serving.serving_planner import MeasuredServiceDemand, evaluate_combinations
 from fedge.types import Modes
 from fedge.worker.arrivals import Arrivals
 

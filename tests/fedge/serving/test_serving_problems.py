@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedge.errors import BadInput
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems, parse_problems
+from fedge.serving.trial_search import ProblemFamily, ServingProblem, default_problems, parse_problems
 
 
 @pytest.mark.parametrize(("family", "count"), [("train", 41), ("infer", 5863), ("concurrent", 6560)])

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.serving.job_pair import JobPair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem
 from fedge.serving.trial_search import (
     JobChoice,
+    ProblemFamily,
+    ServingProblem,
     Trial,
     TrialReading,
     TrialSearch,

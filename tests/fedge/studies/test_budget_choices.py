@@ -10,7 +10,7 @@ import pytest
 
 from fedge.decisions.mode_objectives import find_fastest_within_power
 from fedge.predictors.table_board import TableBoard
-from fedge.studies.budget_choices import CHOICE_RULES, MARGIN_CONFIDENCE, RefittingLearner, score_choice_rule
+from fedge.studies.prediction_cells import CHOICE_RULES, MARGIN_CONFIDENCE, RefittingLearner, score_choice_rule
 from fedge.types import Floats, Measurement, Modes, Predictions, ProfileTable
 
 

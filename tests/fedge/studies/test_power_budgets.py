@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.studies.power_budgets import (
+from fedge.studies.prediction_cells import (
     MAX_BUDGETS,
     PAPER_BUDGETS_W,
     default_budgets,

@@ -19,11 +19,13 @@ from contracts.strategy import (
 from fedge.costs.predicted_tables import FULCRUM_GRID
 from fedge.pareto import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
-from fedge.serving.strategies import SearchContext, active_learning, batched_network
+from fedge.serving.strategies import SearchContext, active_learning
 from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks
 from fedge.serving.trial_search import (
+    ProblemFamily,
+    ServingProblem,
     Trial,
+    default_problems,
     find_best_trial,
     measure_from_table,
     run_search,
@@ -41,8 +43,8 @@ class TestActiveNetworks(StrategyContract):
         """A small profile, networks trained in a moment: what is tested here does not need good ones."""
         for name, value in {"FIRST": 12, "MORE": 8, "MOST": 60, "TRAIN_MOST": 40, "IN_ALL": 70}.items():
             monkeypatch.setattr(active_learning, name, value)
-        monkeypatch.setattr(batched_network, "EPOCHS", 3)
-        monkeypatch.setattr(batched_network, "MORE_EPOCHS", 2)
+        monkeypatch.setattr(active_learning, "EPOCHS", 3)
+        monkeypatch.setattr(active_learning, "MORE_EPOCHS", 2)
 
     def test_the_profile_does_not_depend_on_the_problem_and_is_learnt_from_once(
         self, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedge.serving.strategies.batched_network import fit_network_surface
+from fedge.serving.strategies.active_learning import fit_network_surface
 from fedge.types import Floats
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedge.serving.serving_problems import ServingProblem
-from fedge.serving.strategies import expected_gain
-from fedge.serving.strategies.expected_gain import (
+from fedge.serving.strategies.trial_model import (
+    FEASIBILITY_WEIGHT,
     MAX_EXTRA_STEPS,
     TIE_WEIGHT,
     BestTrial,
@@ -20,6 +19,7 @@ from fedge.serving.strategies.expected_gain import (
     expected_gain_training,
     normal_cdf,
 )
+from fedge.serving.trial_search import ServingProblem
 
 DRAWS = 100_000
 SIZES = np.array([[4.0], [16.0]])
@@ -129,7 +129,7 @@ def test_until_a_trial_holds_the_most_promising_is_one_that_probably_holds_and_t
     assert found.shape == (2, 4)
     assert found[:, 0].max() < 0.01
     assert np.unravel_index(int(found.argmax()), found.shape) == (1, 1)
-    assert (found <= 1.0 + expected_gain.FEASIBILITY_WEIGHT).all()
+    assert (found <= 1.0 + FEASIBILITY_WEIGHT).all()
 
 
 @pytest.mark.parametrize("limit", [0.0, -0.3])

@@ -10,11 +10,22 @@ from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import Experiment, FleetEntry, LinkSpec, PolicySpec
-from fedge.studies.fleet import fleet_baselines, fleet_costs, fleet_oracle
+from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, start_state
-from fedge.studies.fleet.column_comparison import compare_columns
 from fedge.studies.fleet.column_rounds import simulate_round
-from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
+from fedge.studies.fleet.column_study import compare_columns
+from fedge.studies.fleet.fleet_costs import (
+    BoardTruth,
+    FleetCost,
+    cost_at_maxn,
+    cost_at_maxn_waiting_low,
+    cost_waiting_in_lowest_mode,
+    exclude_maxn,
+    find_best_presets,
+    find_least_energy_work,
+    list_preset_work,
+    plan_oracle_work,
+)
 from fedge.types import Front, Predictions
 
 FLEET = (
@@ -72,26 +83,26 @@ def test_baselines_are_those_of_single_boards(columns: FleetColumns) -> None:
     boards = truths(columns)
     fronts = {name: true_front(columns, place, truth) for place, (name, truth) in enumerate(boards.items())}
     radio_j = {name: float(columns.radio_w[0]) * front.link_s for name, front in fronts.items()}
-    maxn = fleet_baselines.cost_at_maxn(fronts, radio_j)
+    maxn = cost_at_maxn(fronts, radio_j)
     steps = {name: truth.steps for name, truth in boards.items()}
-    work = fleet_oracle.plan_oracle_work(fronts, steps, POLICY, 0.0)
-    options = {name: fleet_baselines.list_preset_work(fronts[name], boards[name]) for name in fronts}
-    capped = {name: fleet_baselines.exclude_maxn(own) for name, own in options.items()}
+    work = plan_oracle_work(fronts, steps, POLICY, 0.0)
+    options = {name: list_preset_work(fronts[name], boards[name]) for name in fronts}
+    capped = {name: exclude_maxn(own) for name, own in options.items()}
 
     def aim(spent: FleetCost) -> float:
         return fleet_costs.compute_objective_or_balance(POLICY, spent, maxn)
 
     limit_s = fleet_costs.max_round_s(POLICY, maxn.round_s)
     assert is_like(found.maxn, maxn, 1e-9)
-    assert is_like(found.maxn_low, fleet_baselines.cost_at_maxn_waiting_low(fronts, radio_j), 1e-9)
-    assert is_like(found.oracle, fleet_oracle.cost_waiting_in_lowest_mode(fronts, radio_j, work), 0.01)
-    assert is_like(found.preset, fleet_baselines.find_best_presets(options, radio_j, limit_s, aim), 1e-9)
-    assert is_like(found.capped, fleet_baselines.find_best_presets(capped, radio_j, np.inf, aim), 1e-9)
+    assert is_like(found.maxn_low, cost_at_maxn_waiting_low(fronts, radio_j), 1e-9)
+    assert is_like(found.oracle, cost_waiting_in_lowest_mode(fronts, radio_j, work), 0.01)
+    assert is_like(found.preset, find_best_presets(options, radio_j, limit_s, aim), 1e-9)
+    assert is_like(found.capped, find_best_presets(capped, radio_j, np.inf, aim), 1e-9)
     within = {
-        name: fleet_oracle.find_least_energy_work(front, steps[name], max(found.oracle.round_s, found.chosen.round_s))
+        name: find_least_energy_work(front, steps[name], max(found.oracle.round_s, found.chosen.round_s))
         for name, front in fronts.items()
     }
-    least = fleet_oracle.cost_waiting_in_lowest_mode(fronts, radio_j, within)
+    least = cost_waiting_in_lowest_mode(fronts, radio_j, within)
     assert found.at_length.round_s == pytest.approx(least.round_s, rel=0.002)
     for name, places in (("orin", range(4)), ("nano", range(4, 7))):
         expected_j = sum(least.energies_j[f"b{place}"] for place in places)

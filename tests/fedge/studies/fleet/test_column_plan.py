@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from fedge.decisions.planning.fleet_planners import plan_balanced, plan_least_energy
 from fedge.experiment import PolicySpec
-from fedge.studies.fleet import column_plan
-from fedge.studies.fleet.work_choice import build_curve
+from fedge.studies.fleet.column_rounds import (
+    CLASS_WIDTH,
+    build_group_columns,
+    build_planned_front,
+    group_clients,
+    plan_deadline,
+    plan_margin_z,
+)
+from fedge.studies.fleet.kind_table import build_curve
 from fedge.types import Front, FrontPoint, PowerMode, RoundGoal
 
 IDLE_W, MAXN_IDLE_W, LINK_S = (2.0, 3.0), (2.5, 4.0), np.array([0.5, 1.5])
@@ -44,37 +51,37 @@ def draw_fleet(seed: int, clients: int, spread: float) -> tuple[Any, list[Front]
         curve = build_curve(step_s[kind], step_s[kind] * (power_w[kind] - IDLE_W[kind]))
         at_top = float(step_s[kind][0]), 0.03, float(power_w[kind][0])
         planned.append((curve, at_top, (IDLE_W[kind], MAXN_IDLE_W[kind])))
-    return planned, fronts, column_plan.group_clients(entry, scale, power)
+    return planned, fronts, group_clients(entry, scale, power)
 
 
 @pytest.mark.parametrize("policy", [PolicySpec(name="balanced", max_slowdown=1.5), PolicySpec(name="least-energy")])
 @given(seed=st.integers(0, 1000), clients=st.integers(2, 40), spread=st.sampled_from([0.5, 0.001]))
 def test_the_plan_is_that_of_every_client_by_itself(policy: PolicySpec, seed: int, clients: int, spread: float) -> None:
     planned, fronts, groups = draw_fleet(seed, clients, spread)
-    z = column_plan.plan_margin_z(policy)
+    z = plan_margin_z(policy)
     built = [
-        column_plan.build_planned_front(curve, np.full(len(curve.rows), 0.03), z, top=top, idle_w=idle_w)
+        build_planned_front(curve, np.full(len(curve.rows), 0.03), z, top=top, idle_w=idle_w)
         for curve, top, idle_w in planned
     ]
     columns: Any = SimpleNamespace(kind_of=np.array([0, 1]), link_s=LINK_S, radio_w=RADIO_W)
-    found = column_plan.plan_deadline(policy, column_plan.build_group_columns(columns, groups, built))
+    found = plan_deadline(policy, build_group_columns(columns, groups, built))
     named = {f"b{place:02}": front for place, front in enumerate(fronts)}
     plan = plan_balanced if policy.name == "balanced" else plan_least_energy
     expected = plan(named, tuple(named), RoundGoal(policy.name, 8, None, policy.limits))
 
     assert found is not None
     assert expected.deadline_s is not None
-    assert found.energy_j == pytest.approx(expected.energy_j, rel=2 * column_plan.CLASS_WIDTH)
-    assert found.deadline_s == pytest.approx(expected.deadline_s, rel=5 * column_plan.CLASS_WIDTH) or (
-        policy.name == "balanced"
-    ), "deadlines of about equal worth may be apart"
+    assert found.energy_j == pytest.approx(expected.energy_j, rel=2 * CLASS_WIDTH)
+    assert found.deadline_s == pytest.approx(expected.deadline_s, rel=5 * CLASS_WIDTH) or (policy.name == "balanced"), (
+        "deadlines of about equal worth may be apart"
+    )
     assert found.feasible == expected.feasible
     assert groups.power.sum() == pytest.approx(sum(f.idle_w / IDLE_W[f.link_s > 1] for f in fronts))
 
 
 def test_clients_that_are_as_fast_are_one_board_of_the_plan() -> None:
     entry = np.zeros(1000, dtype=np.intp)
-    groups = column_plan.group_clients(entry, np.full(1000, 120.0), np.full(1000, 1.05))
+    groups = group_clients(entry, np.full(1000, 120.0), np.full(1000, 1.05))
 
     assert len(groups.scale) == 1
     assert groups.scale[0] == pytest.approx(120.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedge.decisions.selection.oort import select_oort
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.studies.fleet.column_selection import select_oort_rows
+from fedge.studies.fleet.client_columns import select_oort_rows
 from fedge.types import ClientStatus, SelectionContext
 
 CLIENTS, COUNT, ROUND, DRAWS = 12, 4, 30, 1500

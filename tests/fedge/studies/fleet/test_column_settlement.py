@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.studies.fleet.column_settlement import SimulatedWork, settle_columns
+from fedge.studies.fleet.column_rounds import SimulatedWork, settle_columns
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from contracts.true_board import true_front
 
-from fedge.studies.fleet.fleet_baselines import cost_at_maxn, cost_at_maxn_waiting_low
+from fedge.studies.fleet.fleet_costs import cost_at_maxn, cost_at_maxn_waiting_low
 
 
 def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_work() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import PolicySpec
-from fedge.studies.fleet.fleet_baselines import PresetWork, find_best_presets
-from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.fleet_costs import FleetCost, PresetWork, find_best_presets
 from fedge.studies.fleet.round_comparison import compare_round
 
 

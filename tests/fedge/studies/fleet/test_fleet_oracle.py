@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.experiment import PolicySpec
-from fedge.studies.fleet.fleet_oracle import filter_plausible_points, find_least_energy_work, plan_oracle_work
+from fedge.studies.fleet.fleet_costs import filter_plausible_points, find_least_energy_work, plan_oracle_work
 from fedge.types import Front, FrontPoint
 
 

@@ -8,8 +8,7 @@ import math
 import pytest
 
 from fedge.studies.fleet.fleet_costs import FleetCost
-from fedge.studies.fleet.fleet_study_row import FleetRun
-from fedge.studies.fleet.round_comparison import RoundComparison
+from fedge.studies.fleet.round_comparison import FleetRun, RoundComparison
 
 
 def judged_round(number: int, energy_j: float) -> RoundComparison:

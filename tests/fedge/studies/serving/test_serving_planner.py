@@ -9,10 +9,10 @@ from contracts.jobs import SIZES, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.serving.multiple_services import MeasuredServiceDemand
-from fedge.serving.serving_problems import ServingProblem
+from fedge.serving.trial_search import ServingProblem
 from fedge.serving.trial_search import find_best_choice as best_choice
 from fedge.studies.serving.serving_planner import (
+    MeasuredServiceDemand,
     ServingJobs,
     enumerate_choices,
     find_best_option,
