@@ -22,8 +22,8 @@ import numpy as np
 from figures import build_table, compute_mape, find_profiles, read_batch_sizes
 from rich.console import Console
 
+from fedge.costs.cost_priors import cost_at_batch_size
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.inference_cost import cost_at_batch_size
 from fedge.costs.table_calibration import TableCalibration, calibrate_table, calibrate_table_series
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput

@@ -24,20 +24,22 @@ from figures import build_table, compute_mape, run_parts
 from rich.console import Console
 
 from fedge.analysis.placement.accelerator_fit import (
+    PlacementMeasurement,
     apply_parameters,
     find_parameter_keys,
     fit_board,
     predict_images_per_s,
 )
-from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
-from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.execution.host_runtimes import build_host_board, detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.inference_jobs import prepare_model_source
-from fedge.analysis.placement.execution.placement_runs import measure_placement
-from fedge.analysis.placement.placement_measurements import PlacementMeasurement
-from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard, build_placement_board
+from fedge.analysis.placement.inference_jobs import (
+    build_host_board,
+    detect_libraries,
+    list_runtimes,
+    prepare_model_source,
+)
+from fedge.analysis.placement.placement_outcome import PlacementGoal, compute_combination_curves, evaluate_placement
 from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
-from fedge.analysis.placement.placement_space import compute_combination_curves
+from fedge.analysis.placement.placement_runs import measure_placement
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import load_network_cost

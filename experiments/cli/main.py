@@ -16,8 +16,7 @@ import typer.core
 
 from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Run
+from experiments.cli.command_options import AsJson, PanelGroup, Run
 from experiments.cli.command_output import make_console, print_json, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
@@ -37,8 +36,7 @@ from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
-from experiments.cli.run_status import status
-from experiments.cli.runs_list import runs
+from experiments.cli.run_status import runs, status
 from experiments.cli.schema_commands import explain, schema
 from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
@@ -141,7 +139,7 @@ def export(
 
     Example: fedge export runs/office --to tensorboard --folder events
     """
-    from experiments.backends.stored_run_export import export_run
+    from experiments.backends.run_export import export_run
 
     count = export_run(run, to, option or [], folder)
     typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")

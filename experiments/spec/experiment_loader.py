@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 
 from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import (
     VARIANT_FILE,

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.layered_work import find_named_workload
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.memory.step_need import find_largest_batch, predict_step_need
-from fedge.costs.named_workload import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.errors import BadInput

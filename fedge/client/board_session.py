@@ -14,7 +14,7 @@ from fedge.client.client_setup import ClientSetup
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand, describe_service
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task, read_file_task
 from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
@@ -105,11 +105,6 @@ class BoardSession:
     """The context of one request on a real board.
 
     Attributes:
-        experiment: The resolved experiment.
-        board: The board's name, index and fleet entry.
-        here: The local board.
-        worker: Connection to its worker.
-        samples: Number of its training samples.
         recorded: Whether the board is a recorded folder instead of hardware.
     """
 

@@ -64,10 +64,7 @@ class EmulatedService:
     """The parts of a board's service that stay constant over a run; rows of both tables belong to the same modes.
 
     Attributes:
-        spec: The service's settings.
-        demand: Request rate, latency budget and batch sizes.
         average: Batch costs of an average board of the kind, known beforehand.
-        true: Batch costs of this board.
     """
 
     spec: ServingSpec
@@ -78,11 +75,6 @@ class EmulatedService:
 
 def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedService | None:
     """Build the service of a board over all its modes.
-
-    Args:
-        board: The board.
-        kind: Its kind.
-        seed: Seed of the experiment.
 
     Returns:
         The service, or None if the board's fleet entry has none.
@@ -198,7 +190,6 @@ class ServiceSimulation:
         serving: The service with its true batch costs.
         round_service: The round's plan: which batch size in which mode.
         surface: True power at rest, over the same modes as the service.
-        seed: Seed of the arrivals.
         now_s: Simulated time.
     """
 

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto
-from fedge.client.corrections import normalize
-from fedge.client.prediction_requests import Asking, PredictionRequest
-from fedge.client.round_context import RoundContext
-from fedge.client.step_accounting import mode_switch_s, warm_up_steps
+from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
+from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -112,11 +110,6 @@ def select_consistent_peers(
 
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
     would then be treated as outliers.
-
-    Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
     """
     usual = [
         measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled

@@ -10,9 +10,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.client.step_accounting import warm_up_steps
+from fedge.client.round_state import warm_up_steps
+from fedge.costs.cost_priors import estimate_inference_cost
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.layered_work import network_from_spec
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
@@ -235,7 +235,7 @@ def choose_serving_wait_mode(service_plan: RoundService, policy: str, spec: Devi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServiceCorrection:
-    """A ``fedge.client.corrections.Correction`` for a standing service, whose share of the time varies.
+    """A ``fedge.client.prediction_requests.Correction`` for a standing service, whose share of the time varies.
 
     Attributes:
         plan: The service of the round.

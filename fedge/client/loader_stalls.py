@@ -1,7 +1,7 @@
 """Stalls of training caused by data loading: adding them to predictions and removing them from measurements.
 
 Symbols for a step in one mode: X seconds of computing with its samples ready, T seconds in total beside loading
-(``fedge.costs.input_pipeline.steady_state``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
+(``fedge.costs.input_pipeline.pipeline_model``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
 watts while waiting:
 
     power = u P + (1 - u) W,   W = idle + (busy loading cores) x (watts of a busy core)
@@ -19,8 +19,7 @@ from typing import Self
 
 import numpy as np
 
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import SteadyStates, compute_host_factor, solve_modes
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, SteadyStates, compute_host_factor, solve_modes
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import (
     POWER_NAMES,
@@ -52,8 +51,6 @@ class LoaderModel:
     """A board's input pipeline at the top clocks and the power while waiting for samples.
 
     Attributes:
-        pipeline: Input pipeline with times at the top clocks.
-        maxn: The top mode.
         costs: Coefficients of a step on such a board; they give the host's share and the power of a busy core.
         idle_w: Power at rest in the top mode, watts.
     """
@@ -188,10 +185,9 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderCorrection:
-    """A ``fedge.client.corrections.Correction`` for stalls.
+    """A ``fedge.client.prediction_requests.Correction`` for stalls.
 
     Attributes:
-        loading: The loader as far as it is known.
         sd_log: Uncertainty of its loading time, log units.
     """
 

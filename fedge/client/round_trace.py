@@ -30,9 +30,7 @@ class RoundPhase:
     """A phase of a round with constant power and mode.
 
     Attributes:
-        seconds: Length of the phase.
         power_w: Mean power in watts.
-        mode: Power mode.
         is_working: Whether the phase is work, which heats the board; transfers leave the temperature unchanged.
         throttled: Whether the board throttled.
     """

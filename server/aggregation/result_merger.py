@@ -14,17 +14,17 @@ from fedge.experiment import Experiment
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays
-from server.accounting.client_traces import strip_trace
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
     LocalSgd,
     apply_change,
     compute_change,
+    expand_contributions,
     normalise_contributions,
     staleness_discount,
 )
-from server.aggregation.narrow_results import expand_contributions
 from server.rounds.client_requests import RoundTask, to_contribution
+from server.rounds.client_traces import strip_trace
 from server.state.checkpoint import PendingResult
 from server.transport.client_port import IncomingReply
 

@@ -19,7 +19,7 @@ from contracts.processes import program, running
 
 from experiments.backends.fleet_backend import connection_toml
 from experiments.backends.run_processes import private_environment
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet.key_folder import create_keys
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 from fedge.experiment import SuperlinkSpec

@@ -12,21 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
+from fedge.analysis.roofline.board_constants import (
+    BoardConstants,
+    activation_intensity,
+    compute_rooflines,
+    fit_constants,
+)
 from fedge.analysis.roofline.roofline_model import (
+    DEFAULT_MAX_SLOWDOWN,
     BatchDurations,
     ModeRooflines,
     RooflineBatch,
+    SlowdownChoice,
     batch_energy_j,
     batch_to_work,
     build_roofline_batch,
-    compute_batch_times,
-)
-from fedge.analysis.roofline.slowdown_choice import (
-    DEFAULT_MAX_SLOWDOWN,
-    SlowdownChoice,
     choose_within_slowdown,
+    compute_batch_times,
     explain_choice,
     parse_mode,
 )
@@ -37,7 +39,7 @@ from fedge.costs.layers.aten import RECURRENT
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, list_known_workloads
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
-from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput

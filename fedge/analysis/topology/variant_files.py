@@ -196,8 +196,6 @@ def check_variant_training(folder: Path) -> TrainingCheck:
         BadInput: For a folder without a variant.
         RunFailed: If a step fails.
     """
-    from fedge.analysis.topology.variant_files import load_variant_module, read_variant
-
     return train_on_noise(load_variant_module(folder), read_variant(folder).input_shape)
 
 
@@ -228,7 +226,7 @@ def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from fedge.analysis.topology.channel_removal import flatten_tensors
+    from fedge.analysis.topology.channel_plan import flatten_tensors
 
     optimiser.zero_grad()
     with torch.random.fork_rng(devices=[]):

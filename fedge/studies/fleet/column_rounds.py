@@ -5,7 +5,7 @@ by an offset, so that their fronts differ by a factor s in time and by a factor 
 mean s of its clients and the sums of s p and of p in its joules and watts. Groups are ``CLASS_WIDTH`` wide, so that the
 size of a plan is bounded, whatever the number of clients.
 
-Settlement, as ``server.accounting`` does it for one client after the other. Symbols of a client: download d, work w,
+Settlement, as the server does it for one client after the other. Symbols of a client: download d, work w,
 upload u seconds, b = d + w + u; it is away from a on and its battery is empty from f on, after the round's start. It
 ends at min(b, a, f), with an error unless that is b.
 """

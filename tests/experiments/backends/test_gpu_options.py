@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.backends import launcher, simulation
-from experiments.backends.client_workers import count_jobs
+from experiments.backends import launcher, sim_backend
+from experiments.backends.local_backend import count_jobs
 from experiments.cli.run_experiment import _list_notes
 from experiments.spec.resource_checks import check_gpus
 from fedge import workloads
@@ -96,8 +96,8 @@ def test_a_run_on_the_cpu_is_reproducible_and_says_nothing(tmp_path: Path) -> No
 def test_flower_reserves_the_share_of_a_device_for_each_process() -> None:
     env = {"RAY_ADDRESS": "local"}
 
-    assert "client-resources-num-gpus=0.25 " in simulation.federation_config(8, env, 0.25)
-    assert "client-resources-num-gpus=0.0 " in simulation.federation_config(8, env)
+    assert "client-resources-num-gpus=0.25 " in sim_backend.federation_config(8, env, 0.25)
+    assert "client-resources-num-gpus=0.0 " in sim_backend.federation_config(8, env)
 
 
 @pytest.mark.parametrize(

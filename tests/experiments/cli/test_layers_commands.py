@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from experiments.cli.layers_commands import layers
 from experiments.cli.main import app
 from experiments.report.analysis.layers_terminal import format_si, print_layer_summary
-from fedge.costs.layers.layer_summary import cost_by_kind, list_costliest_layers, summarize_layers
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
+from fedge.costs.layers.network_source import cost_by_kind, list_costliest_layers, summarize_layers
 
 
 def resnet() -> NetworkCost:

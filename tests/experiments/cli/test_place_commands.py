@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
-from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
+from fedge.analysis.placement.placement_runs import PlacementRunOptions, parse_placement
 from fedge.errors import BadInput
 
 ROWS = """instances,batch_sizes,precisions,images_per_s,watts

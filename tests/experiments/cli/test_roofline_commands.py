@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.roofline_commands import app, bench, print_roofline
 from experiments.report.analysis.roofline_terminal import describe_constants
-from fedge.analysis.roofline.board_constants import compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity
+from fedge.analysis.roofline.board_constants import activation_intensity, compute_rooflines
 from fedge.analysis.roofline.roofline_analysis import (
     UNFITTED_MARGIN,
     RooflineOptions,

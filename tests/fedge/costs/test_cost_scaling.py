@@ -1,4 +1,7 @@
-"""Rescaling follows the data sheet, term by term; every board gets every workload."""
+"""A forward pass is a third of a training step, by the same counting.
+
+Rescaling follows the data sheet, term by term; every board gets every workload.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,44 @@ import numpy as np
 import pytest
 from contracts.boards import at_maxn
 
-from fedge.costs.cost_profile import load_calibrated_training
+from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import (
     board_distance,
     find_cost_profile,
     find_nearest_profile,
+    forward_size_of_batch,
+    load_forward_sizes,
+    load_workload_sizes,
     scale_to_board,
     scale_to_workload,
 )
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import UnknownName
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, compute_idle_ratio
 from fedge.types import DeviceSpec, LabelledValue, Modes
+
+
+@pytest.mark.parametrize("name", sorted(load_workload_sizes()))
+def test_three_forward_passes_are_a_training_step(name):
+    step = load_workload_sizes()[name]
+    forward = forward_size_of_batch(load_forward_sizes()[name], step.batch_size)
+
+    assert 3 * forward.gflop_per_step == pytest.approx(step.gflop_per_step, rel=1e-3)
+    assert 3 * forward.gbyte_per_step == pytest.approx(step.gbyte_per_step, rel=1e-3)
+
+
+def test_every_workload_with_inference_costs_has_its_size():
+    assert {profile.workload for profile in load_calibrated_inference()} <= load_forward_sizes().keys()
+
+
+def test_weights_are_read_once_per_batch():
+    size = load_forward_sizes()["vit-b16-cifar10"]
+
+    assert forward_size_of_batch(size, 2).gflop_per_step == 2 * forward_size_of_batch(size, 1).gflop_per_step
+    assert forward_size_of_batch(size, 2).gbyte_per_step - forward_size_of_batch(
+        size, 1
+    ).gbyte_per_step == pytest.approx(size.sample_mb / 1e3)
+
 
 SPECS = load_catalogue()
 ORIN = SPECS["agx-orin-64gb"]

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.cost_scaling import find_cost_profile
+from fedge.costs.cost_scaling import find_cost_profile, load_workload_sizes
 from fedge.costs.gpu_rates import GpuRates, RateObservation, fit_rates
 from fedge.costs.layer_estimate import collect_observations, estimate_network_cost, rescale_to_batch_size
 from fedge.costs.layered_work import build_workload, find_known_layers, layer_work_from_spec, network_from_spec
 from fedge.costs.layers.network_record import find_known_network, format_layers
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName

@@ -12,19 +12,25 @@ from contracts.placement_boards import made_up_board, made_up_network, resnet50
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
-from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.placement_bounds import combine_half_bounds, compute_half_bounds, compute_other_half_load
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard, build_placement_board
 from fedge.analysis.placement.placement_contention import build_contention_columns
 from fedge.analysis.placement.placement_outcome import (
     USER_OBJECTIVES,
     PlacementGoal,
     PlacementOutcome,
+    build_placement_space,
     evaluate_at_full_load,
     evaluate_placement,
+    find_twins,
 )
-from fedge.analysis.placement.placement_planner import _split_board, plan_placement, relax_limits
-from fedge.analysis.placement.placement_space import build_placement_space, find_twins
+from fedge.analysis.placement.placement_planner import (
+    _split_board,
+    combine_half_bounds,
+    compute_half_bounds,
+    compute_other_half_load,
+    plan_placement,
+    relax_limits,
+)
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput

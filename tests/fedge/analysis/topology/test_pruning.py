@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedge.analysis.topology.channel_removal import is_cut_equivalent, randomize_weights
+from fedge.analysis.topology.channel_plan import is_cut_equivalent, randomize_weights
 from fedge.analysis.topology.pruning import (
     MIN_CHANNEL_SHARE,
     UNVERIFIED_REASON,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
 from fedge.costs.layers.network_record import (
     find_known_network,
@@ -21,7 +22,6 @@ from fedge.costs.layers.network_record import (
     parse_layers,
 )
 from fedge.costs.layers.network_source import load_network_cost
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 
 amounts = st.floats(0, 1e15, allow_nan=False)
