@@ -36,7 +36,6 @@ from fedge.analysis.placement.placement_contention import (
 from fedge.analysis.placement.placement_contention import StretchFactors as Stretched
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
-from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Floats
