@@ -90,7 +90,6 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
     """Open the clients of a run; the processes that it starts end with the block, or with this process.
 
     Args:
-        experiment: The resolved experiment.
         folder: Folder of the run.
     """
     jobs = count_jobs(experiment)

@@ -62,7 +62,6 @@ def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
     """Raise ``BadInput`` for GPUs that the clients cannot use.
 
     Args:
-        experiment: The experiment.
         elsewhere: Whether the clients run on machines of a cluster, whose devices are unknown here.
     """
     num_gpus, task = experiment.backend_options.num_gpus, experiment.workload.task

@@ -146,10 +146,6 @@ def build_round(
     """Build the context of a round.
 
     Args:
-        setup: The client.
-        conditions: The conditions of the round.
-        device: The board, prepared for them.
-        reporter: Receives the progress of the round.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
     """
     request, scale, workload = conditions.request, conditions.scale, setup.workload

@@ -41,8 +41,6 @@ def select_recalled(
     That happens if the knowledge is another workload's, or the board or its software has changed.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements in this run.
         recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
@@ -137,9 +135,6 @@ def fit_and_predict(
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
     measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
@@ -163,11 +158,7 @@ def build_offer(
     peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         steps: Steps of the share, including warm-up in units of steps.
-        link: Transfer times of the model.
     """
     own = normalize(context.corrections, own_measurements)
 

@@ -296,7 +296,6 @@ def remaining_goal(state: RoundState, steps: float) -> RoundGoal:
     """Return the goal for the rest of the round.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
 
     Returns:
@@ -313,9 +312,7 @@ def compute_probe_budget(state: RoundState, steps: float, front: Front) -> Probe
     """Return the time left for probing, including slack, or None without a deadline.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
-        front: The client's current front.
     """
     exploration, now_s = state.context.exploration, step_budget_s(state)
     end_s = _round_end_s(state, _probe_slack(state))

@@ -27,8 +27,7 @@ from fedge.devices.board_kinds import build_kind
 from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, NetworkSpec, WorkloadSpec
-from fedge.knowledge.client_identity import identify_client
-from fedge.knowledge.evidence_files import read_evidence
+from fedge.knowledge.evidence_files import identify_client, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,

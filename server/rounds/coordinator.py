@@ -240,7 +240,7 @@ class Coordinator(RunLoop):
             pending,
             number=state.round + 1,
             joins=self.experiment.late.action == "discount",
-            learnt=aggregator.trainable_names(state.arrays),
+            learnt=aggregator.order_trainable(state.arrays),
             narrow=self.requests.narrow,
         )
         self.tables.append(update.events)

@@ -708,12 +708,12 @@ POINT = {"identity": "abc", "variant": {"seed": 1}, "overrides": ["seed=1"], "se
 
 
 def _feed_point(data: bytes, folder: Path) -> None:
-    from experiments.sweeps import point_folders
+    from experiments.sweeps.point_plan import read_point_record, read_point_summary
 
     (folder / "point.json").write_bytes(data)
     (folder / "summary.json").write_bytes(data)
-    point_folders.read_point_record(folder)
-    point_folders.read_point_summary(folder)
+    read_point_record(folder)
+    read_point_summary(folder)
 
 
 SWEEP = b"""\

@@ -276,11 +276,8 @@ class PlacementRunOptions:
     """The request of a measurement.
 
     Attributes:
-        network: The network, as ``load_network_cost`` takes it.
         instances: Placements to run, as ``parse_placement`` reads them; by default a sweep.
-        batch_sizes: Batch sizes of the sweep, separated by commas.
         together: Largest number of instances in a placement of the sweep.
-        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
     """
 
     network: str

@@ -64,9 +64,7 @@ class RooflineBasis:
 def build_basis(spec: DeviceSpec, tables: Path | None) -> RooflineBasis:
     """Fit the constants of a board.
 
-    Args:
-        spec: The board.
-        tables: Folder with inference tables, or None for the shipped profiles.
+    Without a folder of inference ``tables``, the shipped profiles are used.
 
     Raises:
         BadInput: If the folder has no usable table.
@@ -209,10 +207,8 @@ class RooflineOptions:
     """The request of an analysis.
 
     Attributes:
-        network: A known workload, or any network as ``load_network_cost`` takes it.
         board: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
-        input_shape: Shape of one sample, as ``3x224x224``; needed for the user's own network.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         profiles: Folder with measured inference tables, or None for the shipped profiles.
     """

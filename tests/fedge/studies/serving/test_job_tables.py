@@ -9,7 +9,7 @@ import pytest
 from contracts.jobs import modes, pair, seconds, watts
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.studies.serving.pair_knowledge import build_pair_knowledge, exclude_seen_profiles
+from fedge.studies.serving.job_tables import build_pair_knowledge, exclude_seen_profiles
 from fedge.types import ProfileTable
 
 EVERY = (*load_calibrated_training(), *load_calibrated_inference())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.policies.balanced_policy import choose_balanced
 from fedge.devices import catalogue
-from fedge.studies.fleet.work_choice import (
+from fedge.studies.fleet.kind_table import (
     WorkRoom,
     build_curve,
     choose_predicted_work,

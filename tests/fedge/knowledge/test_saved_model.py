@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.errors import FedgeError
-from fedge.knowledge.mode_points import build_mode_front, build_mode_point
+from fedge.knowledge.saved_model import build_mode_front, build_mode_point
 from fedge.types import Modes, Predictions
 
 Row = tuple[float, float, float, float]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from contracts.jobs import SIZES, pair
 
-from fedge.serving.multiple_services import MeasuredServiceDemand
-from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
-from fedge.studies.serving.serving_advice import (
+from fedge.serving.trial_search import ServingProblem
+from fedge.studies.serving.interleaving_advice import (
     SimulatedPlan,
     SimulatedService,
     find_holding_choice,
@@ -16,7 +15,7 @@ from fedge.studies.serving.serving_advice import (
     simulate_plan,
     simulated_duration_s,
 )
-from fedge.studies.serving.serving_planner import ServingJobs, enumerate_choices
+from fedge.studies.serving.serving_planner import MeasuredServiceDemand, ServingJobs, enumerate_choices
 from fedge.worker.arrivals import Arrivals
 
 PAIR = pair()
