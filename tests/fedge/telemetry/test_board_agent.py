@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.local_board import NodeSettings, TelemetrySettings
 from fedge.protocols import Clock, SimulatedClock
+from fedge.telemetry import board_agent
 from fedge.telemetry.board_agent import (
     CLOCK_SET_S,
     SHOW_END_S,
@@ -145,20 +146,43 @@ class SteadySensor:
         return SensorSample(self._clock.now_s(), 5.0)
 
 
-def test_seconds_that_cannot_be_dated_are_counted_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wall_s", "kept", "lost"), [(0.0, 0, 5), (1_790_000_000.0, 5, 0)])
+def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(
+    tmp_path: Path, wall_s: float, kept: int, lost: int
+) -> None:
     clock, file = SimulatedClock(500.0), tmp_path / "none"
     telemetry = TelemetrySettings(
         url="https://localhost/telemetry", ca=file, certificate=file, key=file, spool_dir=tmp_path / "spool"
     )
-    world = AgentEnvironment(clock, wall_s=clock.now_s, random=lambda: 0.0, link=HttpsUplink(telemetry))
+    world = AgentEnvironment(clock, lambda: wall_s + clock.now_s(), lambda: 0.0, HttpsUplink(telemetry))
     agent = TelemetryAgent(NodeSettings(board=BOARD, root=str(tmp_path)), telemetry, "s", world)
     sensor = SteadySensor(clock)
     samples = [sensor.read()]
-    for second in range(1, 6):
+    for _ in range(5):
         clock.sleep_s(1.0)
         samples.append(sensor.read())
         agent._collect(samples)
-        assert agent._outbox.lost_stretches == second
+
+    waiting = agent._outbox.next_batch(world.wall_s())
+    assert (0 if waiting is None else len(waiting[1].trace)) == kept
+    assert agent._outbox.lost_stretches == lost
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("board: nano-1\n", "telemetry: got no section telemetry in the settings; a section telemetry with url, ca"),
+        ("board: x.{board}\ntelemetry: {{url: 'https://a/t', ca: a, certificate: b, key: c}}\n", "64 letters, digits"),
+    ],
+)
+def test_a_service_without_a_server_or_a_name_ends_with_one_line_and_the_code_of_a_mistake(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, message: str
+) -> None:
+    settings = tmp_path / "node.yaml"
+    settings.write_text(content.format(board="a" * 80), encoding="utf-8")
+
+    assert board_agent.main(["--settings", str(settings)]) == board_agent.USAGE_EXIT_CODE
+    assert message in caplog.text
 
 
 @pytest.mark.slow

@@ -229,6 +229,9 @@ class AnsweringConnection:
     def read(self, _: int) -> bytes:
         return b""
 
+    def isclosed(self) -> bool:
+        return True
+
     def close(self) -> None: ...
 
 
@@ -261,3 +264,21 @@ def test_a_key_that_is_missing_is_named_and_not_taken_for_a_server_that_is_down(
     finding = check_link(setup.settings.model_copy(update={"key": "/nowhere/board.key"}))
     assert finding.result == FAILED
     assert "/nowhere/board.key cannot be used" in finding.seen
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, "taken"), (400, "refused"), (503, "again")])
+def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, outcome: Delivery
+) -> None:
+    opened: list[AnsweringConnection] = []
+
+    def open_answering(_: TelemetrySettings) -> AnsweringConnection:
+        opened.append(AnsweringConnection(status))
+        return opened[-1]
+
+    monkeypatch.setattr(uplink, "open_connection", open_answering)
+    file = tmp_path / "none"
+    link = HttpsUplink(TelemetrySettings(url="https://server/telemetry", ca=file, certificate=file, key=file))
+
+    assert [link.send(b"{}") for _ in range(3)] == [outcome] * 3
+    assert len(opened) == 1
