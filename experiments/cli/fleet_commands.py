@@ -67,7 +67,7 @@ def keys(
     Example: fedge fleet keys --folder ../fleet-keys --host fleet.lan
     """
     from experiments.fleet import key_folder as command
-    from experiments.fleet.certificates import SERVER_DAYS
+    from experiments.fleet.key_folder import SERVER_DAYS
 
     if check and (renew or host or days):
         raise BadInput("--check", "other options beside it", "--check alone: it changes nothing")
@@ -375,7 +375,7 @@ def firewall(
 
     Example: fedge fleet firewall --account fedge --out fedge.nft
     """
-    from experiments.fleet.firewall import build_firewall_rules
+    from experiments.fleet.nginx_proxy import build_firewall_rules
 
     _print_or_write(build_firewall_rules(account, superlink_port), out)
 

@@ -8,10 +8,15 @@ from contextlib import suppress
 
 from experiments.backends.simulation import find_free_port
 from experiments.fleet import selected_fleet
-from experiments.fleet.dashboard_tunnel import find_dashboard_address, no_page_error, open_tunnel, probe_page
 from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.server_connection import build_connection
+from experiments.fleet.server_connection import (
+    build_connection,
+    find_dashboard_address,
+    no_page_error,
+    open_tunnel,
+    probe_page,
+)
 from fedge.phases import begin_phase
 
 

@@ -11,7 +11,7 @@ from fedge.devices import catalogue
 from fedge.devices.board_identity import BoardIdentity, match_board_spec
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import FedgeError
-from fedge.powerd.device_tree import identify_board
+from fedge.powerd.board_control import identify_board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.telemetry.board_messages import keep_plausible, plausible_or_none

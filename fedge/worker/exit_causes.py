@@ -29,7 +29,6 @@ class ExitCause(NamedTuple):
 
     Attributes:
         cause: ``oom-killed``, ``killed``, ``crashed`` or ``exit``.
-        text: The cause in words.
     """
 
     cause: str
@@ -51,11 +50,7 @@ class ExitEvidence(NamedTuple):
     """The evidence about a process that ended.
 
     Attributes:
-        pid: The process's number.
         status: Exit status as returned by ``os.waitpid``.
-        before: Counters shortly before the end.
-        after: Counters after the end.
-        last_words: The end of the process's standard error.
         kernel_log: New lines of the kernel log, if it may be read.
         fault: Why its parent killed it, such as "answered nobody for 301 s"; empty if it did not.
     """

@@ -64,11 +64,7 @@ class ImageSetSpec(NamedTuple):
     """Parameters of a generated data set.
 
     Attributes:
-        images: Number of images.
-        width: Width in pixels.
-        height: Height in pixels.
         channels: 1 (grey) or 3 (colour).
-        seed: Seed of the generator.
         kb: Mean size of a file in units of 1000 bytes; None: ``BYTES_PER_PIXEL`` decides.
         in_memory: Whether to write one array in one file instead of JPEGs in a folder per class.
     """
@@ -144,9 +140,6 @@ def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore
     It is written under a temporary name; an interrupted run leaves that behind and the next one removes it.
 
     ``storage`` is the path of a folder on the storage to test.
-
-    Returns:
-        The folder of the complete data set.
 
     Raises:
         BadImages: The parameters are invalid, there is too little space, or Pillow is missing.

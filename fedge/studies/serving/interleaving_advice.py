@@ -37,7 +37,7 @@ from fedge.studies.serving.serving_planner import (
 )
 from fedge.types import ProfileTable
 from fedge.worker.arrivals import KINDS, Arrivals, parse_arrivals
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 
 NO_STRATEGY = "none"
 

@@ -15,7 +15,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.fleet.certificates import (
+from experiments.fleet.key_folder import (
     Signer,
     list_certificate_hosts,
     make_board,

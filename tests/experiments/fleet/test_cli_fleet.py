@@ -18,8 +18,7 @@ from experiments.cli import fleet_playbook
 from experiments.cli.main import app
 from experiments.fleet import selected_fleet
 from experiments.fleet.key_folder import create_keys
-from experiments.fleet.playbook_events import PlaybookState
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, PlaybookState
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.report.quantities import data_size
 from fedge.errors import BadInput

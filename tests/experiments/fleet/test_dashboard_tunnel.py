@@ -18,10 +18,15 @@ from contracts.launching import FEDGE
 from contracts.processes import wait_for
 
 from experiments.backends.simulation import find_free_port
-from experiments.fleet import dashboard_tunnel
-from experiments.fleet.dashboard_tunnel import DashboardAddress, find_dashboard_address, tunnel_command
+from experiments.fleet import server_connection
 from experiments.fleet.inventory import InventoryHost
-from experiments.fleet.server_connection import ServerConnection, build_command_prefix
+from experiments.fleet.server_connection import (
+    DashboardAddress,
+    ServerConnection,
+    build_command_prefix,
+    find_dashboard_address,
+    tunnel_command,
+)
 from fedge.errors import BadInput, RunFailed
 
 LIMIT_S = 60.0
@@ -101,12 +106,12 @@ def put_ssh(folder: Path, broken: int = 0) -> dict[str, str]:
 def test_the_tunnel_lasts_as_long_as_its_block(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", put_ssh(tmp_path)["PATH"])
     here = find_free_port()
-    with dashboard_tunnel.open_tunnel(
+    with server_connection.open_tunnel(
         ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))), DashboardAddress(port=port), here
     ):
-        inside = dashboard_tunnel.probe_page("127.0.0.1", here)
+        inside = server_connection.probe_page("127.0.0.1", here)
 
-    assert (inside, dashboard_tunnel.probe_page("127.0.0.1", here)) == (True, None)
+    assert (inside, server_connection.probe_page("127.0.0.1", here)) == (True, None)
 
 
 def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +122,7 @@ def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path: Path, monkeypatc
     )
     with (
         pytest.raises(RunFailed, match="no page answers there; `fedge fleet status`"),
-        dashboard_tunnel.open_tunnel(server, nobody, find_free_port()),
+        server_connection.open_tunnel(server, nobody, find_free_port()),
     ):
         pass
 
@@ -126,7 +131,7 @@ def test_an_ssh_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", put_ssh(tmp_path, broken=255)["PATH"])
     with (
         pytest.raises(RunFailed, match="try `ssh hub` by hand"),
-        dashboard_tunnel.open_tunnel(
+        server_connection.open_tunnel(
             ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))),
             DashboardAddress(),
             find_free_port(),
@@ -147,7 +152,7 @@ def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path:
         assert process.stdout is not None
         line = process.stdout.readline()
         here = int(line.partition("/ ")[0].rpartition(":")[2])
-        answered = dashboard_tunnel.probe_page("127.0.0.1", here)
+        answered = server_connection.probe_page("127.0.0.1", here)
         process.send_signal(signal.SIGINT)
         code = process.wait(LIMIT_S)
 

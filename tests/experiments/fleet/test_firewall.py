@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.fleet.firewall import build_firewall_rules
+from experiments.fleet.nginx_proxy import build_firewall_rules
 from fedge.errors import BadInput
 
 NFT = shutil.which("nft", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("ansible_runner", reason="the extra `fleet` is not installed")
 
 from experiments.fleet import playbook_runner
-from experiments.fleet.playbook_events import (
+from experiments.fleet.playbook_runner import (
     CHANGED,
     FAILED,
     HIDDEN,
@@ -24,10 +24,12 @@ from experiments.fleet.playbook_events import (
     SKIPPED,
     STARTED,
     UNREACHABLE,
+    PlaybookCall,
     PlaybookEvent,
+    PlaybookOutcome,
     PlaybookState,
+    execute_playbook,
 )
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
 from fedge.errors import BadInput
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]

@@ -19,18 +19,22 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from experiments.cli import fleet_status as command
-from experiments.fleet import selected_fleet
+from experiments.fleet import fleet_assessment, selected_fleet
+from experiments.fleet.board_rules import find_reason_line, list_last_start_lines
+from experiments.fleet.fleet_assessment import assess_fleet
 from experiments.fleet.inventory import Inventory, InventoryHost
-from experiments.fleet.playbook_events import COLOUR_CODES, PLAY, UNREACHABLE, PlaybookEvent, PlaybookState, apply_event
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.playbook_runner import (
+    COLOUR_CODES,
+    PLAY,
+    UNREACHABLE,
+    PlaybookCall,
+    PlaybookEvent,
+    PlaybookOutcome,
+    PlaybookState,
+    apply_event,
+)
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status import fleet_inspection
-from experiments.fleet.status.board_case import SERVICES
-from experiments.fleet.status.fleet_assessment import assess_fleet
-from experiments.fleet.status.host_facts import format_duration
-from experiments.fleet.status.service_rules import find_reason_line
-from experiments.fleet.status.status_records import ControlNode, FleetHosts, FleetStatus
-from experiments.fleet.status.supernode_refusal import list_last_start_lines
+from experiments.fleet.status_records import SERVICES, ControlNode, FleetHosts, FleetStatus, format_duration
 from fedge.errors import RunFailed
 
 OWN = ControlNode("0.1.0", "1.41.0", 1, 1)
@@ -595,7 +599,7 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
     del hosts["nano-2"]
     lost = PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
 
-    asked = fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
+    asked = fleet_assessment.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
 
     assert asked.fleet == FLEET
     assert set(asked.answers) == {"nano-1", "srv"}
@@ -611,7 +615,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
         limits.append(asking.limit)
         return playing(hosts)(asking, log, tell)
 
-    asked = fleet_inspection.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
+    asked = fleet_assessment.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
     assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv")
@@ -623,7 +627,7 @@ def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: P
         return PlaybookOutcome(1, PlaybookState(), "the inventory is empty")
 
     with pytest.raises(RunFailed, match="the inventory is empty"):
-        fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
+        fleet_assessment.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
 def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
@@ -639,7 +643,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
         seen.append(out.getvalue())
         return outcome
 
-    fleet_inspection.query_hosts(
+    fleet_assessment.query_hosts(
         chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run
     )
 

@@ -17,8 +17,8 @@ from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from fedge.powerd.line_protocol import FIELDS
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
-from fedge.powerd.verb_fields import FIELDS
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedge.powerd import sockets
 from fedge.powerd.line_server import ConnectionLimits, LineServer
-from fedge.powerd.peers import Peer
+from fedge.powerd.sockets import Peer
 
 LIMIT_S = 10.0
 BIG = b"x" * (1 << 20) + b"\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from contracts.running_powerd import Running, board_root
 
-from fedge.powerd import timed_machine
-from fedge.powerd.timed_machine import TimedMachine
+from fedge.powerd import machine
+from fedge.powerd.machine import TimedMachine
 
 LIMIT_S = 20.0
 
@@ -17,7 +17,7 @@ LIMIT_S = 20.0
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """A machine with a file, and one that never answers: nobody is at the other end of a pipe."""
-    monkeypatch.setattr(timed_machine, "FILE_LIMIT_S", 0.5)
+    monkeypatch.setattr(machine, "FILE_LIMIT_S", 0.5)
     (tmp_path / "whole").write_text("17\n")
     os.mkfifo(tmp_path / "hung")
     return TimedMachine(str(tmp_path))
@@ -53,15 +53,15 @@ def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench, monkeyp
         bench.read("/hung")
     with pytest.raises(OSError, match="asked again"):
         bench.read("/hung")
-    later_s = timed_machine.HUNG_REST_S
+    later_s = machine.HUNG_REST_S
     os.waitid(os.P_PID, bench._hung["/hung"].child, os.WEXITED | os.WNOWAIT)  # else it may not have ended yet
-    monkeypatch.setattr(timed_machine.time, "monotonic", lambda real=time.monotonic: real() + later_s)
+    monkeypatch.setattr(machine.time, "monotonic", lambda real=time.monotonic: real() + later_s)
     with pytest.raises(OSError, match="did not answer within"):
         bench.read("/hung")
 
 
 def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench, monkeypatch) -> None:
-    monkeypatch.setattr(timed_machine.os, "kill", lambda *_: None)  # as if the kernel could not end it
+    monkeypatch.setattr(machine.os, "kill", lambda *_: None)  # as if the kernel could not end it
     with pytest.raises(OSError, match="did not answer within"):
         bench.write("/hung", "3")
     for _ in range(20):
@@ -99,7 +99,7 @@ def test_a_sensor_that_hangs_stops_neither_the_daemon_nor_its_guard(tmp_path) ->
         for zone in zones:
             zone.unlink()
             os.mkfifo(zone)
-        ends_s = time.monotonic() + LIMIT_S + 3 * timed_machine.FILE_LIMIT_S * len(zones)
+        ends_s = time.monotonic() + LIMIT_S + 3 * machine.FILE_LIMIT_S * len(zones)
         while client.get()["stopped"] is None:
             assert time.monotonic() < ends_s
             time.sleep(0.1)

@@ -10,7 +10,7 @@ from threaded_worker import PLAIN, Background, W, error_of, kind_of, training
 
 from fedge.worker import frames, trainer_process
 from fedge.worker.inference_services import parse_service, parse_training_share, warm_sizes
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 from fedge.worker.worker_client import WorkerClient
 
 ASK = {"v": 1, "verb": "request", "name": "s"}

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from fedge.worker import request_fields, sources, tasks
+from fedge.worker import refusal, sources, tasks
 from fedge.worker.refusal import KINDS, LONGEST_TEXT, Refusal, error_reply
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "worker.md"
 
 
 def test_every_refusal_has_a_kind_of_the_wire():
-    refusals = (Refusal, request_fields.BadField, request_fields.NoTaskLoaded, sources.BadSource, tasks.WrongHash)
+    refusals = (Refusal, refusal.BadField, refusal.NoTaskLoaded, sources.BadSource, tasks.WrongHash)
     assert {one.kind for one in refusals} < set(KINDS)
     assert str(Refusal("here", "this", "that")) == "here: got this; that"
 
