@@ -308,7 +308,6 @@ class FleetAnswers:
     """Facts collected from the hosts.
 
     Attributes:
-        answers: Collected record by host.
         unreachable: Reason by host without a record.
     """
 

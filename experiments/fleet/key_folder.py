@@ -224,7 +224,6 @@ class KeyFolder:
     Attributes:
         ca_until: End of the CA's validity (UTC).
         server_until: End of the server certificate's validity (UTC).
-        hosts: Hosts that the server certificate covers, without loopback.
     """
 
     folder: Path

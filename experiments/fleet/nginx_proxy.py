@@ -152,7 +152,6 @@ class NginxProxy:
     """Settings of the proxy in front of a SuperLink that listens on loopback.
 
     Attributes:
-        fleet_port: Public port for boards.
         control_port: Port for control commands from ``management``.
     """
 

@@ -285,11 +285,7 @@ class FleetOptions:
 
 @dataclass(frozen=True, slots=True)
 class SelectedFleet:
-    """A fleet with its inventory.
-
-    Attributes:
-        hosts: Names of the hosts within the limit.
-    """
+    """A fleet with its inventory."""
 
     options: FleetOptions
     inventory: Inventory

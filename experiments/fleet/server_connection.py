@@ -50,9 +50,7 @@ class ServerConnection:
 
     Attributes:
         command_prefix: Argument list that precedes one shell command.
-        environment: Path of the virtual environment on the server.
         user: The SuperLink's user, under which commands run.
-        port: The SuperLink's port on the server's loopback.
     """
 
     name: str

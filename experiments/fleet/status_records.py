@@ -233,7 +233,6 @@ class FleetHosts:
     """Host names in the inventory.
 
     Attributes:
-        asked: The boards that were queried this time.
         server: The server, if it is in the inventory.
     """
 
@@ -248,12 +247,8 @@ class BoardStatus:
 
     Attributes:
         node: The node's state at the SuperLink.
-        mode: Current power mode, value by knob.
-        holder: Program that holds the power mode.
-        free_mb: Smallest free disk space, in MB.
         offset_s: The board's clock minus the server's, in seconds.
         give_s: Uncertainty of ``offset_s``, in seconds.
-        run_left_s: Remaining time of the current run, in seconds.
     """
 
     name: str
@@ -344,7 +339,6 @@ class SharedFacts:
     Attributes:
         own: Versions and protocols of the control node.
         nodes: Nodes registered at the SuperLink; None if the server did not report.
-        server_clock: The server's clock offset against the control node.
         twins: For each board, the other boards with the same name or key.
     """
 
@@ -359,12 +353,7 @@ class SharedFacts:
 
 @dataclass(frozen=True, slots=True)
 class BoardCase:
-    """A board that replied, as the rules see it.
-
-    Attributes:
-        node: Its node at the SuperLink, if registered.
-        clock: Its clock offset against the server.
-    """
+    """A board that replied, as the rules see it."""
 
     name: str
     facts: Facts

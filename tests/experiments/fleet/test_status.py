@@ -20,7 +20,6 @@ from rich.console import Console
 
 from experiments.cli import fleet_status as command
 from experiments.fleet import fleet_assessment, selected_fleet
-from experiments.fleet.board_rules import find_reason_line, list_last_start_lines
 from experiments.fleet.fleet_assessment import assess_fleet
 from experiments.fleet.inventory import Inventory, InventoryHost
 from experiments.fleet.playbook_runner import (
@@ -34,7 +33,7 @@ from experiments.fleet.playbook_runner import (
     apply_event,
 )
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status_records import SERVICES, ControlNode, FleetHosts, FleetStatus, format_duration
+from experiments.fleet.status_records import SERVICES, ControlNode, FleetHosts, FleetStatus
 from fedge.errors import RunFailed
 
 OWN = ControlNode("0.1.0", "1.41.0", 1, 1)
@@ -486,26 +485,6 @@ def test_a_supernode_that_was_told_to_stop_is_not_called_refused() -> None:
     assert "signature" not in text
 
 
-def test_the_last_try_of_a_supernode_counts_unless_it_has_only_just_begun() -> None:
-    assert list_last_start_lines([*LOGS["wrong-ca"], *UNREGISTERED]) == UNREGISTERED
-    assert list_last_start_lines([*UNREGISTERED, *START]) == [*UNREGISTERED, *START]
-    assert list_last_start_lines([]) == []
-
-
-def test_the_telling_line_is_the_programs_own() -> None:
-    log = ["starting", "ValueError: no such mode", "fedge-powerd.service: Failed with result 'exit-code'."]
-
-    assert find_reason_line(log) == "ValueError: no such mode"
-    assert find_reason_line([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.44, "0.4 s"), (45, "45 s"), (600, "10 min"), (7300, "2 h"), (1e6, "12 days")]
-)
-def test_a_duration_is_as_people_say_it(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just(10**400),
     lambda inner: (
@@ -753,12 +732,6 @@ def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_h
     assert row.rstrip().endswith("1.2 s 82 d")
     assert "82 d" not in other
     assert "3 min 0 d" in shown(ended)
-
-
-def test_where_no_board_tells_of_itself_the_table_says_nothing_of_it() -> None:
-    head = shown(verdict(answers())).splitlines()[0]
-
-    assert not {"heard", "cert"} & set(head.split())
 
 
 def test_the_board_service_is_judged_where_it_is_installed() -> None:

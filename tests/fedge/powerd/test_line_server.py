@@ -270,11 +270,6 @@ def test_what_is_no_socket_is_left_alone(folder) -> None:
     assert path.read_text() == "precious"
 
 
-def test_a_path_that_no_socket_can_have_is_refused(folder) -> None:
-    with pytest.raises(sockets.CannotStart, match="107"):
-        sockets.listen_at(folder / ("s" * 120), None)
-
-
 def test_a_folder_is_made_with_its_rights_whatever_the_umask(folder) -> None:
     before = os.umask(0)
     try:

@@ -61,10 +61,3 @@ def test_as_data_it_comes_through_json():
     text = json.dumps(seen.as_data())
     assert LatencyHistogram.from_data(json.loads(text)) == seen
     assert len(text) < 4000
-
-
-def test_a_copy_goes_its_own_way():
-    seen = of([0.1])
-    other = seen.copy()
-    seen.add(0.2)
-    assert other == of([0.1])
