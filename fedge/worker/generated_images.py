@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -311,9 +311,3 @@ def _import_pillow() -> Any:
         right = "Pillow (the package python3-pil), or a folder of images of your own"
         raise BadImages("images", "no Pillow to make them with", right) from error
     return Image
-
-
-def read_image_counts(place: Path) -> Dict[str, int]:
-    """Return the number of images (``images``) and bytes (``bytes``) of a complete data set."""
-    counts: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
-    return counts

@@ -199,14 +199,6 @@ def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked
     attacked.check()
 
 
-@pytest.mark.parametrize("size", [4096, 4097, 5000, 1 << 20, 1 << 23])
-def test_a_line_of_any_length_is_answered_once_and_not_kept(attacked, size) -> None:
-    line = b'{"v":1,"verb":"' + b"x" * (size - 17) + b'"}'
-    error = json.loads(attacked.send(line + b"\n").decode())["error"]
-    assert error["kind"] == ("unknown-verb" if size <= 4096 else "bad-request")
-    attacked.check()
-
-
 def test_a_hundred_clients_at_once_are_all_answered(attacked) -> None:
     failures = []
 

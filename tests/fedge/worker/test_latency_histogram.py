@@ -47,15 +47,6 @@ def test_every_edge_lies_in_its_own_bin():
     assert [bin_index(bin_upper_s(place)) for place in range(LAST_BIN)] == list(range(LAST_BIN))
 
 
-def test_merged_ones_hold_what_one_would():
-    merged = of(SEEN[:2000])
-    merged.merge(of(SEEN[2000:]))
-    assert merged.total_s == pytest.approx(of(SEEN).total_s)
-    merged.total_s = of(SEEN).total_s
-    assert merged == of(SEEN)
-    assert merged != of(SEEN[1:])
-
-
 def test_as_data_it_comes_through_json():
     seen = of(SEEN)
     text = json.dumps(seen.as_data())
