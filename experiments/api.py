@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
     from fedge.analysis.topology.topology_result import TopologyResult
     from fedge.characterisation.board_profile import ProfileOutcome
-    from fedge.costs.layers.layer_summary import LayerSummary
+    from fedge.costs.layers.network_source import LayerSummary
     from fedge.knowledge.saved_model import ModelChoice, ModelFront, SavedModel
     from fedge.studies.serving.interleaving_advice import InterleavingAdvice
     from fedge.types import DeviceSpec, Predictions
@@ -153,7 +153,7 @@ def replay(
 
 def export(run: Run | FilePath, to: str, *, folder: FilePath | None = None, **options: Any) -> int:
     """Export every round of a run to ``tensorboard``, ``mlflow`` or an exporter of yours; return their number."""
-    from experiments.backends.stored_run_export import export_run
+    from experiments.backends.run_export import export_run
 
     texts = [f"{key}={json.dumps(value)}" for key, value in _to_plain(options).items()]
     return export_run(_to_folder(run), to, texts, None if folder is None else Path(folder))
@@ -310,7 +310,7 @@ def layers(
     top: int = 10,
 ) -> LayerSummary:
     """Count a network's FLOP, bytes, parameters and activations by layer, as ``fedge layers`` does."""
-    from fedge.costs.layers.layer_summary import count_network
+    from fedge.costs.layers.network_source import count_network
 
     return count_network(network, input_shape, batch_size=batch_size, kind=kind, top=top)
 

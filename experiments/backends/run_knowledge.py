@@ -104,10 +104,8 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     References of the clients' own workload become measurements of such boards, and model files become tables.
 
     Args:
-        experiment: The checked experiment.
         run: The run folder.
         name: Name of the run in the knowledge, unlike that of any other run.
-        now: Time of the run's start.
 
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     OutFile,
+    PanelGroup,
     Seed,
     Seeds,
     TableBatchSize,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, Seed
+from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, PanelGroup, Seed
 from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -150,7 +149,7 @@ def board(
 
     Example: fedge fleet board --open
     """
-    from experiments.backends.simulation import find_free_port
+    from experiments.backends.sim_backend import find_free_port
     from experiments.cli.dashboard_view import announce_page
     from experiments.fleet import selected_fleet, server_connection
     from experiments.fleet.process_cleanup import handle_signals

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import predict_use
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     ChartPage,
     OutFile,
+    PanelGroup,
     Seed,
     Seeds,
     TableBatchSize,

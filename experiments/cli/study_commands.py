@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     ChartPage,
@@ -19,6 +18,7 @@ from experiments.cli.command_options import (
     Jobs,
     OutFile,
     Overrides,
+    PanelGroup,
     Seeds,
     TableBatchSize,
     TableBoard,

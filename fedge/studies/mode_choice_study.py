@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from fedge.client.round import run_round
-from fedge.client.round_context import RoundContext
+from fedge.client.round_state import RoundContext
 from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.policies import load_policy

@@ -17,25 +17,29 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.board_constants import (
+    BoardConstants,
+    activation_intensity,
+    compute_rooflines,
+    fit_constants,
+)
+from fedge.analysis.roofline.microbenchmark import fit_per_mode
 from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
+    DEFAULT_MAX_SLOWDOWN,
     ModeRooflines,
     batch_energy_j,
     build_roofline_batch,
+    choose_within_slowdown,
     compute_batch_times,
+    find_oracle_row,
 )
-from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose_within_slowdown, find_oracle_row
+from fedge.costs.cost_priors import build_inference_priors, cost_at_batch_size
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
 from fedge.costs.layered_work import find_family, find_known_layers
-from fedge.costs.memory.memory_calibration import fit_memory_calibration
-from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
-from fedge.costs.memory.step_need import BOUND_SDS
-from fedge.costs.memory.step_table import StepTable
+from fedge.costs.memory.step_need import BOUND_SDS, fit_memory_calibration
+from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background

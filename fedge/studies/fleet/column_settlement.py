@@ -1,4 +1,4 @@
-"""Settlement of a round of columns, as ``server.accounting`` does it for one client after the other. Pure functions.
+"""Settlement of a round of columns, as the server does it for one client after the other. Pure functions.
 
 Symbols of a client: download d, work w, upload u seconds, b = d + w + u; it is away from a on and its battery is empty
 from f on, after the round's start. It ends at min(b, a, f), with an error unless that is b.

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedge.costs.cost_priors import find_workload_cost
+from fedge.costs.cost_priors import estimate_inference_cost, find_workload_cost
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference
-from fedge.costs.inference_cost import estimate_inference_cost
-from fedge.costs.named_workload import find_named_workload
-from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.costs.layered_work import find_named_workload
+from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput

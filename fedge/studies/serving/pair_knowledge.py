@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedge.costs.cost_priors import build_inference_priors
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.inference_cost import build_inference_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background, find_board_spec, name_prior_tables, resolve_maxn

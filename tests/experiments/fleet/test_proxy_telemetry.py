@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from contracts.board_requests import board_request
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet.key_folder import (
     Signer,
     create_keys,

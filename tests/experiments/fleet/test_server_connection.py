@@ -20,7 +20,7 @@ from contracts.processes import wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet import server_connection
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.server_connection import (

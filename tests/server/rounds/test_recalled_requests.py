@@ -99,13 +99,6 @@ def test_what_a_client_contradicted_reaches_nobody_any_more() -> None:
     assert modes(asked["nano-2"].shared) == {("nano-9", 9.0), ("nano-1", 3.0)}
 
 
-def test_without_sharing_a_client_still_recalls_its_own() -> None:
-    asked = ask({}, share_samples=False)
-
-    assert asked["nano-1"].recalled == (seen(1), seen(2))
-    assert all(one.shared == () for one in asked.values())
-
-
 SERVICE = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 

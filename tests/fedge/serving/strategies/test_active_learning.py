@@ -16,7 +16,7 @@ from contracts.strategy import (
     search_pair,
 )
 
-from fedge.costs.predicted_tables import FULCRUM_GRID
+from fedge.costs.table_calibration import FULCRUM_GRID
 from fedge.pareto import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
