@@ -54,7 +54,7 @@ def find_refusal(case: BoardCase) -> HostFinding | None:
         return _explain_not_activated(case) if refused else None
     for words, meaning in REFUSALS:
         if re.search(words, log, re.IGNORECASE):
-            return meaning(case)
+            return meaning(case) if callable(meaning) else _fill_explanation(case, *meaning)
     return _explain_unreachable(case) if error_kind(case.part("way")) else None
 
 
@@ -66,45 +66,9 @@ def list_last_start_lines(log: Sequence[str]) -> list[str]:
     return list(log[settled[-1] :]) if settled else list(log)
 
 
-def _explain_wrong_name(case: BoardCase) -> HostFinding:
-    host = case.superlink_host
-    renew = f"fedge fleet keys --folder KEYS --renew --host {host} (and every other name)"
-    cure = f"{renew}, then fedge fleet provision --limit server"
-    return make_problem(f"it dials {host}, which is not in the server's certificate", cure)
-
-
-def _explain_expired(case: BoardCase) -> HostFinding:
-    what = f"the certificate at {case.superlink} does not hold today by the board's clock"
-    return make_problem(what, "fedge fleet keys --folder KEYS --check, and look at the board's clock")
-
-
-def _explain_wrong_ca(case: BoardCase) -> HostFinding:
-    what = f"it does not trust the certificate at {case.superlink}: another CA signed it than the ca.crt on the board"
-    cure = "supernode_ca_certificate in the inventory: the CA of server.crt"
-    return make_problem(what, f"{cure}; then {case.cure_command('provision')}")
-
-
-def _explain_plain_text(case: BoardCase) -> HostFinding:
-    return make_problem(
-        f"it speaks plain text to {case.superlink}, which takes TLS alone", case.cure_command("provision")
-    )
-
-
-def _explain_no_tls(case: BoardCase) -> HostFinding:
-    what = f"what listens at {case.superlink} does not speak TLS; it is not the proxy before the SuperLink"
-    return make_problem(what, _port_cure(case))
-
-
-def _explain_forbidden(case: BoardCase) -> HostFinding:
-    return make_problem(f"what listens at {case.superlink} refuses what a SuperNode asks for (403)", _port_cure(case))
-
-
-def _port_cure(case: BoardCase) -> str:
-    return f"supernode_superlink in the inventory: the boards' port; then {case.cure_command('provision')}"
-
-
-def _explain_no_key(case: BoardCase) -> HostFinding:
-    return make_problem("its SuperNode runs without its key, and is refused", case.cure_command("provision"))
+def _fill_explanation(case: BoardCase, what: str, cure: str) -> HostFinding:
+    words = {"superlink": case.superlink, "host": case.superlink_host, "provision": case.cure_command("provision")}
+    return make_problem(what.format(**words), cure.format(**words))
 
 
 def _explain_not_activated(case: BoardCase) -> HostFinding:
@@ -150,19 +114,51 @@ def _explain_unreachable(case: BoardCase) -> HostFinding:
     return make_problem(what, f"the network between them, the server's firewall; {from_board}")
 
 
-REFUSALS: Sequence[tuple[str, RefusalMeaning]] = (
-    (r"certificate is not valid for|hostname mismatch|ip address mismatch", _explain_wrong_name),
-    (r"certificate has expired|certificate is not yet valid", _explain_expired),
-    (r"certificate verify failed|certificate_verify_failed", _explain_wrong_ca),
-    (r"wrong.version.number", _explain_no_tls),
-    (r"400 bad request|option `--insecure` was set", _explain_plain_text),
-    (r"code: 2001\b|authentication is enabled", _explain_no_key),
+RENEWAL = (
+    "fedge fleet keys --folder KEYS --renew --host {host} (and every other name), then fedge fleet provision "
+    "--limit server"
+)
+PORT_CURE = "supernode_superlink in the inventory: the boards' port; then {provision}"
+REFUSALS: Sequence[tuple[str, RefusalMeaning | tuple[str, str]]] = (
+    (
+        r"certificate is not valid for|hostname mismatch|ip address mismatch",
+        (
+            "it dials {host}, which is not in the server's certificate",
+            RENEWAL,
+        ),
+    ),
+    (
+        r"certificate has expired|certificate is not yet valid",
+        (
+            "the certificate at {superlink} does not hold today by the board's clock",
+            "fedge fleet keys --folder KEYS --check, and look at the board's clock",
+        ),
+    ),
+    (
+        r"certificate verify failed|certificate_verify_failed",
+        (
+            "it does not trust the certificate at {superlink}: another CA signed it than the ca.crt on the board",
+            "supernode_ca_certificate in the inventory: the CA of server.crt; then {provision}",
+        ),
+    ),
+    (
+        r"wrong.version.number",
+        ("what listens at {superlink} does not speak TLS; it is not the proxy before the SuperLink", PORT_CURE),
+    ),
+    (
+        r"400 bad request|option `--insecure` was set",
+        ("it speaks plain text to {superlink}, which takes TLS alone", "{provision}"),
+    ),
+    (
+        r"code: 2001\b|authentication is enabled",
+        ("its SuperNode runs without its key, and is refused", "{provision}"),
+    ),
     (NOT_ACTIVATED, _explain_not_activated),
-    (r"403 forbidden", _explain_forbidden),
+    (r"403 forbidden", ("what listens at {superlink} refuses what a SuperNode asks for (403)", PORT_CURE)),
     (r"terminated gracefully|401 unauthorized", _explain_bad_signature),
     (r"connection attempt failed", _explain_unreachable),
 )
-"""Log patterns of Flower 1.41's SuperNode with their explanations; the first match is the cause."""
+"""Log patterns of Flower 1.41's SuperNode with what they mean, or its words and cure; the first match counts."""
 
 
 SERVER_SERVICES = {"fedge-superlink": "no board gets work", "nginx": "no board gets in"}

@@ -11,7 +11,7 @@ from fedge.powerd import PROTOCOL, line_protocol, thermal_guard
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import CONFIG, Config
 from fedge.powerd.line_protocol import Fields
-from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
 
 logger = logging.getLogger(__name__)
@@ -104,15 +104,6 @@ class Daemon:
         self._owed: List[str] = []
         self._retry_s = 0.0
         self._answers: Dict[str, Tuple[float, Any]] = {}
-        self._verbs: Dict[str, Callable[[Fields, int], Fields]] = {
-            "describe": self._describe,
-            "get": self._get,
-            "set": self._set,
-            "restore": self._restore,
-            "hold": self._hold,
-            "drop-caches": self._drop_caches,
-            "fan": self._fan,
-        }
 
     def start(self) -> None:
         """Recover from a daemon that died, record the state found, and check the temperatures."""
@@ -146,7 +137,8 @@ class Daemon:
             request = line_protocol.decode_request(line)
             verb = line_protocol.parse_verb(request)
             self._end_expired_lease()
-            return line_protocol.encode_reply(self._verbs[verb](request, uid))
+            handle: Callable[[Fields, int], Fields] = getattr(self, "_" + verb.replace("-", "_"))
+            return line_protocol.encode_reply(handle(request, uid))
         except PowerdRefusal as refused:
             return line_protocol.encode_refusal(refused)
         except OSError as error:
@@ -173,7 +165,7 @@ class Daemon:
             "allowed": _tables_to_wire(board.allowed_tables()),
             "floor": {"cores": config.floor_cores, "cpu_khz": config.floor_cpu_khz},
             "emc": board.emc_control(),
-            "presets": [_preset_to_wire(preset) for preset in presets],
+            "presets": [dict(preset._asdict(), mode=preset.mode.to_wire()) for preset in presets],
             "extras": list(config.extras),
             "hottest_c": config.hottest_c,
         }
@@ -395,13 +387,3 @@ class Daemon:
 
 def _tables_to_wire(tables: KnobTables) -> Dict[str, List[int]]:
     return {knob: list(values) for knob, values in zip(tables._fields, tables)}
-
-
-def _preset_to_wire(preset: Preset) -> Fields:
-    return {
-        "id": preset.id,
-        "name": preset.name,
-        "mode": preset.mode.to_wire(),
-        "needs_reboot": preset.needs_reboot,
-        "default": preset.default,
-    }

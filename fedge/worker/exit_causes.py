@@ -8,7 +8,7 @@ is conclusive, and is the only evidence on kernels before 4.13 (JetPack 4), whic
 import os
 import re
 import signal
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 OOM_KILLED = "oom-killed"
 KILLED = "killed"
@@ -33,10 +33,6 @@ class ExitCause(NamedTuple):
 
     cause: str
     text: str
-
-    def as_dict(self) -> Dict[str, str]:
-        """Return the form sent on the wire."""
-        return {"cause": self.cause, "text": self.text}
 
 
 class OomCounters(NamedTuple):

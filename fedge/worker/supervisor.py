@@ -280,7 +280,7 @@ class Supervisor:
             "data_roots": list(self._settings.data_roots),
             "device": self._settings.device,
             "restarts": self._restarts,
-            "last_exit": None if self._last_exit is None else self._last_exit.as_dict(),
+            "last_exit": None if self._last_exit is None else self._last_exit._asdict(),
         }
         words, writes = os.pipe()
         try:
@@ -380,7 +380,7 @@ class Supervisor:
         path = Path(self._settings.socket_path + LAST_EXIT)
         unfinished = Path(f"{path}.new")
         try:
-            unfinished.write_text(json.dumps(dict(cause.as_dict(), at_s=time.monotonic())), encoding="utf-8")
+            unfinished.write_text(json.dumps(dict(cause._asdict(), at_s=time.monotonic())), encoding="utf-8")
             unfinished.chmod(0o640)
             unfinished.rename(path)
         except OSError as error:

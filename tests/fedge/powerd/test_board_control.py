@@ -4,7 +4,7 @@ import pytest
 from contracts.jetsons.kernel import Fault, KernelMachine
 
 from fedge.powerd import board_control, knob_changes
-from fedge.powerd.board_control import FAN_FULL_PWM, BoardControl
+from fedge.powerd.board_control import FAN_FULL_PWM, BoardControl, find_fan_file
 from fedge.powerd.config import Config
 from fedge.powerd.knobs import CpufreqPolicy, Hardware, KnobState
 from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
@@ -84,6 +84,25 @@ def test_caches_are_dropped_without_waiting_for_the_disk(machine, board, refused
     assert machine.writes() == [("/proc/sys/vm/drop_caches", "3")]
     machine.plant(Fault("refuse", "*drop_caches", "EPERM"))
     assert refused(board.drop_caches).kind == "failed"
+
+
+def test_a_board_without_a_fan_refuses_a_speed_and_of_two_outputs_the_fans_is_set(machine, board, refused) -> None:
+    machine.path(FAN).unlink()
+    assert refused(board.set_fan, 50).kind == "not-allowed"
+    for number, name in ((7, "leds"), (8, "pwmfan")):
+        folder = machine.path(f"/sys/class/hwmon/hwmon{number}")
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(name)
+        (folder / "pwm1").write_text("1")
+    assert find_fan_file(machine) == "/sys/class/hwmon/hwmon8/pwm1"
+
+
+def test_a_mode_that_is_set_already_is_returned_without_a_write(machine, board) -> None:
+    now = board.mode()
+    wanted = board.set_mode(now._replace(emc_hz=None))  # a stock mode may have lower limits, which a mode lets go
+    written = machine.writes()
+    assert board.set_mode(wanted._replace(emc_hz=None)) == wanted
+    assert machine.writes() == written
 
 
 def another(board):

@@ -42,6 +42,13 @@ def test_a_command_has_nothing_to_read(bench) -> None:
     assert bench.run(["talk", "read answer || echo none"]) == (0, "none\n")
 
 
+def test_a_file_that_cannot_be_run_hides_no_command_of_its_name(bench) -> None:
+    other = bench.path("/usr/sbin/talk")
+    other.parent.mkdir()
+    other.write_text("no program")
+    assert bench.run(["talk", "echo well"]) == (0, "well\n")
+
+
 def test_a_command_that_is_not_there_is_told(bench) -> None:
     with pytest.raises(OSError, match="no command nvpmodel"):
         bench.run(["nvpmodel", "-q"])

@@ -396,6 +396,8 @@ def test_a_rate_that_the_kernel_chose_itself_is_left_to_it_where_releasing_its_l
     found, lock = one.board.snapshot(), files(one.truth, "lock")
     one.board.set_mode(Mode(emc_hz=one.truth.emc_hz[0]))
     one.machine.plant(Fault("refuse", lock, "EBUSY", times=1))
+    written = len(one.machine.writes())
 
     assert one.board.put_back(found) == []
     assert one.machine.number(lock) == 0
+    assert files(one.truth, "emc") not in {path for path, _ in one.machine.writes()[written:]}
