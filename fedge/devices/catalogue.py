@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -233,11 +233,11 @@ def _build_spec(board: _Board, where: str) -> DeviceSpec:
     _check_names(board, tuple(presets), where)
     if presets[UNCAPPED] != top:
         raise BadInput(f"{where}: presets.{UNCAPPED}", str(presets[UNCAPPED]), f"every knob at its top, {top}")
-    figures = {name: LabelledValue(one.value, one.label, one.source) for name, one in _figures(board).items()}
-    plain = {name: getattr(board, name) for name in PLAIN_FIELDS}
-    texts = {name: tuple(getattr(board, name)) for name in TEXT_LISTS}
+    taken: dict[str, Any] = {name: getattr(board, name) for name in PLAIN_FIELDS}
+    taken |= {name: tuple(getattr(board, name)) for name in TEXT_LISTS}
+    taken |= {name: LabelledValue(one.value, one.label, one.source) for name, one in _figures(board).items()}
     sources = MappingProxyType(_collect_sources(board))
-    return DeviceSpec(**plain, **texts, **figures, presets=MappingProxyType(presets), sources=sources)
+    return DeviceSpec(**taken, presets=MappingProxyType(presets), sources=sources)
 
 
 def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:
