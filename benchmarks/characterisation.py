@@ -26,8 +26,7 @@ import numpy as np
 from figures import PAPER_MODES, build_table, measure_s, run_parts
 from rich.console import Console
 
-from fedge.characterisation.emulated_costs import estimate_costs
-from fedge.characterisation.emulated_rig import build_emulated_rig
+from fedge.characterisation.emulated_rig import build_emulated_rig, estimate_costs
 from fedge.characterisation.point_measurement import EpochSummary
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,

@@ -26,10 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedge.characterisation.emulated_rig import build_emulated_rig
-from fedge.characterisation.epoch_model import EpochModel, EpochSetting
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.epoch_model import EpochModel, EpochSetting, LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.plan_reader import read_plan
-from fedge.characterisation.point_observations import PointObservation, extract_observations
 from fedge.characterisation.sweep_plan import CharacterisationPlan
 from fedge.characterisation.sweep_store import SweepResult, to_finished_point
 from fedge.devices.tables.mode_table import read_mode_table

@@ -73,15 +73,7 @@ def build_measurement(
     images: ImageDataSet,
     begun_s: float,
 ) -> PointMeasurement:
-    """Build the measurement of a finished point.
-
-    Args:
-        point: The setting.
-        run: The run of the measuring program.
-        session: The machine's sensors during the run.
-        machine: The machine.
-        images: The data set that was read.
-        begun_s: Start of the point on the monotonic clock; all times in the result count from here.
+    """Build the measurement of a finished point, whose times count from ``begun_s`` on the monotonic clock.
 
     Raises:
         BoardError: The program's output file cannot be read.
@@ -195,13 +187,9 @@ GPU_DEVICE_FILES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu")
 
 
 def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocation | None = None) -> MeasurementRig:
-    """Create the rig of this machine.
+    """Create the rig of this machine, a Jetson board if a power daemon listens at ``place``.
 
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        place: Where the power daemon and system files are; by default, those of this machine. If a daemon listens
-            there, the machine is taken to be a Jetson board.
+    ``folder`` is the sweep's; ``place`` names the daemon's socket and the system files, by default this machine's.
 
     Raises:
         BoardError: The daemon does not answer, or the board is unknown.

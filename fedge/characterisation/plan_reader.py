@@ -168,11 +168,9 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """A plan with the power modes that it resolved to.
+    """A plan with the mode that each mode text became, by board.
 
-    Attributes:
-        modes: The mode that each mode text became: board -> text -> mode.
-        has_modes: Whether the plan names power modes; if not, every point runs at MAXN on boards that have modes.
+    Without named modes (``has_modes``), every point runs at MAXN on boards that have modes.
     """
 
     plan: CharacterisationPlan
@@ -189,7 +187,7 @@ def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
 
     Raises:
-        BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
+        BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names file and field.
     """
     return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(PlanRecord)}"), path)
 
@@ -200,7 +198,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     Args:
         raw: The parsed YAML.
         path: The plan's file, named in messages; relative paths in the plan start in its folder.
-        spec_of: Returns a board's knobs and presets by its name, or None for a board without power modes.
+        spec_of: Returns a board's knobs and presets, or None for a board without power modes.
 
     Raises:
         BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.

@@ -32,7 +32,7 @@ from fedge.characterisation.point_measurement import (
     SensorTrace,
     select_counted_epochs,
 )
-from fedge.characterisation.steadiness import Steadiness, assess_steadiness, describe_drift
+from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.types import Floats, Label
@@ -108,11 +108,7 @@ class PointStats:
 
 
 def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) -> PointStats:
-    """Compute the statistics of a finished point.
-
-    Args:
-        finished: The point.
-        course: The plan's schedule; its ``discard`` first epochs are not counted, unless none would remain.
+    """Compute the statistics of a finished point over the epochs that the plan's schedule counts.
 
     Raises:
         BadInput: A file of the point is missing or damaged.

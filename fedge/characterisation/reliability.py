@@ -23,7 +23,7 @@ from fedge.characterisation.knob_effects import quantity_label
 from fedge.characterisation.point_knobs import describe_setting, kind_of_board
 from fedge.characterisation.point_measurement import DISTURBED_CORES
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.steadiness import MIN_DRIFT
+from fedge.characterisation.stability import MIN_DRIFT
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label, weakest_label
 
@@ -42,7 +42,6 @@ class Variability:
         names: Per value, the number of the repeat (from 1) or the board.
         cv: Coefficient of variation: standard deviation divided by the mean.
         spread: (max - min) / min.
-        label: Label of the weakest point.
     """
 
     scope: Literal["within", "between"]
@@ -59,11 +58,7 @@ class Variability:
 
 
 def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
-    """Compute the variation of every repeated setting, and of every setting measured on several boards of a kind.
-
-    Returns:
-        One entry per setting, quantity and scope that has at least two values.
-    """
+    """Compute the variation of every setting that was repeated, or measured on several boards of a kind."""
     found: list[Variability | None] = []
     settings: dict[SweepPoint, dict[str, list[PointStats]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(stats, key=lambda s: (s.point.board, s.point.repeat)):
@@ -122,11 +117,10 @@ class DifferingRepeats:
 
 
 def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeats, ...]:
-    """Find the settings whose repeats differ significantly.
+    """Find settings with two repeats whose epoch times differ significantly.
 
-    Returns:
-        Settings with two repeats whose epoch times differ by more than ``MIN_DRIFT`` and by more than chance among
-            their minibatches explains (99 %, Bonferroni-corrected for the number of pairs).
+    They differ by more than ``MIN_DRIFT``, and by more than chance among their minibatches explains (99 %,
+    Bonferroni-corrected for the number of pairs).
     """
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
@@ -228,11 +222,7 @@ def _describe_spread(one: Variability) -> str:
 
 
 def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
-    """Find points that were throttled, did not reach a steady state, or ran beside other programs.
-
-    Returns:
-        At most one finding for each of the three reasons.
-    """
+    """Find points that were throttled, not steady, or beside other programs; one finding for each reason."""
     others = {one.key: one.parameters.get("others_cores", 0.0) for one in stats}
     reasons = {
         "throttled": {one.key: "" for one in stats if one.throttled},

@@ -23,8 +23,7 @@ from fedge.characterisation.findings import (
     rank_findings,
     render_finding,
 )
-from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, get_quantity, quantity_label
-from fedge.characterisation.knob_findings import find_knob_findings
+from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, find_knob_findings, get_quantity, quantity_label
 from fedge.characterisation.point_knobs import (
     MODE_KNOBS,
     describe_differences,
@@ -63,9 +62,9 @@ def compute_pooled_findings(
 
     Args:
         stats: Statistics of all points.
-        points: The result of ``pool_repeats``.
-        effects: The result of ``compute_pooled_effects``.
-        firsts: The result of ``compute_effects_from_first``.
+        points: ``pool_repeats(stats)``.
+        effects: ``compute_pooled_effects(points)``.
+        firsts: ``compute_effects_from_first(points)``.
     """
     groups = group_by_workload(points).values()
     single = [

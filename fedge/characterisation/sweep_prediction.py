@@ -11,11 +11,16 @@ from typing import Any, get_args
 import numpy as np
 
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.epoch_model import (
+    EpochModel,
+    EpochPredictions,
+    EpochSetting,
+    LinearEpochModel,
+    MeasuredEpoch,
+)
+from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.point_knobs import format_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
-from fedge.characterisation.point_observations import PointObservation, extract_observations
 from fedge.characterisation.sweep_plan import WorkKind, parse_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
@@ -37,9 +42,7 @@ class EpochPredictionOptions:
 
     Attributes:
         modes: Power modes as cores/CPU/GPU/memory in MHz, or ``maxn``; empty for those of the sweep.
-        board: The board; None if the sweep has one.
         workload: The workload; None for all.
-        kind: ``train`` or ``infer``.
         storage: A storage of the plan, or an emulated one.
         cache: Page cache of the predicted epoch, ``warm`` or ``dropped``.
         formula: ``epochs`` with stalls, or ``simple`` by the mode alone.
@@ -62,16 +65,11 @@ class EpochPredictionOptions:
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """Prediction for one epoch.
+    """Prediction for one epoch, with what the sweep measured at the same setting, else None (``seen_s``, ``seen_j``).
 
     Attributes:
-        e2e_s: End-to-end time, in seconds.
-        stall_s: Time that training waits for data, in seconds.
-        energy_j: Energy, in joules.
-        e2e_spread: Standard deviation of ``e2e_s``, as a share of it.
-        energy_spread: Standard deviation of ``energy_j``, as a share of it.
-        seen_s: Measured time of the same setting; None if the sweep did not measure it.
-        seen_j: Measured energy of the same setting.
+        stall_s: Time that training waits for data.
+        e2e_spread: Standard deviation of ``e2e_s``, as a share of it; likewise ``energy_spread``.
     """
 
     board: str

@@ -64,11 +64,7 @@ UNFINISHED_FILES = ".*.part"
 
 
 def write_arrays(folder: Path, seen: PointMeasurement) -> None:
-    """Write a point's arrays to Parquet files.
-
-    Raises:
-        BadInput: A file cannot be written.
-    """
+    """Write a point's arrays to Parquet files; raises ``BadInput`` if one cannot be written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -92,11 +88,7 @@ def has_complete_arrays(folder: Path, key: str) -> bool:
 
 @contextmanager
 def replace_synced(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` at the end of the context, with its folder on disk as well.
-
-    Raises:
-        BadInput: The file cannot be written; the previous file is left unchanged.
-    """
+    """Yield a temporary path that replaces ``path`` at the end, or raise ``BadInput`` and leave the previous file."""
     try:
         with replace_file(path) as part:
             yield part
@@ -187,11 +179,7 @@ class SweepProgress:
     """Number of failures per point."""
 
     def apply_event(self, event: Mapping[str, Any], folder: Path) -> None:
-        """Apply a line of the journal in ``folder``.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is no such line.
-        """
+        """Apply a line of the journal in ``folder``; raises KeyError, TypeError or ValueError if it is no such line."""
         kind = event["event"]
         if kind in {"begin", "plan"} and event["version"] == VERSION:
             self.plan, self.software = plan_from_data(event["plan"]), dict(event["software"])
@@ -230,14 +218,10 @@ class SweepJournal(JsonLines):
         self.past = past
 
     def begin(self, plan: CharacterisationPlan, software: Mapping[str, Mapping[str, str]]) -> None:
-        """Write the plan and the software versions, unless the journal already holds the same.
-
-        Args:
-            plan: The plan of this start. Once a point is finished, it may only extend the plan of the journal.
-            software: Versions that the measurements depend on: board -> name -> version.
+        """Write plan and software versions (board -> name -> version), unless the journal already holds the same.
 
         Raises:
-            BadInput: Points are finished already, and the plan or the software differs from theirs.
+            BadInput: Points are finished already, and the plan does more than extend theirs, or the software differs.
         """
         past = self.past
         given = {board: dict(versions) for board, versions in software.items()}
@@ -384,11 +368,7 @@ def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Pa
 
 
 def check_plan_extends(path: Path, before: CharacterisationPlan, now: CharacterisationPlan) -> None:
-    """Check that a plan equals that of the journal at ``path`` or only adds points, repeats, boards and the like.
-
-    Raises:
-        BadInput: With the first difference.
-    """
+    """Raise ``BadInput`` with the first difference by which a plan does more than add to that of a journal."""
     for where, got, wanted in _list_differences(before, now):
         right = f"{wanted} was asked for now: ask for the same, give another --folder, or remove the folder"
         raise BadInput(f"{path}: {where}", got, right)

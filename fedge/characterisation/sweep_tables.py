@@ -41,14 +41,7 @@ NO_POWER = "nobody metered the power"
 
 @dataclass(frozen=True, slots=True)
 class SweepTableRow:
-    """A row of a table.
-
-    Attributes:
-        step_s: Seconds per minibatch from end to end.
-        power_w: Mean power of the module over the epochs.
-        epochs: Number of counted epochs.
-        source: Machine, clock and sensors, or the model.
-    """
+    """A row of a table: seconds per minibatch from end to end, and mean power of the module over the counted epochs."""
 
     point: SweepPoint
     mode: PowerMode
@@ -61,14 +54,10 @@ class SweepTableRow:
 
 
 def write_tables(result: SweepResult) -> list[Path]:
-    """Write the tables of a sweep.
+    """Write the tables of a sweep and return their paths.
 
-    Args:
-        result: The sweep. Points without a mode or without power are left out; the record next to each table lists
-            them, and ``list_omitted_points`` lists all of them.
-
-    Returns:
-        Paths of the tables; empty if no point has both a mode and power.
+    Points without a mode or without power are left out; the record next to each table lists them, and
+    ``list_omitted_points`` lists all of them.
 
     Raises:
         BadInput: The folder cannot be written.
@@ -117,8 +106,7 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
 def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
     """Return the seconds per minibatch from end to end, as ``MEAN_RULE`` defines.
 
-    Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most minibatches do not
-    stall.
+    Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most do not stall.
     """
     means = []
     for epoch in epochs:

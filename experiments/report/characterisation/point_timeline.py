@@ -14,7 +14,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from experiments.report.characterisation.chart_elements import (
+from experiments.report.characterisation.characterisation_summary import SettingSummary, choose_settings
+from experiments.report.characterisation.setting_charts import (
     FETCH,
     PREPROCESS,
     TIMELINE_PARTS,
@@ -22,13 +23,12 @@ from experiments.report.characterisation.chart_elements import (
     select_extremes,
 )
 from experiments.report.characterisation.setting_families import make_short_names
-from experiments.report.characterisation.setting_summary import SettingSummary, choose_settings
 from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, menu_chart, scatter_trace, xy_layout
 from experiments.report.page import Section, render_paragraph
 from experiments.report.palette import ALARM, WAIT
 from experiments.report.quantities import number
 from fedge.characterisation.point_measurement import MinibatchTimes, SensorTrace
-from fedge.characterisation.steadiness import assess_steadiness
+from fedge.characterisation.stability import assess_steadiness
 from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.errors import BadInput
 from fedge.types import Floats
@@ -46,12 +46,7 @@ HEIGHT_PX = 460
 
 @dataclass(frozen=True, slots=True)
 class SensorStrip:
-    """One strip of the sensor chart.
-
-    Attributes:
-        field: A field of ``SensorTrace``.
-        factor: Multiplies the field's values to give this unit.
-    """
+    """One strip of the sensor chart: a field of ``SensorTrace``, which ``factor`` converts to its unit."""
 
     field: str
     name: str
@@ -126,15 +121,7 @@ def _collect_frames(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepSelection:
-    """The steps of a point.
-
-    Attributes:
-        times: All steps, n of them.
-        warm_up: Mask of shape (n,).
-        outliers: Mask of shape (n,).
-        rows: The steps that are drawn.
-        top_ms: Upper end of the axis.
-    """
+    """The n steps of a point with masks of shape (n,), the ``rows`` that are drawn, and the axis' upper end."""
 
     times: MinibatchTimes
     warm_up: NDArray[np.bool_]

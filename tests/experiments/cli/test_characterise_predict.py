@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.characterisation import sweep_prediction
+from fedge.characterisation.observed_pipeline import PointObservation
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule, WorkloadPlan
 from fedge.characterisation.sweep_prediction import (
     EpochPrediction,

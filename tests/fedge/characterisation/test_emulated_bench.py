@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from contracts.device import WORK, DeviceContract
 
-from fedge.characterisation.emulated_bench import build_emulated_bench
-from fedge.characterisation.mode_measurement import measure_mode
+from fedge.characterisation.mode_measurement import build_emulated_bench, measure_mode
 from fedge.characterisation.stability import StabilityRule
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.errors import BadInput, ModeNotSet, UnknownName

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from contracts.rig import COURSE, RigContract
 
-from fedge.characterisation.emulated_costs import LOADING_SHARE, WORKER_MB, estimate_costs
-from fedge.characterisation.emulated_rig import build_emulated_rig
+from fedge.characterisation.emulated_rig import LOADING_SHARE, WORKER_MB, build_emulated_rig, estimate_costs
 from fedge.characterisation.point_measurement import (
     EpochSummary,
     MeasurementRig,

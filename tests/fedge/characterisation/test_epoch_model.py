@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from contracts.epoch_looks import MODES, NAME, PLANS, SPEC, STEPS, TOP, look, relative, sweep, unmetered, without
 
-from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
-from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.epoch_model import (
+    EpochModel,
+    EpochPredictions,
+    EpochSetting,
+    LinearEpochModel,
+    MeasuredEpoch,
+)
+from fedge.characterisation.observed_pipeline import PointObservation
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.types import PowerMode

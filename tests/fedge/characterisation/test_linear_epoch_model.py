@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.epoch_model import LinearEpochModel, MeasuredEpoch
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR

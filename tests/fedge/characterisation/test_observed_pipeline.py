@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from contracts.epoch_looks import FILE_MB, MODES, PLANS, SPEC, TOP, TRUTH, look, pipeline, sweep
 
-from fedge.characterisation.observed_pipeline import fit_input_pipeline
-from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.observed_pipeline import PointObservation, fit_input_pipeline
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.fitted_pipeline import FittedPipeline

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from contracts.characterised_points import Noise, Truth, finished
 
-from fedge.characterisation.point_observations import PointObservation, extract_observations
+from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
     Images,

@@ -7,7 +7,7 @@ from contracts.characterised_points import series
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.steadiness import (
+from fedge.characterisation.stability import (
     MAX_OUTLIER_SHARE,
     MIN_STEPS,
     assess_steadiness,

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summarise_result
-from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
+from experiments.report.characterisation.characterisation_summary import (
+    CharacterisationSummary,
+    SettingSummary,
+    summarise_result,
+    summarise_settings,
+)
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.sweep_plan import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.report.characterisation.findings_section import MAX_OTHER_PLACES, build_advice_section
+from experiments.report.characterisation.characterisation_page import MAX_OTHER_PLACES, build_advice_section
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.tuning_advice import TuningAdvice
 

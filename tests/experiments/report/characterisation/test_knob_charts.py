@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.characterisation.chart_elements import select_extremes
-from experiments.report.characterisation.knob_sentences import are_disjoint, describe_change, describe_stall
-from experiments.report.characterisation.setting_families import SettingFamily, build_families
-from experiments.report.characterisation.setting_summary import (
+from experiments.report.characterisation.characterisation_summary import (
     FigureBasis,
     SettingSummary,
     choose_basis,
     has_later_epochs,
+)
+from experiments.report.characterisation.setting_charts import select_extremes
+from experiments.report.characterisation.setting_families import (
+    SettingFamily,
+    are_disjoint,
+    build_families,
+    describe_change,
+    describe_stall,
 )
 from fedge.characterisation.confidence_interval import Estimate, make_unbounded_estimate
 

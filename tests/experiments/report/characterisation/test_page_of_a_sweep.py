@@ -15,8 +15,11 @@ from contracts.shown import charts_of
 
 from experiments.cli.characterise_commands import characterise_report
 from experiments.report.characterisation.characterisation_page import build_sections, write_page, write_report
-from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summary_to_json
-from experiments.report.characterisation.setting_summary import summarise_settings
+from experiments.report.characterisation.characterisation_summary import (
+    CharacterisationSummary,
+    summarise_settings,
+    summary_to_json,
+)
 from experiments.report.chart import to_json_value
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult

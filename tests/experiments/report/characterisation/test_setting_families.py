@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.report.characterisation.characterisation_summary import SettingSummary, summarise_settings
 from experiments.report.characterisation.setting_families import (
     build_families,
     describe_fixed_knobs,
@@ -14,7 +15,6 @@ from experiments.report.characterisation.setting_families import (
     format_axis_value,
     split_by_scale,
 )
-from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
