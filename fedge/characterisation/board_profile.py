@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingH
         explorer="all" if request.modes == ALL_MODES else request.explorer,
         modes=request.modes,
         seed=request.seed,
-        rule=request.rule.to_dict(),
+        rule=asdict(request.rule),
         software=dict(bench.software),
     )
 

@@ -10,7 +10,7 @@ power of waiting (``fedge.client.loader_stalls``).
 
 The fill is the additional stall of the first minibatch: the start of the workers and the making of the batch.
 
-The other model, ``LinearEpochModel``, is that of the characterisation paper: two least-squares lines.
+The other model, ``predict_linear_epochs``, is that of the characterisation paper: two least-squares lines.
 Symbols: T seconds of an epoch, E joules, f clocks of CPU, GPU and memory.
 
     T_epoch = a f_cpu + b cores + c f_gpu + d f_mem + e            one line per network
@@ -31,8 +31,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,7 +48,7 @@ from fedge.modes import stack_modes
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_step_s, compute_time_parts, knob_shares
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
-from fedge.predictors.linear_regression import LinearFit, fit_line
+from fedge.predictors.linear_regression import fit_line
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR, apply_floor
 from fedge.types import DeviceSpec, Floats, Label, Measurement, Modes, PowerMode, Predictions
 
@@ -64,61 +63,38 @@ class MeasuredEpoch:
     energy_j: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class LinearEpochModel:
-    """The two lines, with knobs scaled by the board's top mode.
+def predict_linear_epochs(
+    seen: Sequence[MeasuredEpoch], network: str, modes: Modes, maxn: PowerMode
+) -> tuple[Floats, Floats | None]:
+    """Predict seconds, and joules if any were metered, of an epoch of a network in every mode by the two lines.
 
-    Lines become negative in modes much faster than the measured ones; predictions are therefore at least
-    ``PREDICTION_FLOOR`` times the smallest measured value, of the network for time and of all networks for energy.
+    Knobs are scaled by the board's top mode ``maxn``. Lines become negative in modes much faster than the measured
+    ones; predictions are therefore at least ``PREDICTION_FLOOR`` times the smallest measured value, of the network for
+    time and of all networks for energy.
+
+    Raises:
+        UnknownName: No epoch of the network was measured.
     """
 
-    maxn: PowerMode
-    time_: dict[str, LinearFit] = field(init=False, default_factory=dict)
-    energy_: LinearFit | None = field(init=False, default=None)
-    _least_s: dict[str, Floats] = field(init=False, default_factory=dict)
-    _least_j: Floats = field(init=False, default_factory=lambda: np.zeros(1))
+    def shares(of: Modes) -> Floats:
+        return of.knobs / np.array(maxn.knobs)
 
-    def fit(self, seen: Sequence[MeasuredEpoch]) -> Self:
-        """Fit a line of time per network and one of energy; raises ``BadInput`` without any epoch."""
-        if not seen:
-            raise BadInput("the simple predictor", "no epoch", "at least one epoch of a network in a power mode")
-        self.time_, self.energy_, self._least_s = {}, None, {}
-        for network in dict.fromkeys(one.network for one in seen):
-            of_it = [one for one in seen if one.network == network]
-            epoch_s = np.array([one.epoch_s for one in of_it])
-            self.time_[network] = fit_line(self._knob_shares(_modes_of_epochs(of_it)), epoch_s, np.ones(4))
-            self._least_s[network] = epoch_s
-        metered = [(one, one.energy_j) for one in seen if one.energy_j is not None]
-        if metered:
-            self._fit_energy([one for one, _ in metered], np.array([joules for _, joules in metered]))
-        return self
-
-    def _fit_energy(self, seen: Sequence[MeasuredEpoch], energy_j: Floats) -> None:
-        # Fit to measured times, as in ``fedge.predictors.linear_regression``: with a single network, times predicted by
-        # its line are a linear combination of the knobs and carry no further information.
-        epoch_s = np.array([one.epoch_s for one in seen])
-        columns = np.column_stack([self._knob_shares(_modes_of_epochs(seen)), epoch_s])
-        self.energy_ = fit_line(columns, energy_j, np.array([1.0, 1.0, 1.0, 1.0, epoch_s.max()]))
-        self._least_j = energy_j
-
-    def predict(self, network: str, modes: Modes) -> tuple[Floats, Floats | None]:
-        """Predict seconds, and joules if fitted, of an epoch in every mode; raises ``UnknownName`` for a network."""
-        if network not in self.time_:
-            raise UnknownName("the network", network, tuple(self.time_))
-        shares = self._knob_shares(modes)
-        epoch_s: Floats = apply_floor(self.time_[network].predict(shares), self._least_s[network])
-        if self.energy_ is None:
-            return epoch_s, None
-        joules = self.energy_.predict(np.column_stack([shares, epoch_s]))
-        return epoch_s, np.maximum(joules, PREDICTION_FLOOR * self._least_j.min())
-
-    def _knob_shares(self, modes: Modes) -> Floats:
-        shares: Floats = modes.knobs / np.array(self.maxn.knobs)
-        return shares
-
-
-def _modes_of_epochs(seen: Sequence[MeasuredEpoch]) -> Modes:
-    return stack_modes(one.mode for one in seen)
+    own = [one for one in seen if one.network == network]
+    if not own:
+        raise UnknownName("the network", network, tuple(dict.fromkeys(one.network for one in seen)))
+    own_s = np.array([one.epoch_s for one in own])
+    line = fit_line(shares(stack_modes(one.mode for one in own)), own_s, np.ones(4))
+    epoch_s: Floats = apply_floor(line.predict(shares(modes)), own_s)
+    metered = [(one, one.energy_j) for one in seen if one.energy_j is not None]
+    if not metered:
+        return epoch_s, None
+    # Fit to measured times, as in ``fedge.predictors.linear_regression``: with a single network, times predicted by its
+    # line are a linear combination of the knobs and carry no further information.
+    metered_s, energy_j = (np.array(values) for values in zip(*((one.epoch_s, j) for one, j in metered), strict=True))
+    columns = np.column_stack([shares(stack_modes(one.mode for one, _ in metered)), metered_s])
+    energy = fit_line(columns, energy_j, np.array([1.0, 1.0, 1.0, 1.0, metered_s.max()]))
+    joules = energy.predict(np.column_stack([shares(modes), epoch_s]))
+    return epoch_s, np.maximum(joules, PREDICTION_FLOOR * energy_j.min())
 
 
 NO_LOADING_LOG = -12.0
@@ -198,7 +174,6 @@ class EpochModel:
         if not counted:
             right = "one at least, with epochs that the plan counts"
             raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", right)
-        self.observations_ = tuple(observations)
         known, small = _build_priors(self.spec, self.workload, counted)
         # The host's share of computing depends on whether the network is large or small for the board; try both.
         fits = (
@@ -209,7 +184,6 @@ class EpochModel:
         self.metered_ = [one for one in counted if one.power_w is not None]
         self.computing_ = tuple((one.means.batch_size, self._to_compute_measurement(one)) for one in counted)
         self.label_: Label = "estimated" if any(one.label == "estimated" for one in counted) else "calibrated"
-        self.cached_ = float(np.median([one.cached for one in counted]))
         return self
 
     def predict(self, setting: EpochSetting, modes: Modes) -> EpochPredictions:

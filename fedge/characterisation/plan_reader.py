@@ -178,11 +178,6 @@ class ResolvedPlan:
     has_modes: bool = True
 
 
-def read_plan(path: Path) -> CharacterisationPlan:
-    """Read the plan in a YAML file; see ``read_resolved_plan``."""
-    return read_resolved_plan(path).plan
-
-
 def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
 

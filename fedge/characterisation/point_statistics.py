@@ -83,7 +83,6 @@ class PointStats:
     gpu_load: float | None = None
     memory_mb: float | None = None
     disk_read_mb: float | None = None
-    first_disk_read_mb: float | None = None
     resident_before: float | None = None
     """Means over the counted epochs; memory is the maximum."""
     throttled: bool = False
@@ -142,7 +141,6 @@ def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) ->
         gpu_load=_mean_of_known([epoch.gpu_load for epoch in counted]),
         memory_mb=max((e.memory_mb for e in counted if e.memory_mb is not None), default=None),
         disk_read_mb=_mean_of_known([epoch.disk_read_mb for epoch in counted]),
-        first_disk_read_mb=finished.epochs[0].disk_read_mb,
         resident_before=_mean_of_known([epoch.resident_before for epoch in counted]),
         throttled=any(epoch.throttled for epoch in finished.epochs),
         notes=finished.notes,

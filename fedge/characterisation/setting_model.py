@@ -77,16 +77,6 @@ def scale_by_slope(slope: float, ratio: float) -> Estimate:
     return Estimate(value, min(other, another), max(other, another), 0)
 
 
-def mean_power_w(stats: PointStats) -> float | None:
-    """Return an epoch's mean power, or None if not metered."""
-    return stats.power_w.value if stats.power_w is not None else None
-
-
-def step_compute_s(stats: PointStats) -> float | None:
-    """Return the compute time per minibatch, in seconds."""
-    return stats.compute_s.value / stats.steps
-
-
 MIN_ERROR = 0.02
 """Lower limit of the model's relative error of an epoch; a default equal to the smallest change that findings
 report."""
@@ -112,8 +102,6 @@ class SettingModel:
     now: PointStats
     pipeline: InputPipeline
     error: float
-    check_count: int
-    """Number of settings with other loaders that the model was checked against."""
     loaders: tuple[PointStats, ...]
     """The settings that it was fitted to, this one first."""
 
@@ -173,7 +161,7 @@ def fit_setting_model(
         fits[own] = _fit_pipeline(settings)
     pipeline, error = fits[own]
     pipeline = with_loader(pipeline, now.point.workers, now.point.prefetch)
-    return SettingModel(now.stats, pipeline=pipeline, error=error, check_count=len(beside), loaders=settings)
+    return SettingModel(now.stats, pipeline=pipeline, error=error, loaders=settings)
 
 
 def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]:
@@ -184,7 +172,11 @@ def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]
         count_online_cores(now),
         host_share=now.parameters.get("host_share", share),
     )
-    missed = [abs(math.log(_model_step_s(pipeline, one) / minibatch_means(one).step_s)) for one in settings]
+
+    def step_s(one: PointStats) -> float:
+        return solve_steady_state(with_loader(pipeline, one.point.workers, one.point.prefetch)).step_s
+
+    missed = [abs(math.log(step_s(one) / minibatch_means(one).step_s)) for one in settings]
     return pipeline, max(MIN_ERROR, *missed) if len(settings) > 1 else UNCHECKED_ERROR
 
 
@@ -221,10 +213,6 @@ def waiting_power_w(loaders: Sequence[PointStats]) -> float | None:
         return None
     centred = times - times.mean()
     return max(float(centred @ joules / (centred @ centred)), 0.0)
-
-
-def _model_step_s(pipeline: InputPipeline, stats: PointStats) -> float:
-    return solve_steady_state(with_loader(pipeline, stats.point.workers, stats.point.prefetch)).step_s
 
 
 def _without_loader(point: SweepPoint) -> SweepPoint:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +62,6 @@ class StabilityRule:
     least_s: float = 5.0
     target: float = 0.0075
     limit_s: float = 180.0
-
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 OUTLIER_SDS = 5.0

@@ -9,16 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
-
-if TYPE_CHECKING:
-    from fedge.devices.local_board import BoardLocation
-
 
 WorkKind = Literal["train", "infer"]
 CacheState = Literal["dropped", "warm"]
@@ -217,15 +213,11 @@ def load_board_spec(board: str) -> DeviceSpec | None:
 
         return catalogue.find(device, "board")
     from fedge.devices import local_board
-
-    place = local_board.BoardLocation()
-    return _load_local_spec(place) if Path(place.power_socket).exists() else None
-
-
-def _load_local_spec(place: BoardLocation) -> DeviceSpec:
-    from fedge.devices import local_board
     from fedge.devices.board_spec import build_board_spec
 
+    place = local_board.BoardLocation()
+    if not Path(place.power_socket).exists():
+        return None
     described = local_board.describe_board(place)
     catalogued = local_board.find_board_spec(place, local_board.parse_identity(described), described)
     return build_board_spec(catalogued, described, catalogued.total_power)
@@ -323,26 +315,17 @@ def cross_knobs(board: str, base: Mapping[str, Any], sweeps: Iterable[Sweep]) ->
     for sweep in sweeps:
         for values in product(*sweep.values()):
             turned = dict(zip(sweep, values, strict=True))
-            found[_normalise_prefetch(SweepPoint(**{"board": board, **base, **turned}))] = None
+            point = SweepPoint(**{"board": board, **base, **turned})
+            found[point if point.workers else replace(point, prefetch=DEFAULT_PREFETCH)] = None
     return tuple(found)
-
-
-def _normalise_prefetch(point: SweepPoint) -> SweepPoint:
-    """Return the point with the default prefetch if it has no workers, since nothing is then fetched ahead."""
-    return point if point.workers else replace(point, prefetch=DEFAULT_PREFETCH)
 
 
 def order_points(points: Iterable[SweepPoint], repeats: int, seed: int) -> tuple[SweepPoint, ...]:
     """Return every point once per repeat, shuffled by ``seed`` within each; one repeat follows the other."""
+
+    def rank(point: SweepPoint) -> bytes:
+        return hashlib.sha256(f"{seed} {point.key}".encode()).digest()
+
     once = tuple(dict.fromkeys(points))
-    return tuple(
-        point
-        for repeat in range(repeats)
-        for point in sorted(
-            (replace(point, repeat=repeat) for point in once), key=lambda point: _point_rank(point, seed)
-        )
-    )
-
-
-def _point_rank(point: SweepPoint, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed} {point.key}".encode()).digest()
+    every = ([replace(point, repeat=repeat) for point in once] for repeat in range(repeats))
+    return tuple(point for repeat in every for point in sorted(repeat, key=rank))

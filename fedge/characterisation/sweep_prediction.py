@@ -15,8 +15,8 @@ from fedge.characterisation.epoch_model import (
     EpochModel,
     EpochPredictions,
     EpochSetting,
-    LinearEpochModel,
     MeasuredEpoch,
+    predict_linear_epochs,
 )
 from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.point_knobs import format_mode
@@ -28,7 +28,7 @@ from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_grid, stack_modes
-from fedge.types import DeviceSpec, Label, Modes
+from fedge.types import DeviceSpec, Label, Modes, PowerMode
 
 METHODS, BESTS = ("epochs", "simple"), ("time", "energy", "balanced")
 EQUAL_TIME_RATIO = 1.005
@@ -187,7 +187,7 @@ def _predict_workload(
     if options.formula == "simple":
         names = _list_workloads(result)
         every = {name: extract_observations(result, board, name, options.kind) for name in names}
-        predictions = _predict_simple(every, workload, setting, LinearEpochModel(spec.maxn), modes=modes)
+        predictions = _predict_simple(every, workload, setting, spec.maxn, modes)
     else:
         predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(setting, modes)
     rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]
@@ -238,8 +238,7 @@ def _predict_simple(
     observations: Mapping[str, Sequence[PointObservation]],
     workload: str,
     setting: EpochSetting,
-    model: LinearEpochModel,
-    *,
+    maxn: PowerMode,
     modes: Modes,
 ) -> EpochPredictions:
     """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
@@ -252,7 +251,7 @@ def _predict_simple(
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
         raise BadInput("--formula simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
-    epoch_s, energy_j = model.fit(epochs).predict(workload, modes)
+    epoch_s, energy_j = predict_linear_epochs(epochs, workload, modes, maxn)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(
         modes,

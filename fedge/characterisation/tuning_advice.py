@@ -43,10 +43,8 @@ from fedge.characterisation.setting_model import (
     estimate_slope,
     fit_setting_model,
     has_gpu,
-    mean_power_w,
     minibatch_means,
     scale_by_slope,
-    step_compute_s,
 )
 from fedge.characterisation.sweep_plan import CharacterisationPlan, device_name
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
@@ -94,7 +92,7 @@ def _propose_clock_step(
     value = getattr(mode, knob)
     other: dict[str, Any] = {knob: then}
     host = _host_time_factor(replace(mode, **other), spec) / _host_time_factor(mode, spec)
-    slope = estimate_slope(model.now.point, group, knob, step_compute_s)
+    slope = estimate_slope(model.now.point, group, knob, lambda one: one.compute_s.value / one.steps)
     host_share = model.pipeline.step.host_share
     compute = _compute_time_factor(knob, then / value, host=host, host_share=host_share, slope=slope)
     pipeline = _scale_pipeline(model.pipeline, host, compute)
@@ -116,7 +114,7 @@ def _propose_clock_step(
 
 
 def _scale_power(model: SettingModel, group: Sequence[PooledSetting], knob: str, ratio: float) -> Estimate | None:
-    slope = estimate_slope(model.now.point, group, knob, mean_power_w)
+    slope = estimate_slope(model.now.point, group, knob, lambda one: one.power_w.value if one.power_w else None)
     return None if slope is None else scale_by_slope(slope, ratio)
 
 
