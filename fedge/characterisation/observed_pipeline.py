@@ -83,18 +83,13 @@ def extract_observations(
     Raises:
         BadInput: A point's minibatch file is missing or damaged.
     """
+    wanted = (board, workload, kind)
     return tuple(
         observation
-        for one in _select_points(result, board, workload, kind)
+        for one in result.points
+        if (one.point.board, one.point.workload, one.point.kind) == wanted and one.point.mode is not None
         for observation in _observe_point(one, result)
     )
-
-
-def _select_points(result: SweepResult, board: str, workload: str, kind: str) -> Iterable[FinishedPoint]:
-    wanted = (board, workload, kind)
-    for one in result.points:
-        if (one.point.board, one.point.workload, one.point.kind) == wanted and one.point.mode is not None:
-            yield one
 
 
 def _observe_point(finished: FinishedPoint, result: SweepResult) -> Iterable[PointObservation]:

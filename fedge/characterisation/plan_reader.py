@@ -50,7 +50,6 @@ RUNTIMES = ("bare", "docker:IMAGE", "podman:IMAGE", "nvidia+docker:IMAGE", "nvid
 SpecLookup = Callable[[str], DeviceSpec | None]
 Sweep = dict[str, list[Any]]
 
-# Schema ---------------------------------------------------------------------------------------------------------------
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -163,7 +162,6 @@ EXAMPLES = {
     "width": "width: 800",
     "height": "height: 600",
 }
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,10 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
     workloads = _parse_workloads(file.workloads, f"{path}: workloads", None if has_paths else path.parent)
-    course = _parse_schedule(file.course, str(path))
+    course = MeasurementSchedule(**file.course.model_dump())
+    if course.discard >= course.epochs:
+        right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
+        raise BadInput(f"{path}: course.discard", str(course.discard), right)
     base, sweeps = _parse_base_and_sweeps(file, tuple(workloads), tuple(storages), str(path))
     count = len(boards) * course.repeats * sum(math.prod(map(len, sweep.values())) for sweep in sweeps)
     if count > MAX_POINTS:
@@ -239,9 +240,6 @@ def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
     text = (resources.files("fedge.characterisation") / "workloads.yaml").read_text(encoding="utf-8")
     shipped: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
     return shipped
-
-
-# Boards, workloads, storages ------------------------------------------------------------------------------------------
 
 
 def _parse_boards(file: PlanRecord, path: str) -> tuple[str, ...]:
@@ -324,16 +322,6 @@ def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
 
 def _resolve_path(text: str, folder: Path) -> str:
     return str((folder / Path(text).expanduser()).resolve())
-
-
-def _parse_schedule(course: _CourseRecord, path: str) -> MeasurementSchedule:
-    if course.discard >= course.epochs:
-        right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
-        raise BadInput(f"{path}: course.discard", str(course.discard), right)
-    return MeasurementSchedule(**course.model_dump())
-
-
-# Knobs ----------------------------------------------------------------------------------------------------------------
 
 
 def _parse_base_and_sweeps(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -103,21 +103,8 @@ def _measure_variability(
 REPEAT_CONFIDENCE = 0.99
 
 
-@dataclass(frozen=True, slots=True)
-class DifferingRepeats:
-    """A setting whose repeats differ by more than their minibatches explain."""
-
-    points: tuple[str, ...]
-    spread: float
-
-    @property
-    def note(self) -> str:
-        """The difference in words."""
-        return f"repeats differ by {100 * self.spread:.0f} %, more than their minibatches explain"
-
-
-def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeats, ...]:
-    """Find settings with two repeats whose epoch times differ significantly.
+def find_differing_repeats(stats: Sequence[PointStats]) -> dict[tuple[str, ...], float]:
+    """Find settings with two repeats whose epoch times differ significantly; return their spread by the points' keys.
 
     They differ by more than ``MIN_DRIFT``, and by more than chance among their minibatches explains (99 %,
     Bonferroni-corrected for the number of pairs).
@@ -125,16 +112,17 @@ def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeat
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
         groups[replace(one.point, repeat=0)].append(one)
-    spreads = {
-        tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)
-    }
-    return tuple(DifferingRepeats(points, spread) for points, spread in spreads.items())
+    return {tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)}
 
 
 def add_repeat_notes(stats: Sequence[PointStats]) -> tuple[PointStats, ...]:
     """Return the points with a note added to every repeat of a setting whose repeats differ."""
-    notes = {key: (one.note,) for one in find_differing_repeats(stats) for key in one.points}
-    return tuple(replace(one, notes=(*one.notes, *notes.get(one.key, ()))) for one in stats)
+    spreads = {key: spread for points, spread in find_differing_repeats(stats).items() for key in points}
+    text = "repeats differ by {:.0f} %, more than their minibatches explain"
+    return tuple(
+        replace(one, notes=(*one.notes, text.format(100 * spreads[one.key]))) if one.key in spreads else one
+        for one in stats
+    )
 
 
 def _epoch_time_spread(group: Sequence[PointStats]) -> float:
@@ -179,7 +167,7 @@ def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
     return [_make_variability_finding(group, differing) for group in groups.values()]
 
 
-def _make_variability_finding(group: Sequence[Variability], differing: Sequence[DifferingRepeats]) -> SweepFinding:
+def _make_variability_finding(group: Sequence[Variability], differing: Collection[tuple[str, ...]]) -> SweepFinding:
     """Make the finding for one board or kind; ``differing`` are the settings whose repeats differ significantly."""
     ordered = {
         name: sorted((one for one in group if one.quantity == name), key=lambda one: -one.spread)
@@ -188,7 +176,7 @@ def _make_variability_finding(group: Sequence[Variability], differing: Sequence[
     most = [own[0] for own in ordered.values() if own]
     settings = {one.points for one in group}
     keys = {key for points in settings for key in points}
-    count = sum(set(one.points) <= keys for one in differing) if most[0].scope == "within" else 0
+    count = sum(set(points) <= keys for points in differing) if most[0].scope == "within" else 0
     where = f"in {count} of {len(settings)} settings " if len(settings) > 1 else ""
     statement = FindingStatement(
         f"varies-{most[0].scope}",

@@ -77,9 +77,6 @@ def compute_pooled_findings(
     return rank_findings([render_finding(one) for one in every])
 
 
-# Parts of an epoch ----------------------------------------------------------------------------------------------------
-
-
 def _find_time_shares(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
     """Find the parts of an epoch in the fastest setting of a workload and board, and in the one that stalls most."""
     among = [one.point for one in group]
@@ -130,9 +127,6 @@ def _epoch_share(stats: PointStats, name: str) -> Estimate:
     """Return a part of the epoch relative to the whole, whose own error is contained in the part already."""
     part: Estimate = getattr(stats, name)
     return part.scale(1.0 / stats.e2e_s.value)
-
-
-# Energy of power modes and of loader workers --------------------------------------------------------------------------
 
 
 def _find_mode_tradeoffs(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
@@ -262,9 +256,6 @@ def _compare(after: PooledSetting, before: PooledSetting, name: str) -> Estimate
 def _describe_ratio(before: PooledSetting, after: PooledSetting, ratio: Estimate, name: str) -> str:
     values = (format_quantity(getattr(one.stats, name).value, name) for one in (before, after))
     return f"{' -> '.join(values)}, {format_interval(ratio)} (95 %)"
-
-
-# The time-energy plane ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,9 +335,6 @@ def read_result(folder: Path) -> SweepResult:
     )
 
 
-# Lines ----------------------------------------------------------------------------------------------------------------
-
-
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInput("--folder", f"{folder}, which is a file", "a new folder, or that of this sweep")
@@ -362,9 +359,6 @@ def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Pa
         read_minibatches=lambda: _read_parquet(_array_path(folder, MINIBATCHES, point.key), MinibatchTimes),
         read_sensor_trace=lambda: _read_parquet(_array_path(folder, STRIPS, point.key), SensorTrace),
     )
-
-
-# Changes of a plan ----------------------------------------------------------------------------------------------------
 
 
 def check_plan_extends(path: Path, before: CharacterisationPlan, now: CharacterisationPlan) -> None:

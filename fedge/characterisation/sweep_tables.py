@@ -27,7 +27,7 @@ from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementS
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes
-from fedge.types import Label, PowerMode, ProfileTable, weakest_label
+from fedge.types import PowerMode, ProfileTable, weakest_label
 
 TABLES_FOLDER = "tables"
 MEAN_RULE = (
@@ -43,14 +43,15 @@ NO_POWER = "nobody metered the power"
 class SweepTableRow:
     """A row of a table: seconds per minibatch from end to end, and mean power of the module over the counted epochs."""
 
-    point: SweepPoint
+    finished: FinishedPoint
     mode: PowerMode
     step_s: float
     power_w: float
     epochs: int
-    label: Label
-    power_label: Label
-    source: str
+
+    @property
+    def point(self) -> SweepPoint:
+        return self.finished.point
 
 
 def write_tables(result: SweepResult) -> list[Path]:
@@ -91,16 +92,7 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
         return NO_POWER
     joules, seconds = sum(one.energy_j or 0.0 for one in metered), sum(one.e2e_s for one in metered)
     step_s = mean_step_s(finished.read_minibatches(), epochs)
-    return SweepTableRow(
-        finished.point,
-        mode=mode,
-        step_s=step_s,
-        power_w=joules / seconds,
-        epochs=len(epochs),
-        label=finished.label,
-        power_label=finished.power_label,
-        source=finished.source,
-    )
+    return SweepTableRow(finished, mode, step_s=step_s, power_w=joules / seconds, epochs=len(epochs))
 
 
 def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
@@ -157,7 +149,9 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
                 power_w=power_w,
                 sha256="",
                 path=str(path),
-                label=weakest_label(label for row in own for label in (row.label, row.power_label)),
+                label=weakest_label(
+                    label for row in own for label in (row.finished.label, row.finished.power_label) if label
+                ),
             )
         )
     return made
@@ -168,14 +162,14 @@ def _build_record(
 ) -> dict[str, Any]:
     point = rows[0].point
     return {
-        "label": weakest_label(row.label for row in rows),
+        "label": weakest_label(row.finished.label for row in rows),
         "board": kind_of_board(point.board),
         "its_name": point.board,
         "workload": point.workload,
         "batch_sizes": sorted({row.point.batch_size for row in rows}),
         "kind": point.kind,
-        "source": rows[0].source,
-        "power_label": rows[0].power_label,
+        "source": rows[0].finished.source,
+        "power_label": rows[0].finished.power_label,
         "method": {"rule": MEAN_RULE},
         "loader": {name: getattr(point, name) for name in LOADER_KNOBS},
         "finished": True,

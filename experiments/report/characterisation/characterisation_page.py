@@ -198,9 +198,6 @@ def _build_chart_sections(summary: CharacterisationSummary) -> list[Section]:
     ]
 
 
-# Head -----------------------------------------------------------------------------------------------------------------
-
-
 def _join_names(word: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{word}{'s' * (len(names) != 1)} {', '.join(names[:MAX_NAMES])}{more}"

@@ -39,11 +39,10 @@ def find_preset_name(board: str, mode: PowerMode | None) -> str | None:
         presets = find(kind_of_board(board)).presets if mode is not None else {}
     except BadInput:  # a board that is not in the catalogue
         return None
-    return next((name for name, one in presets.items() if _is_same_mode(one, mode)), None)
-
-
-def _is_same_mode(first: PowerMode, second: PowerMode | None) -> bool:
-    return all(math.isclose(getattr(first, part), getattr(second, part), rel_tol=1e-6) for part in MODE_KNOBS)
+    for name, one in presets.items():
+        if all(math.isclose(getattr(one, part), getattr(mode, part), rel_tol=1e-6) for part in MODE_KNOBS):
+            return name
+    return None
 
 
 @dataclass(frozen=True, slots=True)

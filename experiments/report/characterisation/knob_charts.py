@@ -171,9 +171,6 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
     return menu_chart(f"knob-{knob}", title, frames, caption=caption, height_px=height)
 
 
-# Parts of an epoch ----------------------------------------------------------------------------------------------------
-
-
 def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[SettingFamily]]:
     """Fill up to ``MAX_VIEWS`` views with whole families of one group each."""
     views: list[list[SettingFamily]] = []
@@ -301,9 +298,6 @@ def _make_total_traces(
         textposition="middle right",
         textfont={"size": 12},
     )
-
-
-# One quantity ---------------------------------------------------------------------------------------------------------
 
 
 def _make_quantity_frame(

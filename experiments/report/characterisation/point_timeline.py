@@ -116,9 +116,6 @@ def _collect_frames(
     return frames, lost
 
 
-# Steps ----------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepSelection:
     """The n steps of a point with masks of shape (n,), the ``rows`` that are drawn, and the axis' upper end."""
@@ -238,9 +235,6 @@ def _describe_steps(steps: _StepSelection) -> str:
     high = len(steps.rows_above_axis)
     above = f"; {high} above the axis" if high else ""
     return f"{count:,} steps{omitted}; {outliers:,} outlier{'s' * (outliers != 1)}{marked}{above}"
-
-
-# Sensors --------------------------------------------------------------------------------------------------------------
 
 
 def _make_sensor_frame(label: str, finished: FinishedPoint) -> ChartFrame | None:

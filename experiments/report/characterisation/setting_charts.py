@@ -230,8 +230,6 @@ def _make_front_trace(front: Sequence[SettingSummary], style: _PlaneStyle) -> Tr
     )
 
 
-# Named power modes ----------------------------------------------------------------------------------------------------
-
 NamedMode = tuple[str, SettingSummary]
 
 

@@ -244,9 +244,6 @@ def test_a_knob_that_changes_the_watts_alone_comes_last():
     assert finding.strength < 0.01
 
 
-# Records and their wording --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_can_be_worded(template):
     names = ("quantity", "value", "setting", "bound", "mode", "interval", "count", "total", "work")
@@ -286,9 +283,6 @@ def test_values_have_their_units_and_three_digits():
     assert (format_quantity(830.2, "energy_j"), format_quantity(14.23, "power_w")) == ("830 J", "14.2 W")
     assert format_interval(Estimate(0.33, 0.31, 0.35, 9)) == "-69.0 to -65.0 %"
     assert format_interval(Estimate(3.0, 2.5, 3.5, 9)) == "x 2.5 to 3.5"
-
-
-# Merging --------------------------------------------------------------------------------------------------------------
 
 
 def _finding(

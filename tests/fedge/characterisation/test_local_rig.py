@@ -183,8 +183,6 @@ def test_the_software_is_named(tmp_path):
     assert {"fedge", "torch", "pillow", "machine", "kernel"} <= set(rig_at(tmp_path).software)
 
 
-# From the program's file to a finished point --------------------------------------------------------------------------
-
 BLIND = LinuxSession()
 FACTS = {"device": "cpu", "torch": "2", "threads": 1, "python": "3.11"}
 TIMES = ("fetch_s", "preprocess_s", "collate_s", "stall_s", "copy_s", "compute_s", "overhead_s", "taking_s", "step_s")

@@ -30,9 +30,6 @@ def plan(**raw):
     return read(raw).plan
 
 
-# What a plan says -----------------------------------------------------------------------------------------------------
-
-
 def test_the_least_plan_is_one_point_at_the_boards_top_mode():
     (point,) = plan().points
     assert (point.board, point.workload, point.mode) == ("agx-xavier-1", "lenet5-mnist", XAVIER.maxn)
@@ -139,8 +136,6 @@ def test_the_papers_three_workloads_are_shipped():
         assert one.images.channels == one.input[0]
 
 
-# What is wrong --------------------------------------------------------------------------------------------------------
-
 WRONG = [
     ({"name": None}, "name", "got nothing"),
     ({"nonsense": 1}, "nonsense", "an unknown key; known here: name, board, boards"),
@@ -242,9 +237,6 @@ def test_no_content_of_a_field_is_more_than_one_line(field, junk):
     except BadInput as error:
         told = str(error)
     assert "\n" not in told
-
-
-# What ships -----------------------------------------------------------------------------------------------------------
 
 
 def configs(root):

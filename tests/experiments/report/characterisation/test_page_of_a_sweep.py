@@ -157,9 +157,6 @@ def _swollen(told: CharacterisationSummary, count: int) -> CharacterisationSumma
     return replace(told, result=result, stats=stats, settings=summarise_settings(stats, {}))
 
 
-# The findings as data -------------------------------------------------------------------------------------------------
-
-
 def test_the_findings_are_plain_json_with_units_in_the_names(
     told: CharacterisationSummary, page: str, few: SweepResult
 ) -> None:
@@ -188,9 +185,6 @@ def test_what_is_not_finite_is_null() -> None:
         "b": [None, 1.5],
         "c": "x",
     }
-
-
-# The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_replaces_an_older_one_as_a_whole(few: SweepResult) -> None:
