@@ -77,7 +77,8 @@ def predict_linear_epochs(
     """
 
     def shares(of: Modes) -> Floats:
-        return of.knobs / np.array(maxn.knobs)
+        found: Floats = of.knobs / np.array(maxn.knobs)
+        return found
 
     own = [one for one in seen if one.network == network]
     if not own:
