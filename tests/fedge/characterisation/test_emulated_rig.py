@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +13,7 @@ from fedge.characterisation.emulated_rig import LOADING_SHARE, WORKER_MB, build_
 from fedge.characterisation.point_measurement import (
     EpochSummary,
     MeasurementRig,
-    MinibatchTimes,
     PointMeasurement,
-    SensorTrace,
 )
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
@@ -147,33 +140,6 @@ def test_an_unknown_board_and_storage_are_named():
         rig_of(model="drum")
 
 
-SEEN_ELSEWHERE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from test_emulated_rig import FILES, POINT, COURSE, rig_of, replace, digest
-print(digest(rig_of().measure(replace(POINT, workers=3, storage="hdd"), FILES, COURSE, lambda _: None)))
-"""
-
-
-def digest(seen: PointMeasurement) -> str:
-    """Of everything that was seen, to the last bit."""
-    columns = [*(getattr(seen.minibatches, name) for name in MinibatchTimes.__slots__)]
-    columns += [getattr(seen.sensor_trace, name) for name in SensorTrace.__slots__]
-    return hashlib.sha256(b"".join(column.tobytes() for column in columns) + repr(seen.epochs).encode()).hexdigest()
-
-
-@pytest.mark.slow
-def test_another_process_sees_the_same():
-    here = Path(__file__).parent
-    path = os.pathsep.join(map(str, (here.parents[2], here.parents[1], here)))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
-    program = [sys.executable, "-c", SEEN_ELSEWHERE, str(here)]
-    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
-    rig = rig_of()
-    rig.measure(POINT, FILES, COURSE, lambda _: None)
-    assert found.strip() == digest(rig.measure(replace(POINT, workers=3, storage="hdd"), FILES, COURSE, lambda _: None))
-
-
 def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache():
     course = MeasurementSchedule(epochs=3, minibatches=20)
     cold, second, third = rig_of().measure(POINT, FILES, course, lambda _: None).epochs
@@ -193,12 +159,6 @@ def test_pinning_without_workers_is_the_training_s_own_work():
     assert second(replace(POINT, pinned=True)).overhead_s > 1.02 * second(POINT).overhead_s
     beside = replace(POINT, workers=1)
     assert second(replace(beside, pinned=True)).overhead_s == pytest.approx(second(beside).overhead_s, rel=1e-6)
-
-
-def test_a_point_without_a_mode_is_in_the_top_mode():
-    free, told = second(POINT), second(replace(POINT, mode=catalogue.find("agx-xavier").maxn))
-    assert free.compute_s == pytest.approx(told.compute_s, rel=0.03)
-    assert free.power_w == pytest.approx(told.power_w, rel=0.06)
 
 
 def test_the_gpu_is_busy_no_longer_beside_loading():
