@@ -46,12 +46,17 @@ from fedge.costs.input_pipeline.emulated_pipeline import (
     page_cache_mb,
 )
 from fedge.costs.input_pipeline.epoch_simulation import Jitter, simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch, Storage
-from fedge.costs.input_pipeline.steady_state import ClockShares, scale_to_clocks
+from fedge.costs.input_pipeline.pipeline_model import (
+    ClockShares,
+    InputPipeline,
+    Loader,
+    SimulatedEpoch,
+    Storage,
+    scale_to_clocks,
+)
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
-from fedge.costs.memory.memory_calibration import load_stock_calibration
-from fedge.costs.memory.step_need import predict_step_need
+from fedge.costs.memory.step_need import load_stock_calibration, predict_step_need
 from fedge.devices import catalogue
 from fedge.devices.emulated_board import JITTER_SD, NOISE_POWER_SD, WARM_UP_STEPS
 from fedge.devices.thermal_model import TRIP_C, build_thermal_model

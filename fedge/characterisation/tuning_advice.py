@@ -5,7 +5,7 @@ knob, and the fastest one. Of the measured values of a knob, the best is quoted.
 predicted (``setting_model``), and reported only if the expected gain exceeds both the model's error and the measured
 gain from the same knob.
 
-Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.steady_state``). The
+Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.pipeline_model``). The
 dependence of computing and of power on a clock is taken from the sweep (``estimate_slope``). Without such points,
 computing follows the GPU's clock as far as the GPU does not wait for launches, and the memory's clock by
 ``MEMORY_SLOPE``; power is then not predicted.
@@ -48,8 +48,7 @@ from fedge.characterisation.setting_model import (
 )
 from fedge.characterisation.sweep_plan import CharacterisationPlan, device_name
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import compute_host_factor, solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, Label, PowerMode
 
 MEMORY_SLOPE = -0.5
