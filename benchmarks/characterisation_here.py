@@ -355,7 +355,7 @@ def _format_prediction(measured_s: float, step_s: float, predicted_s: float) -> 
 
 def _drop_start_up(seen: PointMeasurement) -> MinibatchTimes:
     """Drop the first epoch, and the first step of each, whose stall includes the start of the workers."""
-    return seen.minibatches.select((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
+    return seen.read_minibatches().select((seen.read_minibatches().epoch > 0) & (seen.read_minibatches().step > 0))
 
 
 def predict_stalls(own: dict[int, list[PointMeasurement]], known: Sequence[int], crowding: float) -> dict[int, float]:

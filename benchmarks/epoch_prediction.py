@@ -29,7 +29,7 @@ from fedge.characterisation.emulated_rig import build_emulated_rig
 from fedge.characterisation.epoch_model import EpochModel, EpochSetting, MeasuredEpoch, predict_linear_epochs
 from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.plan_reader import read_resolved_plan
-from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.knowledge.table_background import build_background
@@ -209,7 +209,7 @@ def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
     plan = replace(plan, course=course)
     rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
-    return SweepResult(plan, folder=Path(), points=tuple(to_finished_point(one) for one in seen), skipped=(), failed=())
+    return SweepResult(plan, folder=Path(), points=tuple(one for one in seen), skipped=(), failed=())
 
 
 def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:

@@ -330,11 +330,13 @@ class EmulatedRig:
             end_c = thermal.temperature_after_c(start_c, row.power_w or 0.0, row.e2e_s)
             rows.append(dataclasses.replace(row, temperature_c=end_c, throttled=end_c > TRIP_C))
         first = epochs[-1].pipeline
+        minibatches = MinibatchTimes(**{one.name: columns[one.name] for one in dataclasses.fields(MinibatchTimes)})
+        trace = _build_sensor_trace(columns, rows, cores=mode.cores, memory_mb=memory_mb, sample_hz=sample_hz)
         return PointMeasurement(
             point,
-            minibatches=MinibatchTimes(**{one.name: columns[one.name] for one in dataclasses.fields(MinibatchTimes)}),
+            read_minibatches=lambda: minibatches,
             epochs=tuple(rows),
-            sensor_trace=_build_sensor_trace(columns, rows, cores=mode.cores, memory_mb=memory_mb, sample_hz=sample_hz),
+            read_sensor_trace=lambda: trace,
             label="estimated",
             source=f"an emulated {self.spec.title}: input-pipeline model, computing by the network's layers",
             seconds=sum(row.e2e_s for row in rows),

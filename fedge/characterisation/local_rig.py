@@ -84,11 +84,13 @@ def build_measurement(
     others = run.other_cores or 0.0
     disturbed = f"others kept {others:.2f} cores busy meanwhile: what shares cores with them took longer"
     times = {name: arrays[name] for name in ("epoch", "step", *PART_FIELDS, "step_s")}
+    minibatches = MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times)
+    trace = session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s)
     return PointMeasurement(
         point=point,
-        minibatches=MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times),
+        read_minibatches=lambda: minibatches,
         epochs=epochs,
-        sensor_trace=session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s),
+        read_sensor_trace=lambda: trace,
         label="measured",
         source=_describe_source(point, run=run, machine=machine, images=images, metered=metered),
         seconds=time.monotonic() - begun_s,

@@ -18,9 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, select_counted_epochs
+from fedge.characterisation.point_measurement import (
+    EpochSummary,
+    MinibatchTimes,
+    PointMeasurement,
+    select_counted_epochs,
+)
 from fedge.characterisation.sweep_plan import StoragePlan, SweepPoint, WorkloadPlan
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, load_storages
 from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING, WARM_SHARE, FittedPipeline, LoaderMeans
 from fedge.costs.input_pipeline.pipeline_model import (
@@ -96,7 +101,7 @@ def extract_observations(
     )
 
 
-def _observe_point(finished: FinishedPoint, result: SweepResult) -> Iterable[PointObservation]:
+def _observe_point(finished: PointMeasurement, result: SweepResult) -> Iterable[PointObservation]:
     course = result.plan.course
     file_mb = image_file_mb(finished, result.plan.workloads[finished.point.workload])
     minibatches = finished.read_minibatches()
@@ -108,7 +113,11 @@ def _observe_point(finished: FinishedPoint, result: SweepResult) -> Iterable[Poi
 
 
 def _make_observation(
-    finished: FinishedPoint, minibatches: MinibatchTimes, epochs: Sequence[EpochSummary], file_mb: float, counts: bool
+    finished: PointMeasurement,
+    minibatches: MinibatchTimes,
+    epochs: Sequence[EpochSummary],
+    file_mb: float,
+    counts: bool,
 ) -> PointObservation:
     point = finished.point
     assert point.mode is not None
@@ -149,7 +158,7 @@ def _steady_means(point: SweepPoint, steady: MinibatchTimes) -> LoaderMeans:
     )
 
 
-def image_file_mb(finished: FinishedPoint, workload: WorkloadPlan) -> float:
+def image_file_mb(finished: PointMeasurement, workload: WorkloadPlan) -> float:
     """Return the mean size of an image file in MB: as measured, else as planned, else as JPEG typically yields."""
     known_mb = finished.parameters.get("file_mb", finished.parameters.get("sample_file_mb"))
     images = workload.images

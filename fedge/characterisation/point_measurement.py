@@ -101,12 +101,16 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMeasurement:
-    """A finished point. ``label`` is ``measured`` for a real machine, else the label of the model behind the values."""
+    """A finished point. ``label`` is ``measured`` for a real machine, else the label of the model behind the values.
+
+    Of a point read from a sweep's folder, the arrays are read on demand, which raises ``BadInput`` if a file is missing
+    or damaged.
+    """
 
     point: SweepPoint
-    minibatches: MinibatchTimes
+    read_minibatches: Callable[[], MinibatchTimes] = field(repr=False)
     epochs: tuple[EpochSummary, ...]
-    sensor_trace: SensorTrace
+    read_sensor_trace: Callable[[], SensorTrace] = field(repr=False)
     label: Label
     source: str
     """Description of the machine, clock and sensors, or of the model."""

@@ -29,12 +29,12 @@ from fedge.characterisation.point_measurement import (
     PART_FIELDS,
     EpochSummary,
     MinibatchTimes,
+    PointMeasurement,
     SensorTrace,
     select_counted_epochs,
 )
 from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.types import Floats, Label
 
 
@@ -106,7 +106,7 @@ class PointStats:
         return self.e2e_s.value - sum(part.value for part in parts)
 
 
-def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) -> PointStats:
+def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule) -> PointStats:
     """Compute the statistics of a finished point over the epochs that the plan's schedule counts.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,26 +23,6 @@ from fedge.characterisation.point_measurement import EpochSummary, MinibatchTime
 from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
-from fedge.types import Label
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FinishedPoint:
-    """A finished point, with the fields of ``PointMeasurement`` but its arrays read on demand.
-
-    Both readers raise ``BadInput`` if the point's file is missing or damaged.
-    """
-
-    point: SweepPoint
-    epochs: tuple[EpochSummary, ...]
-    label: Label
-    power_label: Label | None
-    source: str
-    seconds: float
-    notes: tuple[str, ...]
-    parameters: Mapping[str, float]
-    read_minibatches: Callable[[], MinibatchTimes] = field(repr=False)
-    read_sensor_trace: Callable[[], SensorTrace] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +31,7 @@ class SweepResult:
 
     plan: CharacterisationPlan
     folder: Path
-    points: tuple[FinishedPoint, ...]
+    points: tuple[PointMeasurement, ...]
     skipped: tuple[tuple[SweepPoint, str], ...]
     failed: tuple[tuple[SweepPoint, str], ...]
 
@@ -74,7 +54,7 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
         "power_label": seen.power_label or "",
         "source": seen.source,
     }
-    for part, records in ((MINIBATCHES, seen.minibatches), (STRIPS, seen.sensor_trace)):
+    for part, records in ((MINIBATCHES, seen.read_minibatches()), (STRIPS, seen.read_sensor_trace())):
         columns = {one.name: getattr(records, one.name) for one in fields(records)}
         table = pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
         with replace_synced(_array_path(folder, part, seen.point.key)) as file:
@@ -152,17 +132,8 @@ COMMAND = "fedge characterise"
 EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --folder"
 MAX_ATTEMPTS = 2
 """A failed point is retried once, when the sweep is started again."""
-SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if not one.name.startswith("read_"))
+SAVED_FIELDS = ("point", "epochs", "label", "power_label", "source", "seconds", "notes", "parameters")
 """Fields of a finished point's journal line: all of ``PointMeasurement`` except its arrays."""
-
-
-def to_finished_point(measurement: PointMeasurement) -> FinishedPoint:
-    """Convert a measurement to a finished point that keeps its arrays in memory."""
-    return FinishedPoint(
-        **{name: getattr(measurement, name) for name in SAVED_FIELDS},
-        read_minibatches=lambda: measurement.minibatches,
-        read_sensor_trace=lambda: measurement.sensor_trace,
-    )
 
 
 @dataclass(slots=True)
@@ -172,7 +143,7 @@ class SweepProgress:
     plan: CharacterisationPlan | None = None
     software: dict[str, dict[str, str]] = field(default_factory=dict)
     """Versions that the measurements depend on: board -> name -> version."""
-    done: dict[str, FinishedPoint] = field(default_factory=dict)
+    done: dict[str, PointMeasurement] = field(default_factory=dict)
     skipped: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     failed: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
@@ -347,14 +318,14 @@ def _check_folder(folder: Path) -> None:
         raise BadInput("--folder", f"{folder}, which holds something else", "a new folder, or that of this sweep")
 
 
-def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> FinishedPoint:
+def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> PointMeasurement:
     made = {
         "point": point,
         "epochs": tuple(EpochSummary(**epoch) for epoch in event["epochs"]),
         "notes": tuple(event["notes"]),
     }
 
-    return FinishedPoint(
+    return PointMeasurement(
         **{name: event[name] for name in SAVED_FIELDS} | made,
         read_minibatches=lambda: _read_parquet(_array_path(folder, MINIBATCHES, point.key), MinibatchTimes),
         read_sensor_trace=lambda: _read_parquet(_array_path(folder, STRIPS, point.key), SensorTrace),

@@ -21,10 +21,15 @@ import yaml
 
 from fedge.characterisation.plan_reader import ResolvedPlan
 from fedge.characterisation.point_knobs import MODE_KNOBS, format_mode, kind_of_board
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, select_counted_epochs
+from fedge.characterisation.point_measurement import (
+    EpochSummary,
+    MinibatchTimes,
+    PointMeasurement,
+    select_counted_epochs,
+)
 from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, plan_as_data
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
+from fedge.characterisation.sweep_store import SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes
 from fedge.types import PowerMode, ProfileTable, weakest_label
@@ -43,7 +48,7 @@ NO_POWER = "nobody metered the power"
 class SweepTableRow:
     """A row of a table: seconds per minibatch from end to end, and mean power of the module over the counted epochs."""
 
-    finished: FinishedPoint
+    finished: PointMeasurement
     mode: PowerMode
     step_s: float
     power_w: float
@@ -82,7 +87,7 @@ def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ..
     return (*((point, why) for point, why in rows if isinstance(why, str)), *result.skipped, *result.failed)
 
 
-def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepTableRow | str:
+def to_table_row(finished: PointMeasurement, course: MeasurementSchedule) -> SweepTableRow | str:
     """Return a point's row, or the reason why it has none."""
     mode, epochs = finished.point.mode, select_counted_epochs(finished.epochs, course)
     if mode is None:
@@ -228,7 +233,7 @@ def _epoch_columns() -> list[str]:
     return ["key", *knobs, *MODE_KNOBS, *own, "discarded", "label", "power_label"]
 
 
-def _epoch_rows(finished: FinishedPoint, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
+def _epoch_rows(finished: PointMeasurement, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
     point = finished.point
     mode = {name: None if point.mode is None else getattr(point.mode, name) for name in MODE_KNOBS}
     setting = {**{name: value for name, value in point.as_data().items() if name != "mode"}, **mode, "key": point.key}

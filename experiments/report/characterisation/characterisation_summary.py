@@ -17,10 +17,11 @@ from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect
 from fedge.characterisation.point_knobs import MODE_KNOBS, get_knob_value, kind_of_board
+from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
 from fedge.characterisation.reliability import Variability
 from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.errors import BadInput
 from fedge.types import PowerMode
@@ -212,7 +213,7 @@ class CharacterisationSummary:
     variability: tuple[Variability, ...]
 
     @property
-    def finished_by_key(self) -> Mapping[str, FinishedPoint]:
+    def finished_by_key(self) -> Mapping[str, PointMeasurement]:
         """Finished points by key."""
         return {one.point.key: one for one in self.result.points}
 

@@ -27,9 +27,8 @@ from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace,
 from experiments.report.page import Section, render_paragraph
 from experiments.report.palette import ALARM, WAIT
 from experiments.report.quantities import number
-from fedge.characterisation.point_measurement import MinibatchTimes, SensorTrace
+from fedge.characterisation.point_measurement import MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.stability import assess_steadiness
-from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.errors import BadInput
 from fedge.types import Floats
 
@@ -66,7 +65,7 @@ SENSORS = (
 
 
 def build_point_section(
-    settings: Sequence[SettingSummary], finished: Mapping[str, FinishedPoint], discard: int
+    settings: Sequence[SettingSummary], finished: Mapping[str, PointMeasurement], discard: int
 ) -> Section:
     """Build the section of step times and sensors over time with a menu of points each, the typical one first.
 
@@ -150,7 +149,7 @@ def _select_steps(times: MinibatchTimes) -> _StepSelection:
     return _StepSelection(times, warm_up, outliers, rows, top_ms=top_ms or 1.0, longest_ms=longest_ms)
 
 
-def _make_step_frame(label: str, finished: FinishedPoint, discard: int) -> ChartFrame | None:
+def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> ChartFrame | None:
     times = finished.read_minibatches()
     if not len(times):
         return None
@@ -214,7 +213,7 @@ def _make_cut_traces(steps: _StepSelection) -> list[Trace]:
     ]
 
 
-def _make_shades(steps: _StepSelection, finished: FinishedPoint, discard: int) -> list[dict[str, Any]]:
+def _make_shades(steps: _StepSelection, finished: PointMeasurement, discard: int) -> list[dict[str, Any]]:
     """Shade epochs that are not counted as a whole, and the warm-up of the others."""
     times = steps.times
     counted = {one.epoch for one in finished.epochs[discard:] or finished.epochs}
@@ -237,7 +236,7 @@ def _describe_steps(steps: _StepSelection) -> str:
     return f"{count:,} steps{omitted}; {outliers:,} outlier{'s' * (outliers != 1)}{marked}{above}"
 
 
-def _make_sensor_frame(label: str, finished: FinishedPoint) -> ChartFrame | None:
+def _make_sensor_frame(label: str, finished: PointMeasurement) -> ChartFrame | None:
     """Draw a point's sensors as strips; None if it has no samples of any sensor."""
     samples = finished.read_sensor_trace()
     present = [one for one in SENSORS if np.isfinite(getattr(samples, one.field)).any()]

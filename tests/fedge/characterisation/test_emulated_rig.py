@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before():
     first, other = rig_of(), rig_of()
     other.measure(replace(POINT, workers=2), FILES, COURSE, lambda _: None)
     one, two = (rig.measure(POINT, FILES, COURSE, lambda _: None) for rig in (first, other))
-    np.testing.assert_array_equal(one.minibatches.start_s, two.minibatches.start_s)
+    np.testing.assert_array_equal(one.read_minibatches().start_s, two.read_minibatches().start_s)
     assert one.epochs == two.epochs
     assert one.epochs != rig_of(seed=2).measure(POINT, FILES, COURSE, lambda _: None).epochs
 
@@ -171,7 +171,7 @@ def test_the_gpu_is_busy_no_longer_beside_loading():
 def test_every_epoch_scatters_in_its_own_way_and_the_very_first_minibatch_warms_up():
     seen = rig_of().measure(replace(POINT, cache="warm"), FILES, MeasurementSchedule(epochs=3), lambda _: None)
     assert len({epoch.preprocess_s for epoch in seen.epochs}) == 3
-    compute_s, first = seen.minibatches.compute_s, seen.minibatches.step == 0
+    compute_s, first = seen.read_minibatches().compute_s, seen.read_minibatches().step == 0
     usual_s = np.median(compute_s)
     np.testing.assert_allclose(compute_s[first] / usual_s, [2.5, 1.0, 1.0], rtol=0.15)
 
@@ -198,8 +198,8 @@ def test_the_strip_shows_the_loads_and_watts_of_the_epochs():
     long_s = sum(epoch.e2e_s for epoch in seen.epochs)
     for name in ("cpu_load", "gpu_load", "power_w"):
         mean = sum(getattr(epoch, name) * epoch.e2e_s for epoch in seen.epochs) / long_s
-        assert getattr(seen.sensor_trace, name).mean() == pytest.approx(mean, rel=0.05)
-    read_mb = seen.sensor_trace.disk_mb_per_s.mean() * long_s
+        assert getattr(seen.read_sensor_trace(), name).mean() == pytest.approx(mean, rel=0.05)
+    read_mb = seen.read_sensor_trace().disk_mb_per_s.mean() * long_s
     assert read_mb == pytest.approx(sum(epoch.disk_read_mb for epoch in seen.epochs), rel=0.05)
 
 

@@ -12,7 +12,6 @@ from fedge.characterisation.epoch_model import (
     EpochModel,
     EpochPredictions,
     EpochSetting,
-    LinearEpochModel,
     MeasuredEpoch,
     predict_linear_epochs,
 )
@@ -50,7 +49,7 @@ def test_modes_left_out_of_the_sweep_are_closer_than_by_the_simple_predictor():
         rest = without(sweep(), one)
         ours.append(relative(_said(_fitted(rest), one).e2e_s[0], one.e2e_s))
         seen = [MeasuredEpoch(NAME, other.mode, other.e2e_s) for other in rest if other.point.workers == 4]
-        seconds, _ = LinearEpochModel(TOP).fit(seen).predict(NAME, stack_modes([one.mode]))
+        seconds, _ = predict_linear_epochs(seen, NAME, stack_modes([one.mode]), TOP)
         simple.append(relative(seconds[0], one.e2e_s))
 
     assert np.mean(ours) < 0.06

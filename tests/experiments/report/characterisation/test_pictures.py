@@ -17,15 +17,16 @@ from experiments.report.characterisation.characterisation_summary import (
 from experiments.report.characterisation.setting_charts import COMPUTE, STALL
 from experiments.report.chart import Chart
 from experiments.report.quantities import number
+from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.reliability import compute_variability
 from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 
 
-def by_key(result: SweepResult) -> dict[str, FinishedPoint]:
+def by_key(result: SweepResult) -> dict[str, PointMeasurement]:
     return {one.point.key: one for one in result.points}
 
 
