@@ -12,7 +12,7 @@ from fedge.telemetry.run_folder import REPORT, SUMMARY
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
-from server.exporters import exporter_factory
+from server.exporters import exporting_tables
 from server.exporters.exporting_tables import MAX_REASON_LENGTH
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def check_exporters(experiment: Experiment) -> None:
     """Raise ``BadInput`` for an exporter that cannot be created."""
-    exporter_factory.check_exporters(experiment.exporters)
+    exporting_tables.check_exporters(experiment.exporters)
 
 
 def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
@@ -29,8 +29,8 @@ def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> i
     Raises:
         BadInput: If the exporter cannot be created. Errors of the exporter itself are passed on.
     """
-    exporter_factory.check_exporter(spec, "--to")
-    exporter = exporter_factory.build_exporter(spec, experiment, folder)
+    exporting_tables.check_exporter(spec, "--to")
+    exporter = exporting_tables.build_exporter(spec, experiment, folder)
     count = 0
     try:
         for rows in _group_by_round(folder):
@@ -59,7 +59,7 @@ def _group_by_round(folder: Path) -> Iterator[list[Row]]:
 
 def hand_over(experiment: Experiment, folder: Path) -> None:
     """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
-    for name, make in exporter_factory.build_factories(experiment, folder).items():
+    for name, make in exporting_tables.build_factories(experiment, folder).items():
         try:
             exporter = make()
             keep = getattr(exporter, "keep", None)

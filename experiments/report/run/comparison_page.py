@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from experiments.report.page import Section, render_badge, render_page, render_paragraph
 from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, format_metric, number, percent
-from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
+from experiments.report.run import comparison_charts, seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
@@ -257,7 +257,7 @@ def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
         Section("Per client and round", CLIENTS_LEAD, (), client_table(runs).html),
         *seed_comparison.build_seed_sections(runs),
         *accuracy,
-        Section("Time against energy", marks, pareto_charts.build_pareto_charts(groups)),
+        Section("Time against energy", marks, comparison_charts.build_pareto_charts(groups)),
         Section("Cost", "One bar per run.", comparison_charts.cost_bar_charts(runs)),
         Section("Prediction error", ERRORS_LEAD, comparison_charts.prediction_error_charts(runs), errors),
         Section("Labels", "Provenance of each run's figures.", (), labels_table(runs).html),

@@ -9,7 +9,7 @@ from itertools import accumulate, combinations
 
 from markupsafe import Markup
 
-from experiments.report.chart import Chart, Trace, axis, band_trace, legend_layout, line_trace, round_axis
+from experiments.report.chart import Chart, Trace, axis, band_trace, line_trace, round_axis, xy_chart
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
@@ -185,14 +185,7 @@ def _format_numbers(*values: float) -> tuple[str, ...]:
 
 
 def _share_figure(heading: str, name: str, *, more_is_better: bool = False) -> HeadlineFigure:
-    return HeadlineFigure(
-        heading,
-        figure=lambda run: run.summary[name],
-        format=_format_percents,
-        unit="%",
-        per=0.01,
-        more_is_better=more_is_better,
-    )
+    return HeadlineFigure(heading, lambda run: run.summary[name], _format_percents, "%", 0.01, more_is_better)
 
 
 def _format_percents(*shares: float) -> tuple[str, ...]:
@@ -288,13 +281,9 @@ def _band_chart(
     groups: Sequence[SeedGroup], key: str, title: str, unit: str, values: Callable[[LoadedRun], list[float]], per: float
 ) -> Chart:
     data = [one for group in groups for one in _band_traces(key, group=group, values=values, per=per)]
-    layout = {
-        "xaxis": round_axis(max(run.rounds[-1].round for group in groups for run in group.runs)),
-        "yaxis": axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"})),
-        "legend": legend_layout(len(groups), [group.name for group in groups]),
-        "showlegend": True,
-    }
-    return Chart(f"seeds-{key}", title, "", data, layout=layout, height_px=320)
+    rounds = round_axis(max(run.rounds[-1].round for group in groups for run in group.runs))
+    up = axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"}))
+    return xy_chart(f"seeds-{key}", title, data, rounds, up, showlegend=True)
 
 
 def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:

@@ -12,7 +12,7 @@ from fedge.telemetry.intake import BoardLedger
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_records import SampleRow
-from server.dashboard.fleet_source import (
+from server.dashboard.run_source import (
     RUN_SEARCH_PERIOD_S,
     FleetSource,
     find_newest_run,

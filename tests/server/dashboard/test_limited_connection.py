@@ -11,7 +11,7 @@ import pytest
 from contracts.processes import wait_for
 from contracts.served_page import served_page
 
-from server.dashboard import limited_connection
+from server.dashboard import http_server
 from server.dashboard.http_server import ViewFeed
 from server.dashboard.views import BoardHistory, FleetView, RoundView
 
@@ -31,8 +31,8 @@ class EmptySource:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(limited_connection, "REQUEST_LIMIT_S", 0.5)
-    monkeypatch.setattr(limited_connection, "MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(http_server, "REQUEST_LIMIT_S", 0.5)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 10)
     with served_page(ViewFeed(EmptySource())) as number:
         wait_for(lambda: is_answering(number), "the page", LIMIT_S)
         yield number
@@ -87,8 +87,8 @@ def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those
 
 
 def test_one_address_elsewhere_takes_no_place_from_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_connection, "REQUEST_LIMIT_S", LIMIT_S)
-    monkeypatch.setattr(limited_connection, "MAX_PER_ADDRESS", 3)
+    monkeypatch.setattr(http_server, "REQUEST_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(http_server, "MAX_PER_ADDRESS", 3)
     links = [socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.2", 0)) for _ in range(8)]
     other = socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.3", 0))
 
@@ -106,6 +106,6 @@ def test_a_stream_outlives_the_limit_of_a_request(port: int) -> None:
         found = b""
         while b"\n\n" not in found.partition(b"snapshot")[2]:
             found += link.recv(65536)
-        link.settimeout(3 * limited_connection.REQUEST_LIMIT_S)
+        link.settimeout(3 * http_server.REQUEST_LIMIT_S)
         with pytest.raises(TimeoutError):  # open, and nothing changed
             link.recv(1)

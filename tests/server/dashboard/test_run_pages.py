@@ -11,8 +11,8 @@ from contracts.board_runs import begin
 from starlette.testclient import TestClient
 
 from fedge.errors import BadInput
-from server.dashboard.run_pages import build_index_app
 from server.dashboard.security import Access, build_access
+from server.dashboard.web_app import build_index_app
 
 TOKEN = "a-token-of-some-length"
 

@@ -12,7 +12,7 @@ from contracts.exporter import fleet_of
 
 from fedge.errors import BadInput
 from fedge.experiment import ExporterSpec
-from server.exporters import EXPORTERS, PACKAGES, exporter_factory
+from server.exporters import EXPORTERS, PACKAGES, exporting_tables
 
 
 class Own:
@@ -62,7 +62,7 @@ def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_could_not_be_made_is_refused(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as error:
-        exporter_factory.check_exporter(ExporterSpec(name=name, options=options), "exporters[0]")
+        exporting_tables.check_exporter(ExporterSpec(name=name, options=options), "exporters[0]")
 
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -70,7 +70,7 @@ def test_what_could_not_be_made_is_refused(name: str, options: dict[str, str], m
 
 def test_an_unknown_name_lists_every_known_one() -> None:
     with pytest.raises(BadInput) as error:
-        exporter_factory.check_exporter(ExporterSpec(name="wandb"), "exporters[0]")
+        exporting_tables.check_exporter(ExporterSpec(name="wandb"), "exporters[0]")
 
     assert all(name in str(error.value) for name in EXPORTERS)
 
@@ -80,23 +80,23 @@ def test_a_missing_package_is_one_line_that_says_how_to_install_it(name: str, mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == PACKAGES[name][0] else object())
 
     with pytest.raises(BadInput, match=rf"pip install 'fedge\[{name}\]'"):
-        exporter_factory.check_exporter(ExporterSpec(name=name), "exporters[0]")
+        exporting_tables.check_exporter(ExporterSpec(name=name), "exporters[0]")
 
 
 def test_the_same_exporter_twice_is_refused_and_with_other_options_not() -> None:
     same, other = ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"})
-    exporter_factory.check_exporters([same, other])
+    exporting_tables.check_exporters([same, other])
 
     with pytest.raises(BadInput, match=r"exporters\[2\]: got 'tensorboard' a second time"):
-        exporter_factory.check_exporters([same, other, same])
+        exporting_tables.check_exporters([same, other, same])
 
 
 def test_ones_own_class_is_made_with_its_options(tmp_path: Path) -> None:
     specs = (ExporterSpec(name="my_exporters:Own", options={"path": "x"}), ExporterSpec(name="my_exporters:Anything"))
-    exporter_factory.check_exporters(specs)
+    exporting_tables.check_exporters(specs)
     experiment = fleet_of().model_copy(update={"exporters": specs})
 
-    makers = exporter_factory.build_factories(experiment, tmp_path)
+    makers = exporting_tables.build_factories(experiment, tmp_path)
 
     own = makers["my_exporters:Own"]()
     assert isinstance(own, Own)
@@ -106,6 +106,6 @@ def test_ones_own_class_is_made_with_its_options(tmp_path: Path) -> None:
 def test_two_of_a_name_are_told_apart(tmp_path: Path) -> None:
     specs = (ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"}))
 
-    makers = exporter_factory.build_factories(fleet_of().model_copy(update={"exporters": specs}), tmp_path)
+    makers = exporting_tables.build_factories(fleet_of().model_copy(update={"exporters": specs}), tmp_path)
 
     assert list(makers) == ["tensorboard (1)", "tensorboard (2)"]

@@ -9,7 +9,7 @@ from contracts.exporter import client_row, fleet_of, round_of, round_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.exporters.round_metrics import MetricCollector, build_collector, sanitise_name
+from server.exporters.run_metrics import MetricCollector, build_collector, sanitise_name
 
 
 def test_a_board_that_failed_has_its_energy_alone() -> None:

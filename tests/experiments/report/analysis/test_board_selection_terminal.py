@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from contracts.shown import shown_text
 
-from experiments.report.analysis.board_selection_terminal import offers_table, print_board_selection
+from experiments.report.analysis.network_terminal import offers_table, print_board_selection
 from fedge.analysis.board_selection import BoardLimits, BoardSelection, BoardSelectionOptions, select_board
 from fedge.client.memory_scaling import estimate_usable_mb
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from contracts.shown import check_drawn, shown_text
 
-from experiments.report.analysis.placement_charts import power_latency_chart
-from experiments.report.analysis.placement_page import plane_table, write_placement_page
-from experiments.report.analysis.placement_terminal import print_placement_advice
+from experiments.report.analysis.placement_report import (
+    plane_table,
+    power_latency_chart,
+    print_placement_advice,
+    write_placement_page,
+)
 from fedge.analysis.placement.placement_advice import PlacementAdvice, PlacementOptions, advise_placement
 
 

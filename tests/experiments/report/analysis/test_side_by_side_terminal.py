@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from experiments.report.analysis import side_by_side_terminal
+from experiments.report.analysis import concurrent_terminal
 from fedge.serving.side_by_side import ALONE, MANAGED, SideBySideOutcome
 from fedge.worker.inference_interleaver import ServiceStatistics
 from fedge.worker.latency_histogram import LatencyHistogram
@@ -25,14 +25,14 @@ def outcome(latencies_s=(0.02, 0.02, 0.2), budget_s=0.1, dropped=0) -> SideBySid
 def shown(console_of_file: bool, one: SideBySideOutcome, passed_s: float) -> str:
     out, now = io.StringIO(), [0.0]
     console = Console(file=out, force_terminal=not console_of_file, width=120)
-    with side_by_side_terminal.SideBySideProgress("a + b", 10.0, console, now_s=lambda: now[0]) as seen:
+    with concurrent_terminal.SideBySideProgress("a + b", 10.0, console, now_s=lambda: now[0]) as seen:
         now[0] = passed_s
         seen(one)
     return out.getvalue()
 
 
 def test_a_line_has_latencies_violations_and_training():
-    text = side_by_side_terminal.format_outcome(outcome(dropped=1))
+    text = concurrent_terminal.format_outcome(outcome(dropped=1))
 
     assert "p50/p95/p99 20.4/200/200 ms" in text
     assert "violations 50.00 %  dropped 1" in text
@@ -40,15 +40,15 @@ def test_a_line_has_latencies_violations_and_training():
 
 
 def test_training_alone_has_no_latencies():
-    assert side_by_side_terminal.format_outcome(SideBySideOutcome(ALONE, 2.0, 30, None)) == "training 15.0 steps/s"
+    assert concurrent_terminal.format_outcome(SideBySideOutcome(ALONE, 2.0, 30, None)) == "training 15.0 steps/s"
 
 
 def test_the_bars_have_the_budget_between_what_was_in_time_and_what_was_late():
-    text = side_by_side_terminal.format_histogram(outcome().service.histogram)
+    text = concurrent_terminal.format_histogram(outcome().service.histogram)
 
     before, after = text.split("|", 1)
     assert "█" in before
-    assert any(bar in after for bar in side_by_side_terminal.BAR_GLYPHS[1:])
+    assert any(bar in after for bar in concurrent_terminal.BAR_GLYPHS[1:])
 
 
 def test_a_single_late_answer_among_thousands_is_seen():
@@ -57,8 +57,8 @@ def test_a_single_late_answer_among_thousands_is_seen():
         histogram.add(latency_s)
 
     assert any(
-        bar in side_by_side_terminal.format_histogram(histogram).split("|", 1)[1]
-        for bar in side_by_side_terminal.BAR_GLYPHS[1:]
+        bar in concurrent_terminal.format_histogram(histogram).split("|", 1)[1]
+        for bar in concurrent_terminal.BAR_GLYPHS[1:]
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from contracts.shown import shown_text
 
-from experiments.report.analysis.strategy_terminal import print_strategies
+from experiments.report.analysis.concurrent_terminal import print_strategies
 from fedge.studies.serving.strategy_scores import StrategyRow
 
 ROW = StrategyRow(

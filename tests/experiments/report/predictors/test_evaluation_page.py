@@ -10,8 +10,8 @@ import pytest
 from contracts.boards import MAXN, coefficients, grid
 from contracts.shown import check_drawn
 
-from experiments.report.predictors import evaluation_charts
-from experiments.report.predictors.evaluation_page import (
+from experiments.report.predictors import evaluation_report
+from experiments.report.predictors.evaluation_report import (
     EvaluationColumn,
     group_seeds,
     name_targets,
@@ -72,20 +72,20 @@ def test_what_users_wrote_is_escaped(target: PredictionTarget, outcomes: list[Ce
 
 
 def test_axes_say_what_is_measured_and_what_is_predicted(target: PredictionTarget, outcomes: list[CellResult]) -> None:
-    for chart, unit in zip(evaluation_charts.build_scatter_charts("k", target, outcomes), ("ms", "W"), strict=True):
+    for chart, unit in zip(evaluation_report.build_scatter_charts("k", target, outcomes), ("ms", "W"), strict=True):
         layout = chart.frames[-1].layout
         assert layout["xaxis"]["title"]["text"].startswith("measured")
         assert layout["yaxis"]["title"]["text"].startswith("predicted")
         assert layout["xaxis"]["title"]["text"].endswith(f"({unit})")
         assert layout["xaxis"]["range"] == layout["yaxis"]["range"]
-    names = [trace["name"] for trace in evaluation_charts.build_fronts_chart("k", target, outcomes).frames[-1].data]
+    names = [trace["name"] for trace in evaluation_report.build_fronts_chart("k", target, outcomes).frames[-1].data]
     assert names[0] == "measured"
     assert "physical: predicted" in names
     assert "physical: measured there" in names
 
 
 def test_profiled_modes_are_not_among_the_points(target: PredictionTarget, outcomes: list[CellResult]) -> None:
-    time, _ = evaluation_charts.build_scatter_charts("k", target, outcomes)
+    time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
     points = time.frames[-1].data[1]
 
     assert len(points["x"]) == len(target.table.modes) - 10
@@ -94,7 +94,7 @@ def test_profiled_modes_are_not_among_the_points(target: PredictionTarget, outco
 
 
 def test_implausible_modes_are_hollow(target: PredictionTarget, outcomes: list[CellResult]) -> None:
-    time, _ = evaluation_charts.build_scatter_charts("k", target, outcomes)
+    time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
     points = time.frames[0].data[1]
 
     hollow = [x for x, symbol in zip(points["x"], points["marker"]["symbol"], strict=True) if symbol.endswith("-open")]
@@ -102,8 +102,8 @@ def test_implausible_modes_are_hollow(target: PredictionTarget, outcomes: list[C
 
 
 def test_large_tables_are_thinned(target: PredictionTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation_charts, "MAX_SCATTER_POINTS", 20)
-    time, _ = evaluation_charts.build_scatter_charts("k", target, [outcome_of(target, WAYS[0], 10, 0, 1.1)])
+    monkeypatch.setattr(evaluation_report, "MAX_SCATTER_POINTS", 20)
+    time, _ = evaluation_report.build_scatter_charts("k", target, [outcome_of(target, WAYS[0], 10, 0, 1.1)])
 
     assert len(time.frames[0].data[1]["x"]) == 20
 
@@ -111,7 +111,7 @@ def test_large_tables_are_thinned(target: PredictionTarget, monkeypatch: pytest.
 def test_the_measured_front_is_the_tables_own_without_implausible_rows(
     target: PredictionTarget, outcomes: list[CellResult]
 ) -> None:
-    measured = evaluation_charts.build_fronts_chart("k", target, outcomes).frames[0].data[0]
+    measured = evaluation_report.build_fronts_chart("k", target, outcomes).frames[0].data[0]
     rows = np.flatnonzero(target.plausible)
     expected = rows[front_mask(target.table.step_s[rows], target.table.power_w[rows])]
 
@@ -119,7 +119,7 @@ def test_the_measured_front_is_the_tables_own_without_implausible_rows(
 
 
 def test_bars_reach_from_the_best_seed_to_the_worst(target: PredictionTarget, outcomes: list[CellResult]) -> None:
-    time, _ = evaluation_charts.build_error_charts("k", [outcome.row for outcome in outcomes])
+    time, _ = evaluation_report.build_error_charts("k", [outcome.row for outcome in outcomes])
 
     bars = time.data[0]["error_y"]
     assert time.data[0]["y"] == [10.5, 10.5]

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from contracts.shown import check_drawn, shown_text
 
-from experiments.report.predictors.choice_terminal import ChoiceColumn, print_fleet_study, print_mode_choice
-from experiments.report.predictors.fleet_study_page import write_fleet_page
-from experiments.report.predictors.mode_choice_page import write_mode_choice_page
+from experiments.report.predictors.fleet_study_report import print_fleet_study, write_fleet_page
+from experiments.report.predictors.mode_choice_report import ChoiceColumn, print_mode_choice, write_mode_choice_page
 from fedge.experiment import Experiment, FleetEntry
 from fedge.modes import stack_modes
 from fedge.studies.fleet import FleetCost, FleetRun, RoundComparison

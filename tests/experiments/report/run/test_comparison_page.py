@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.report.confidence_intervals import ConfidenceInterval
+from experiments.report.run.comparison_charts import RunPoint, _front_trace, build_pareto_charts
 from experiments.report.run.comparison_page import describe_groups
 from experiments.report.run.loaded_runs import load_runs
-from experiments.report.run.pareto_charts import RunPoint, _front_trace, build_pareto_charts
 from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="the clients train with torch")
 
 from experiments.backends.launcher import start_run
+from experiments.report.run.accuracy_section import build_evaluation_sections, list_evaluation_cards
 from experiments.report.run.comparison_page import cost_table
-from experiments.report.run.evaluation_section import build_evaluation_sections, list_evaluation_cards
 from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.timeline_charts import build_timeline_charts
 from fedge.experiment import Experiment

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.report.run import power_section
+from experiments.report.run import energy_section
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
 from fedge.telemetry.store_records import SampleRow
@@ -36,35 +36,35 @@ COUNT = iter(range(10**6))
 def test_the_area_under_every_line_is_the_boards_energy(sampled, ones, others, begin_s):
     rows = [*samples("nano-1", ones, begin_s), *samples("xavier-nx-1", others)]
     run = load_run(sampled(rows, name=f"run-{next(COUNT)}"))
-    found = power_section.read_power_curves(run)
+    found = energy_section.read_power_curves(run)
     for board in ("nano-1", "xavier-nx-1"):
         joules = sum(row.power_w * row.span_s for row in rows if row.board == board)
         assert found.energy_j(board) == pytest.approx(joules, rel=1e-9, abs=1e-9)
-    drawn = found.cell_s * sum(sum(line) for line in power_section.power_by_kind(run, found).values())
+    drawn = found.cell_s * sum(sum(line) for line in energy_section.power_by_kind(run, found).values())
     assert drawn == pytest.approx(sum(row.power_w * row.span_s for row in rows), rel=1e-9, abs=1e-9)
 
 
 def test_a_cell_has_the_mean_power_of_what_lies_in_it(sampled, monkeypatch):
-    monkeypatch.setattr(power_section, "count_cells", lambda boards: 4)
+    monkeypatch.setattr(energy_section, "count_cells", lambda boards: 4)
     run = load_run(sampled(samples("nano-1", [(3.0, 0.0, 10.0), (3.0, 2.0, 4.0)])))
     # Eight seconds in four cells: 10, half of 10, nothing in half of the third, 4.
-    assert power_section.read_power_curves(run).boards["nano-1"] == pytest.approx([10, 5, 2, 4])
+    assert energy_section.read_power_curves(run).boards["nano-1"] == pytest.approx([10, 5, 2, 4])
 
 
 def test_where_a_board_told_nothing_there_is_a_gap(sampled, monkeypatch):
-    monkeypatch.setattr(power_section, "count_cells", lambda boards: 4)
+    monkeypatch.setattr(energy_section, "count_cells", lambda boards: 4)
     run = load_run(sampled(samples("nano-1", [(2.0, 0.0, 10.0), (2.0, 4.0, 4.0)])))
-    assert power_section.read_power_curves(run).boards["nano-1"] == [10, None, None, 4]
+    assert energy_section.read_power_curves(run).boards["nano-1"] == [10, None, None, 4]
 
 
 def test_samples_of_a_round_that_is_not_finished_are_left_out(sampled):
     rows = [SampleRow(0.0, 2.0, 1, "nano-1", 3.0), SampleRow(2.0, 2.0, 9, "nano-1", 50.0)]
-    assert power_section.read_power_curves(load_run(sampled(rows))).energy_j("nano-1") == pytest.approx(6.0)
+    assert energy_section.read_power_curves(load_run(sampled(rows))).energy_j("nano-1") == pytest.approx(6.0)
 
 
 def test_a_menu_shows_one_board_and_a_stack_the_fleet(sampled):
     rows = [*samples("xavier-nx-1", [(5.0, 0.0, 8.0)]), *samples("nano-2", [(5.0, 0.0, 2.0)])]
-    section = power_section.build_power_section(load_run(sampled(rows)))
+    section = energy_section.build_power_section(load_run(sampled(rows)))
     fleet, boards = section.charts
     assert [one["name"] for one in fleet.data] == ["nano", "xavier-nx"]
     assert [frame.label for frame in boards.frames] == ["nano-2", "xavier-nx-1"]
@@ -81,4 +81,4 @@ def test_a_run_without_samples_says_so(make_run, tmp_path):
 
 @pytest.mark.parametrize(("boards", "cells"), [(1, 600), (250, 600), (1_000, 150), (100_000, 20)])
 def test_large_fleets_have_coarser_lines(boards, cells):
-    assert power_section.count_cells(boards) == cells
+    assert energy_section.count_cells(boards) == cells

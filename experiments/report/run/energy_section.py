@@ -1,4 +1,4 @@
-"""Power over time, of the fleet by kind and of every board: the stored samples, averaged over cells of equal length.
+"""Energy of a run per board with its baselines, and power over time: the stored samples, averaged over equal cells.
 
 A cell's power is the energy of its samples divided by its length, so the area under a line equals the samples' energy
 for any averaging. Symbols: ``cell_s`` is the length of a cell, ``cells`` their number.
@@ -12,11 +12,130 @@ from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, axis, step_trace
+from experiments.report.chart import (
+    CATEGORY_AXIS,
+    FRAME_PX,
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    bar_trace,
+    menu_chart,
+    scatter_trace,
+    step_trace,
+    xy_chart,
+    xy_layout,
+)
 from experiments.report.page import Section, render_paragraph
-from experiments.report.palette import COLOURS, assign_colours
-from experiments.report.quantities import UnitScale, duration, energy, number, time_scale
-from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.palette import COLOURS, GREY, SEND, WAIT, assign_colours
+from experiments.report.quantities import (
+    UnitScale,
+    duration,
+    energy,
+    energy_scale,
+    number,
+    time_scale,
+)
+from experiments.report.run.loaded_runs import MAX_BOARDS, LoadedRun
+from fedge.telemetry.store_records import ClientRow
+
+ENERGY_CAPTION = (
+    "Marks: ┃ the board works and waits at MAXN; △ it works at MAXN and waits in its lowest mode, both in rounds as "
+    "long as the fleet takes at MAXN; ◇ the oracle, which knows the true time and power, in rounds of the actual "
+    "length, waiting in the lowest mode. From ┃ to △: saved by the low idle mode, without predictions. From △ to the "
+    "end of the bar: saved by mode choice. From there to ◇: what better predictions could save."
+)
+
+
+def client_energy_chart(run: LoadedRun) -> Chart:
+    """Plot the energy per board, or per average board of each kind in large fleets, with the baselines."""
+    groups = _group_bars(run)
+    sums = {name: _sum_energy(rows, share) for name, (_, rows, share) in groups.items()}
+    scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
+    names = list(groups)
+    colour = assign_colours(run.devices)
+    work = {f"work: {d}": (colour[d], "work", [n for n in names if groups[n][0] == d]) for d in run.devices}
+    parts = {**work, "radio": (SEND, "radio", names), "idle and waiting": (WAIT, "rest", names)}
+    data = [_energy_trace(name, part, sums, scale) for name, part in parts.items() if part[2]]
+    data += _reference_traces(names, sums, scale) if run.compared_rounds else []
+    part = f"{run.compared_note}: those in which every board finished on time and its true time and power are known"
+    caption = (
+        f"Summed {part if run.compared_note else 'over all rounds'}. {ENERGY_CAPTION if run.compared_rounds else ''}"
+    )
+    if len(run.device_by_board) > MAX_BOARDS:
+        caption += f" With {len(run.device_by_board)} boards, each bar is the mean of a kind."
+    return xy_chart(
+        "energy-clients",
+        "Energy per board",
+        data,
+        axis(f"energy ({scale.unit})", rangemode="tozero"),
+        CATEGORY_AXIS,
+        caption=caption,
+        height_px=FRAME_PX + 26 * max(3, len(names)),
+        barmode="stack",
+    )
+
+
+BarGroups = dict[str, tuple[str, list[ClientRow], float]]
+
+
+def _group_bars(run: LoadedRun) -> BarGroups:
+    """Return each bar's kind, rows and number of boards that its sums are divided by, by the bar's name."""
+    counted = {row.round for row in run.compared_rounds or run.rounds}
+    clients = [row for row in run.clients if row.round in counted]
+    if len(run.device_by_board) <= MAX_BOARDS:
+        return {
+            board: (kind, [r for r in clients if r.board == board], 1.0) for board, kind in run.device_by_board.items()
+        }
+    count = {device: sum(kind == device for kind in run.device_by_board.values()) for device in run.devices}
+    return {
+        d: (d, [row for row in clients if run.device_by_board[row.board] == d], float(count[d])) for d in run.devices
+    }
+
+
+def _sum_energy(rows: Sequence[ClientRow], share: float) -> dict[str, float | None]:
+    total, work, radio = (sum(getattr(row, name) for row in rows) / share for name in ("energy_j", "work_j", "radio_j"))
+    return {
+        "total": total,
+        "work": work,
+        "radio": radio,
+        "rest": total - work - radio,
+        **{name: _sum_known(rows, f"{name}_energy_j", share) for name in ("oracle", "maxn", "maxn_parked")},
+    }
+
+
+def _sum_known(rows: Sequence[ClientRow], column: str, share: float) -> float | None:
+    """Return the sum of a baseline's energy; None if the truth is unknown."""
+    known = [value for row in rows if (value := getattr(row, column)) is not None]
+    return sum(known) / share if known and len(known) == len(rows) else None
+
+
+def _energy_trace(
+    name: str, part: tuple[str, str, Sequence[str]], sums: Mapping[str, Mapping[str, float | None]], scale: UnitScale
+) -> Trace:
+    """Return the bars of one part: its colour, its key in ``sums``, and the boards that have it."""
+    colour, key, names = part
+    lengths = [scale.convert(sums[name][key]) for name in names]
+    hover = Markup("%{{y}}: %{{x:.3~g}} {}<extra>{}</extra>").format(scale.unit, name)
+    return bar_trace(name, names, lengths, colour=colour, horizontal=True, hover=hover, width=0.7)
+
+
+def _reference_traces(names: Sequence[str], sums: dict[str, dict[str, float | None]], scale: UnitScale) -> list[Trace]:
+    marks: tuple[tuple[str, str, Trace], ...] = (
+        ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
+        ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
+        ("maxn_parked", "MAXN, low idle", {"symbol": "triangle-up", "size": 9, "color": "white"}),
+    )
+    traces = []
+    for key, name, marker in marks:
+        known = [one for one in names if sums[one][key] is not None]
+        line: Trace = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
+        if known:
+            hover = f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>"
+            values = [scale.convert(sums[one][key]) for one in known]
+            traces.append(scatter_trace(name, values, known, marker={**marker, "line": line}, hover=hover))
+    return traces
+
 
 MOST_CELLS, FEWEST_CELLS = 600, 20
 """Default bounds on the cells per line: as many as a wide screen resolves, and enough to show the course of a run."""
@@ -133,21 +252,14 @@ def _fleet_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
         for device, line in sums.items()
     ]
     caption = "Kinds of boards, stacked: the upper edge is the power of the whole fleet."
-    layout = {**_power_layout(scale), "legend": LEGEND, "showlegend": True, "hovermode": "x unified"}
-    return Chart("power-fleet", "The fleet", caption, data, layout=layout, height_px=300)
+    more: dict[str, Any] = {"showlegend": True, "hovermode": "x unified"}
+    return xy_chart("power-fleet", "The fleet", data, *_power_axes(scale), caption=caption, height_px=300, **more)
 
 
 def _board_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
-    return Chart(
-        "power-board",
-        "One board",
-        "Gaps: no samples from the board.",
-        [],
-        layout={},
-        height_px=300,
-        frames=tuple(_board_frame(run, curves, board) for board in curves.boards),
-        menu="board",
-    )
+    frames = [_board_frame(run, curves, board) for board in curves.boards]
+    caption = "Gaps: no samples from the board."
+    return menu_chart("power-board", "One board", frames, caption=caption, height_px=300, menu="board")
 
 
 def _board_frame(run: LoadedRun, curves: PowerCurves, board: str) -> ChartFrame:
@@ -162,7 +274,7 @@ def _board_frame(run: LoadedRun, curves: PowerCurves, board: str) -> ChartFrame:
         hover="%{y:.2f} W",
     )
     summary = f"{energy(curves.energy_j(board))}, maximum {number(highest_w, 3, 'W')}"
-    return ChartFrame(board, [trace], _power_layout(scale), summary)
+    return ChartFrame(board, [trace], xy_layout(*_power_axes(scale)), summary)
 
 
 def _time_scale(curves: PowerCurves) -> UnitScale:
@@ -170,5 +282,5 @@ def _time_scale(curves: PowerCurves) -> UnitScale:
     return time_scale([curves.begin_s + cells * curves.cell_s])
 
 
-def _power_layout(scale: UnitScale) -> dict[str, Any]:
-    return {"xaxis": axis(f"fleet clock ({scale.unit})"), "yaxis": axis("power (W)", rangemode="tozero")}
+def _power_axes(scale: UnitScale) -> tuple[dict[str, Any], dict[str, Any]]:
+    return axis(f"fleet clock ({scale.unit})"), axis("power (W)", rangemode="tozero")

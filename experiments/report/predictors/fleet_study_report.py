@@ -1,4 +1,4 @@
-"""Writes a fleet study as one HTML file: time over energy, rounds, and the energy of every board."""
+"""A fleet study for the terminal and as an HTML page: time over energy, rounds, and the energy of every board."""
 
 from __future__ import annotations
 
@@ -6,42 +6,129 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from experiments.report.chart import (
-    LEGEND,
     Chart,
     Trace,
     axis,
-    legend_layout,
-    line_trace,
     round_axis,
     scatter_trace,
-    xy_layout,
+    xy_chart,
 )
 from experiments.report.page import LABELS, Section, render_badge, render_paragraph, write_page
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_symbols
-from experiments.report.predictors.choice_terminal import (
-    BASELINE_NAMES,
+from experiments.report.predictors.mode_choice_report import (
+    COLUMNS_NOTE,
+    ChoiceColumn,
     FigureRow,
-    build_fleet_tables,
-    describe_engine,
-    describe_infeasible_limits,
+    describe_seeds,
+    group_rows,
+    mean_line_trace,
 )
+from experiments.report.tables import Table, print_lines, swatch_cell, text_cell
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
 from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
 
-BASELINE_MARKS = {
-    "oracle_": "star",
-    "oracle_all_rows_": "star-open",
-    "maxn_": "x",
-    "maxn_low_": "triangle-down",
-    "preset_": "square-open",
-    "preset_but_maxn_": "diamond-open",
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+FLEET_COLUMNS = (
+    ChoiceColumn("round, s", "round_s", 1, None),
+    ChoiceColumn("energy, kJ", field="energy_j", digits=2, worst=None, factor=1e-3),
+    ChoiceColumn("gap, %", "objective_gap_pct"),
+    ChoiceColumn("from 10 on, %", "objective_gap_pct_settled"),
+    ChoiceColumn("missed", "deadlines_missed", 1, None, total_field="deadlines"),
+    ChoiceColumn("modes", "modes_explored_mean", 1, None),
+)
+SAVING_COLUMNS = (
+    ChoiceColumn("saved, %", "saving_pct", 1, min),
+    ChoiceColumn("oracle saves, %", "oracle_saving_pct", 1, None),
+    ChoiceColumn("share, %", "saving_share_pct", 1, min),
+    ChoiceColumn("from 10 on, %", "saving_share_pct_settled", 1, min),
+)
+BASELINE_COLUMNS = (
+    ChoiceColumn("round, s", "round_s", 1, None),
+    ChoiceColumn("energy, kJ", field="energy_j", digits=2, worst=None, factor=1e-3),
+)
+BASELINES = {
+    "oracle_": ("oracle: the same plan from true values", "star"),
+    "oracle_all_rows_": ("oracle with implausible modes", "star-open"),
+    "maxn_": ("MAXN", "x"),
+    "maxn_low_": ("MAXN, low idle", "triangle-down"),
+    "preset_": ("each board's best preset within the limit", "square-open"),
+    "preset_but_maxn_": ("each board's best preset except MAXN", "diamond-open"),
 }
-"""Marker of each baseline in the time-energy chart."""
+"""Display name and marker of each baseline, by its prefix in the rows."""
+
+
+def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
+    """Return the round time and energy of a baseline as rows with the plain field names."""
+    return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
+
+
+def describe_engine(runs: Sequence[FleetRun]) -> str:
+    """Say how the rounds were played."""
+    if runs[0].engine == "columns":
+        return "Engine: columns. Boards of a kind share one posterior, with an offset per board."
+    return "Engine: coordinator. Boards of a kind share measurements."
+
+
+def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
+    """Return a sentence per policy whose limits even the oracle cannot meet in some rounds."""
+    sentences = []
+    for (policy,), group in group_rows(rows, "policy").items():
+        beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
+        if beyond:
+            rounds = f"{beyond} of {played} round{'s' * (played > 1)}"
+            sentences.append(
+                f"{policy}: in {rounds} even the oracle exceeds the limits, so gap and share are not reported."
+            )
+    return sentences
+
+
+def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
+    """Print the fleet study: rounds, energy and gap to the oracle per policy, and the baselines."""
+    rows: list[FigureRow] = [run.row for run in runs]
+    for table in build_fleet_tables(rows):
+        table.print(console)
+    gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
+    seeds = describe_seeds(len({row["seed"] for row in rows}))
+    print_lines(console, (gap, COLUMNS_NOTE, describe_engine(runs), seeds, *describe_infeasible_limits(rows)))
+
+
+def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:
+    """Build the tables of means per round, of energy saved, and of the baselines."""
+    groups = group_rows(rows, "policy")
+    colour = assign_colours([str(policy) for (policy,) in groups])
+    shown, saved = (
+        tuple(
+            (swatch_cell(colour[str(policy)], str(policy)), *(column.make_cell(group) for column in columns))
+            for (policy,), group in groups.items()
+        )
+        for columns in (FLEET_COLUMNS, SAVING_COLUMNS)
+    )
+    others = tuple(
+        (
+            text_cell(name),
+            text_cell(policy),
+            *(column.make_cell(select_baseline(group, prefix)) for column in BASELINE_COLUMNS),
+        )
+        for (policy,), group in groups.items()
+        for prefix, (name, _) in BASELINES.items()
+    )
+    title = "Baselines on the same boards and partitions"
+    return (
+        Table("policies", ("policy", *(column.heading for column in FLEET_COLUMNS)), shown, "Fleet: means per round"),
+        Table("savings", ("policy", *(column.heading for column in SAVING_COLUMNS)), saved, "Energy saved"),
+        Table("baselines", ("against", "policy", *(column.heading for column in BASELINE_COLUMNS)), others, title),
+    )
+
+
 MAX_BOARDS_DRAWN = 120
 
 
@@ -115,16 +202,19 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
         group = [run.row for run in runs if run.policy == policy]
         data.append(_points_trace(policy, group, "", {"color": colour[policy], "symbol": symbol[policy], "size": 11}))
     rows = {policy: [run.row for run in runs if run.policy == policy] for policy in policies}
-    for prefix, name in BASELINE_NAMES.items():
+    for prefix in BASELINES:
         if prefix != "oracle_all_rows_" or _has_implausible_modes(rows):
-            data += _baseline_traces(prefix, name, rows, colour)
-    layout = xy_layout(
+            data += _baseline_traces(prefix, rows, colour)
+    caption = f"One mark per seed; boards and partitions differ between seeds. All {len(runs[0].rounds)} rounds."
+    return xy_chart(
+        "plane",
+        "Round time and energy",
+        data,
         axis("mean round (% of MAXN)", rangemode="normal"),
         axis("mean energy (% of MAXN)", rangemode="normal"),
-        legend_layout(len(data), [trace["name"] for trace in data]),
+        caption=caption,
+        height_px=420,
     )
-    caption = f"One mark per seed; boards and partitions differ between seeds. All {len(runs[0].rounds)} rounds."
-    return Chart("plane", "Round time and energy", caption, data, layout=layout, height_px=420)
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
@@ -137,9 +227,7 @@ def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
     )
 
 
-def _baseline_traces(
-    prefix: str, name: str, rows: Mapping[str, Sequence[FigureRow]], colour: Mapping[str, str]
-) -> list[Trace]:
+def _baseline_traces(prefix: str, rows: Mapping[str, Sequence[FigureRow]], colour: Mapping[str, str]) -> list[Trace]:
     """Return a baseline's marks: one if it is equal for all policies, otherwise one per policy in its colour."""
 
     def places(of_policy: Sequence[FigureRow]) -> list[tuple[float, float]]:
@@ -148,7 +236,8 @@ def _baseline_traces(
             for row in of_policy
         ]
 
-    mark = {"symbol": BASELINE_MARKS[prefix], "size": 11}
+    name, symbol = BASELINES[prefix]
+    mark = {"symbol": symbol, "size": 11}
     first, *others = rows.values()
     if all(places(other) == places(first) for other in others):
         return [_points_trace(name, first, prefix, {**mark, "color": GREY})]
@@ -178,25 +267,13 @@ def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
     data: list[Trace] = []
     for policy, runs in by_policy.items():
         for what, dash, of in (("energy", "solid", _energy_gap_percent), ("time", "dot", _time_gap_percent)):
-            each = [[of(one) for one in run.rounds] for run in runs]
+            numbers, each = [one.round for one in runs[0].rounds], [[of(one) for one in run.rounds] for run in runs]
             data.append(
-                line_trace(
-                    f"{policy}: {what}",
-                    [one.round for one in runs[0].rounds],
-                    [sum(of_round) / len(of_round) for of_round in zip(*each, strict=True)],
-                    colour=colour[policy],
-                    dash=dash,
-                    markers=False,
-                    hover=f"{escape(policy)}, {what}, round %{{x}}: %{{y:.3g}} %",
-                )
+                mean_line_trace(f"{policy}: {what}", numbers, each, colour=colour[policy], unit=" %", dash=dash)
             )
-    layout = {
-        "xaxis": round_axis(_count_rounds(by_policy)),
-        "yaxis": axis("excess over the oracle (%)", rangemode="normal"),
-        "legend": LEGEND,
-    }
     caption = f"Mean over seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
-    return Chart("gaps", "Gap to the oracle", caption, data, layout=layout, height_px=320)
+    excess = axis("excess over the oracle (%)", rangemode="normal")
+    return xy_chart("gaps", "Gap to the oracle", data, round_axis(_count_rounds(by_policy)), excess, caption=caption)
 
 
 def _count_rounds(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
@@ -213,24 +290,25 @@ def _time_gap_percent(one: RoundComparison) -> float:
 
 def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
     colour = assign_colours(tuple(by_policy))
-    data: list[Trace] = [
-        line_trace(
+    data = [
+        mean_line_trace(
             policy,
             [one.round for one in runs[0].rounds],
-            [sum(means) / len(means) for means in zip(*(run.explored for run in runs), strict=True)],
+            [run.explored for run in runs],
             colour=colour[policy],
-            markers=False,
-            hover=f"{escape(policy)}, round %{{x}}: %{{y:.3g}} modes",
+            unit=" modes",
         )
         for policy, runs in by_policy.items()
     ]
-    layout = {
-        "xaxis": round_axis(_count_rounds(by_policy)),
-        "yaxis": axis("distinct modes tried", rangemode="tozero"),
-        "legend": LEGEND,
-        "showlegend": True,
-    }
-    return Chart("explored", "Modes tried", "Mean over boards and seeds.", data, layout=layout, height_px=320)
+    return xy_chart(
+        "explored",
+        "Modes tried",
+        data,
+        round_axis(_count_rounds(by_policy)),
+        axis("distinct modes tried", rangemode="tozero"),
+        caption="Mean over boards and seeds.",
+        showlegend=True,
+    )
 
 
 def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
@@ -253,15 +331,17 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
         )
         for name, colour, symbol, spent in ways
     ]
-    layout = {
-        "xaxis": axis("", type="category", tickangle=-60),
-        "yaxis": axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
-        "legend": LEGEND,
-        "hovermode": "x",
-    }
-    shown = f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}."
     whose = "entry of the fleet" if run.engine == "columns" else "board"
-    chart = Chart(f"boards-{place}", f"Energy of every {whose}", shown, data, layout=layout, height_px=420)
+    chart = xy_chart(
+        f"boards-{place}",
+        f"Energy of every {whose}",
+        data,
+        axis("", type="category", tickangle=-60),
+        axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
+        caption=f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}.",
+        height_px=420,
+        hovermode="x",
+    )
     return Section(f"Boards under {policy}", f"Energy of each {whose} and of the oracle's choice.", (chart,))
 
 
