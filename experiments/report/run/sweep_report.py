@@ -56,7 +56,7 @@ def _build_row(shown: HeadlineFigure, figure: VariantFigure, variant: VariantSum
     seeds, difference = len(variant.points), figure.difference
     verdict = "" if difference is None else str(difference.verdict)
     if verdict in {"higher", "lower"}:
-        verdict = "better" if (verdict == "higher") == shown.more_is_better else "worse"
+        verdict = "better" if shown.is_improved(verdict) else "worse"
     return (
         text_cell(f"{shown.heading} ({shown.unit})" if shown.unit else shown.heading),
         text_cell(variant.label),
