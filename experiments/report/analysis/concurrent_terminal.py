@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -393,22 +392,8 @@ def format_milliseconds(seconds: float | None) -> str:
 FAMILY_TITLES = {"train": "training alone", "infer": "inference alone", "concurrent": "training and inference"}
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyColumn:
-    """A column of figures.
-
-    Attributes:
-        value: Reads the figure from a row; None if the row has none.
-    """
-
-    heading: str
-    value: Callable[[StrategyRow], float | None]
-    digits: int = 1
-
-    def make_cell(self, row: StrategyRow) -> Cell:
-        """Return the row's cell; a dash for a failed strategy and for an unknown figure."""
-        value = None if row.error is not None else self.value(row)
-        return value_cell(value, f".{self.digits}f")
+StrategyColumn = tuple[str, Callable[[StrategyRow], float | None], int]
+"""Heading of a column of figures, how it is read from a row, and its decimals."""
 
 
 def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
@@ -437,13 +422,13 @@ def _case_table(rows: Sequence[StrategyRow]) -> Table:
         title += f", {first.modes_left_out} implausible modes excluded"
     columns = _select_columns(rows)
     seeded = len({row.seed for row in rows}) > 1
-    heads = ("strategy", *(("seed",) if seeded else ()), "solved", *(column.heading for column in columns))
+    heads = ("strategy", *(("seed",) if seeded else ()), "solved", *(heading for heading, _, _ in columns))
     lines = tuple(
         (
             text_cell(row.strategy if row.error is None else f"{row.strategy} (failed)"),
             *((value_cell(row.seed),) if seeded else ()),
             number_cell(UNKNOWN if row.error is not None else f"{row.solved}/{row.solvable}"),
-            *(column.make_cell(row) for column in columns),
+            *(value_cell(None if row.error is not None else read(row), f".{digits}f") for _, read, digits in columns),
         )
         for row in rows
     )
@@ -453,19 +438,19 @@ def _case_table(rows: Sequence[StrategyRow]) -> Table:
 def _select_columns(rows: Sequence[StrategyRow]) -> list[StrategyColumn]:
     """Return the columns that the family has; the total only with reuse."""
     family = rows[0].family
-    found = [
-        StrategyColumn("share, %", lambda row: row.solved_share),
-        StrategyColumn("violations, %", lambda row: row.violations, 2),
+    found: list[StrategyColumn] = [
+        ("share, %", lambda row: row.solved_share, 1),
+        ("violations, %", lambda row: row.violations, 2),
     ]
     if family != "infer":
-        found.append(StrategyColumn("loss, mean", lambda row: row.loss_mean))
-        found.append(StrategyColumn("loss, median", lambda row: row.loss_median))
+        found.append(("loss, mean", lambda row: row.loss_mean, 1))
+        found.append(("loss, median", lambda row: row.loss_median, 1))
     if family != "train":
-        found.append(StrategyColumn("excess, mean", lambda row: row.excess_mean))
+        found.append(("excess, mean", lambda row: row.excess_mean, 1))
     if family == "infer":
-        found.append(StrategyColumn("excess, median", lambda row: row.excess_median))
-    found.append(StrategyColumn("modes, mean", lambda row: row.modes_mean))
-    found.append(StrategyColumn("modes, max", lambda row: row.modes_max, 0))
+        found.append(("excess, median", lambda row: row.excess_median, 1))
+    found.append(("modes, mean", lambda row: row.modes_mean, 1))
+    found.append(("modes, max", lambda row: row.modes_max, 0))
     if any(row.reuse for row in rows):
-        found.append(StrategyColumn("modes, total", lambda row: row.modes_total, 0))
-    return [*found, StrategyColumn("s", lambda row: row.seconds)]
+        found.append(("modes, total", lambda row: row.modes_total, 0))
+    return [*found, ("s", lambda row: row.seconds, 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -70,56 +69,10 @@ def group_by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
     return by_round
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorsBySamples:
-    """Median relative errors of rows with similar numbers of measurements.
-
-    Attributes:
-        samples: The range of the board's own measurements, as text.
-        worked_time: Error of time in the modes used, against measurements.
-        worked_power: Error of power in the modes used, against measurements.
-        every_time: Error of time over all modes, against the truth.
-        every_power: Error of power over all modes, against the truth.
-    """
-
-    samples: str
-    rows: int
-    worked_time: float | None
-    worked_power: float | None
-    every_time: float | None
-    every_power: float | None
-
-
-def errors_by_samples(run: LoadedRun) -> tuple[ErrorsBySamples, ...]:
-    """Return the errors by the number of a board's own measurements; empty for older runs, which lack the column."""
-    rows = [row for row in run.clients if row.own_samples is not None]
-    errors = []
-    for low, above in pairwise((*SAMPLE_BINS, math.inf)):
-        binned = [row for row in rows if low <= (row.own_samples or 0) < above]
-        if binned:
-            errors.append(_summarize_errors(_format_range(low, above), binned))
-    return tuple(errors)
-
-
 def _format_range(low: float, above: float) -> str:
     if above - low == 1:
         return f"{low:.0f}"
     return f"{low:.0f} or more" if math.isinf(above) else f"{low:.0f} to {above - 1:.0f}"
-
-
-def _summarize_errors(samples: str, rows: Sequence[ClientRow]) -> ErrorsBySamples:
-    time, power = (
-        median_known(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
-        for column, *_ in PREDICTED_QUANTITIES
-    )
-    return ErrorsBySamples(
-        samples,
-        rows=len(rows),
-        worked_time=time,
-        worked_power=power,
-        every_time=median_known(r.time_ape for r in rows),
-        every_power=median_known(r.power_ape for r in rows),
-    )
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
@@ -138,18 +91,21 @@ def pair_predictions(rows: Sequence[ClientRow], column: str) -> list[tuple[Clien
 
 
 def errors_by_samples_table(run: LoadedRun) -> Table:
-    """Build a table of prediction errors by a board's own measurements; without rows if they are unknown."""
+    """Build a table of median errors by a board's own measurements; without rows for older runs, which lack these.
+
+    In the modes used, they are against measurements; over all modes, against the truth.
+    """
+    rows, lines = [row for row in run.clients if row.own_samples is not None], []
+    for low, above in pairwise((*SAMPLE_BINS, math.inf)):
+        binned = [row for row in rows if low <= (row.own_samples or 0) < above]
+        pairs = [pair_predictions(binned, column) for column, *_ in PREDICTED_QUANTITIES]
+        worked = [median_known(relative_error(predicted, m) for _, m, predicted in known) for known in pairs]
+        every = [median_known(row.time_ape for row in binned), median_known(row.power_ape for row in binned)]
+        if binned:
+            shown = (text_cell(_format_range(low, above)), value_cell(len(binned)))
+            lines.append((*shown, *(percent_cell(error) for error in (*worked, *every))))
     kinds = ("time, modes used", "power, modes used", "time, all modes", "power, all modes")
-    rows = tuple(
-        (
-            text_cell(errors.samples),
-            value_cell(errors.rows),
-            *(percent_cell(e) for e in (errors.worked_time, errors.worked_power)),
-            *(percent_cell(e) for e in (errors.every_time, errors.every_power)),
-        )
-        for errors in errors_by_samples(run)
-    )
-    return Table("errors-by-measurements", ("own measurements", "rounds", *kinds), rows)
+    return Table("errors-by-measurements", ("own measurements", "rounds", *kinds), tuple(lines))
 
 
 def error_quantile_table(run: LoadedRun) -> Table:

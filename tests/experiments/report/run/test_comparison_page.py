@@ -116,14 +116,6 @@ def test_runs_of_several_seeds_are_named_by_group_and_seed(seeded):
     assert [run.name for run in load_runs([run.folder for run in runs[:2]])] == ["seed 1", "seed 2"]
 
 
-def test_runs_that_differ_in_many_fields_are_named_by_their_folders(make_run):
-    other = make_run("b", policy="maxn", rounds=2, fleet=[{"device": "tx2", "count": 1}])
-    with (other / "run.yaml").open("a", encoding="utf-8") as file:
-        file.write("strategy: FedMedian\n")
-    runs = load_runs([make_run("a"), other])
-    assert [(run.name, run.group_name) for run in runs] == [("a", "a"), ("b", "b")]
-
-
 def test_ten_runs_have_ten_colours_and_more_differ_in_their_lines(make_run):
     runs = load_runs([make_run(f"run-{i}") for i in range(13)])
     assert len({run.colour for run in runs[:10]}) == 10

@@ -139,12 +139,6 @@ def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_th
         assert len(re.findall(rf"^(?:policy:)? ?{policy}\b", text, re.MULTILINE)) == 2, "a policy begins its line"
 
 
-def test_a_wide_terminal_has_a_line_per_policy_and_ratio() -> None:
-    lines = [line.split() for line in choice_text(CHOICES, width=160).splitlines() if "(" in line]
-
-    assert [line[:2] for line in lines] == [["fedge", "1.5"], ["fedge", "4"], ["maxn", "1.5"], ["maxn", "4"]]
-
-
 def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
     run = run_of("fastest", 1)
     beyond = replace(run, rounds=tuple(replace(one, limits_kept=False) for one in run.rounds))
@@ -158,17 +152,6 @@ def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
     assert "–" in text
     assert "5.00" not in text
     assert "even the oracle" not in fleet_text(RUNS)
-
-
-def test_missed_deadlines_are_told_of_how_many() -> None:
-    text = fleet_text([run_of("balanced", 1)])
-
-    assert "0 of 24" in text
-
-
-def test_a_run_of_fewer_than_ten_rounds_has_no_regret_from_round_ten_on() -> None:
-    assert choice_of("fedge", 2.0, 1, 3).row["regret_after10_pct"] is None
-    assert choice_of("fedge", 2.0, 1).row["regret_after10_pct"] == pytest.approx(6.0)
 
 
 def test_a_row_of_one_board_has_the_published_keys() -> None:

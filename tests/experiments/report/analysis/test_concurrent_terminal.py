@@ -1,13 +1,17 @@
-"""What is shown of a turn: its figures in a line, and its latencies as bars with the budget marked."""
+"""What is shown of concurrent training and inference: a turn's figures and latencies, and the scores of strategies."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+from contracts.shown import shown_text
 from rich.console import Console
 
 from experiments.report.analysis import concurrent_terminal
+from experiments.report.analysis.concurrent_terminal import print_strategies
 from fedge.serving.side_by_side import ALONE, MANAGED, SideBySideOutcome
+from fedge.studies.serving.strategy_scores import StrategyRow
 from fedge.worker.inference_interleaver import ServiceStatistics
 from fedge.worker.latency_histogram import LatencyHistogram
 
@@ -71,3 +75,47 @@ def test_a_file_gets_a_plain_line_every_some_seconds():
 
 def test_a_terminal_gets_the_bars():
     assert "(| budget)" in shown(console_of_file=False, one=outcome(), passed_s=0.1)
+
+
+ROW = StrategyRow(
+    "gmd", "net+served", 40, 36, 0.0, 12.5, 10.0, 20.25, 11.75, 28, problems=41, solved_share=90.0, seconds=1.0
+)
+
+
+def strategies_text(*rows: StrategyRow, width: int = 160) -> str:
+    return shown_text(print_strategies, rows, width=width)
+
+
+def test_a_strategy_is_a_line_under_the_pair_and_family() -> None:
+    text = strategies_text(ROW, replace(ROW, strategy="bs", seed=1))
+
+    assert text.splitlines()[0].rstrip() == "net+served: training and inference, 41 problems"
+    assert "seed" in text
+    assert all(words in text for words in ("36/40", "90.0", "12.5", "20.2", "11.8"))
+    assert "left out" not in text
+
+
+def test_what_a_family_does_not_have_is_no_column() -> None:
+    text = strategies_text(replace(ROW, family="infer", loss_mean=None, loss_median=None))
+
+    assert "inference alone" in text
+    assert "loss," not in text
+    assert "loss," in strategies_text(replace(ROW, family="train", excess_mean=None))
+
+
+def test_a_failed_strategy_has_no_figures() -> None:
+    (line,) = [
+        line
+        for line in strategies_text(ROW, StrategyRow("bs", "net+served", error="no grid")).splitlines()
+        if "bs" in line
+    ]
+
+    assert line.split() == ["bs", "(failed)", *["–"] * 9]
+
+
+def test_the_title_says_how_many_modes_were_left_out() -> None:
+    for count in (0, 52):
+        words = " ".join(
+            strategies_text(replace(ROW, modes_left_out=count)).split()
+        )  # a title is folded to the table's width
+        assert f"41 problems, {count} implausible modes excluded" in words

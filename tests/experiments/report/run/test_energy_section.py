@@ -44,13 +44,6 @@ def test_the_area_under_every_line_is_the_boards_energy(sampled, ones, others, b
     assert drawn == pytest.approx(sum(row.power_w * row.span_s for row in rows), rel=1e-9, abs=1e-9)
 
 
-def test_a_cell_has_the_mean_power_of_what_lies_in_it(sampled, monkeypatch):
-    monkeypatch.setattr(energy_section, "count_cells", lambda boards: 4)
-    run = load_run(sampled(samples("nano-1", [(3.0, 0.0, 10.0), (3.0, 2.0, 4.0)])))
-    # Eight seconds in four cells: 10, half of 10, nothing in half of the third, 4.
-    assert energy_section.read_power_curves(run).boards["nano-1"] == pytest.approx([10, 5, 2, 4])
-
-
 def test_where_a_board_told_nothing_there_is_a_gap(sampled, monkeypatch):
     monkeypatch.setattr(energy_section, "count_cells", lambda boards: 4)
     run = load_run(sampled(samples("nano-1", [(2.0, 0.0, 10.0), (2.0, 4.0, 4.0)])))
