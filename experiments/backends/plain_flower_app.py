@@ -66,8 +66,6 @@ class EmulatingNodes:
     """A ``ClientPort`` that deals the requests to the nodes, which emulate the boards of their messages.
 
     Args:
-        grid: Flower's connection to the nodes.
-        experiment: The resolved experiment.
         clock: Wall clock.
     """
 

@@ -93,7 +93,6 @@ class Launch:
 
     Attributes:
         app_dir: Folder of the staged app, the working directory of all processes.
-        flwr_home: Flower's state.
         on_poll: Called while waiting for a process.
     """
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, Seed
+from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, PanelGroup, Seed
 from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput

@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from contextlib import suppress
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet import selected_fleet
 from experiments.fleet.dashboard_tunnel import find_dashboard_address, no_page_error, open_tunnel, probe_page
 from experiments.fleet.process_cleanup import handle_signals

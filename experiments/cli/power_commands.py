@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Settings, WorkerSocket
+from experiments.cli.command_options import AsJson, PanelGroup, Settings, WorkerSocket
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.cli.devices_list import app as devices
 from fedge.errors import BadInput

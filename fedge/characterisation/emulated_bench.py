@@ -10,7 +10,7 @@ from fedge import __version__
 from fedge.characterisation.mode_measurement import ProfilingBench
 from fedge.clock import SimulatedClock
 from fedge.costs.cost_profile import WorkloadKind
-from fedge.costs.named_workload import find_named_workload
+from fedge.costs.layered_work import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_knowledge, build_surface, build_workload_kind

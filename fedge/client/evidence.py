@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto
-from fedge.client.corrections import normalize
-from fedge.client.prediction_requests import Asking, PredictionRequest
-from fedge.client.round_context import RoundContext
-from fedge.client.step_accounting import mode_switch_s, warm_up_steps
+from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
+from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -42,8 +40,6 @@ def select_recalled(
     That happens if the knowledge is another workload's, or the board or its software has changed.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements in this run.
         recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
@@ -112,11 +108,6 @@ def select_consistent_peers(
 
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
     would then be treated as outliers.
-
-    Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
     """
     usual = [
         measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled
@@ -143,9 +134,6 @@ def fit_and_predict(
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
     measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
@@ -169,11 +157,7 @@ def build_offer(
     peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         steps: Steps of the share, including warm-up in units of steps.
-        link: Transfer times of the model.
     """
     own = normalize(context.corrections, own_measurements)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs.cost_priors import build_priors, find_workload_cost, has_data_sheet
+from fedge.costs.cost_priors import build_inference_priors, build_priors, find_workload_cost, has_data_sheet
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.inference_cost import build_inference_priors
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices import catalogue
 from fedge.devices.mode_surface import MAX_IDLE_SHARE, ModeSurface, draw_board_surface
 from fedge.devices.network_link import NetworkLink

@@ -434,7 +434,7 @@ PLACEMENT = {
 def _make_loaders() -> Sequence[bytes]:
     from contracts.pipelines import PLAIN
 
-    from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader, FittedPipeline
+    from fedge.costs.input_pipeline.pipeline_fit import FittedLoader, FittedPipeline
     from fedge.wire import to_json
 
     pipeline = FittedPipeline(PLAIN, {"disk": PLAIN.storage}, 0.1)
@@ -442,7 +442,7 @@ def _make_loaders() -> Sequence[bytes]:
 
 
 def _feed_loader(path: Path) -> None:
-    from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
+    from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 
     read_fitted_loader(path, "loader.model")
 
@@ -749,12 +749,12 @@ POINT = {"identity": "abc", "variant": {"seed": 1}, "overrides": ["seed=1"], "se
 
 
 def _feed_point(data: bytes, folder: Path) -> None:
-    from experiments.sweeps import point_folders
+    from experiments.sweeps.point_plan import read_point_record, read_point_summary
 
     (folder / "point.json").write_bytes(data)
     (folder / "summary.json").write_bytes(data)
-    point_folders.read_point_record(folder)
-    point_folders.read_point_summary(folder)
+    read_point_record(folder)
+    read_point_summary(folder)
 
 
 SWEEP = b"""\
@@ -772,7 +772,7 @@ def _feed_sweep_spec(path: Path) -> None:
 
 
 def _read_claim(path: Path) -> None:
-    from fedge.client.run_claim import read_claim
+    from fedge.client.real import read_claim
 
     read_claim(path)
 
@@ -859,7 +859,7 @@ TARGETS: dict[str, FuzzTarget] = {
     ),
     "csv-placement": _target(
         _to_bytes(PLACED),
-        _feed_file("p.csv", _import("fedge.analysis.placement.placement_measurements", "read_measurements")),
+        _feed_file("p.csv", _import("fedge.analysis.placement.accelerator_fit", "read_measurements")),
         mutate_text,
     ),
     "json-steps": _target(_to_bytes(STEPS), _feed_file("net.layers.json", _feed_step_table)),

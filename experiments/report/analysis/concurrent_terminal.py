@@ -20,9 +20,9 @@ from experiments.report.tables import (
     value_cell,
 )
 from fedge.serving.side_by_side import SideBySideOutcome
-from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
+from fedge.studies.serving.interleaving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
 from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
-from fedge.studies.serving.strategy_scores import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
+from fedge.studies.serving.strategy_study import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
 from fedge.types import PowerMode
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 

@@ -10,8 +10,8 @@ from experiments.report.quantities import LABEL_MARKS, UNKNOWN, duration, number
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
 from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
-from fedge.costs.layers.layer_summary import LayerCostRow, LayerSummary
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
+from fedge.costs.layers.network_source import LayerCostRow, LayerSummary
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
 from fedge.costs.memory.step_need import LARGEST_BATCH
 

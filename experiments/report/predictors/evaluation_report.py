@@ -31,8 +31,7 @@ from experiments.report.predictors.mode_choice_report import ChoiceColumn, descr
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import Cell, Table, print_lines, swatch_cell, text_cell, value_cell
 from fedge.pareto import front_mask
-from fedge.studies.budget_choices import MARGIN_CONFIDENCE
-from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
+from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionRow, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
 from fedge.types import Floats, weakest_label
 

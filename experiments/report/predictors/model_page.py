@@ -36,8 +36,8 @@ from experiments.report.predictors.model_terminal import (
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell
 from fedge.decisions.mode_objectives import compute_step_energy_j
-from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_summary import ModelSummary
+from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Measurement, Predictions
 
 MAX_BACKGROUND_MODES = 1500

@@ -17,7 +17,7 @@ from contracts.live_server import post
 from contracts.processes import wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.cli import dashboard_view, fleet_dashboard
 from experiments.cli.dashboard_view import board
 from fedge import phases

@@ -17,7 +17,7 @@ import yaml
 from contracts.launching import FEDGE
 from contracts.processes import wait_for
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet import dashboard_tunnel
 from experiments.fleet.dashboard_tunnel import DashboardAddress, find_dashboard_address, tunnel_command
 from experiments.fleet.inventory import InventoryHost

@@ -284,7 +284,7 @@ http {{
 def test_samples_come_through_nginx_with_certificates_of_both_sides(
     tmp_path: Path, keys: Path, server: LiveServer
 ) -> None:
-    from experiments.backends.simulation import find_free_port
+    from experiments.backends.sim_backend import find_free_port
 
     folder, port = tmp_path / "nginx", find_free_port()
     folder.mkdir()

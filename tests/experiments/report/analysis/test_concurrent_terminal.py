@@ -11,7 +11,7 @@ from rich.console import Console
 from experiments.report.analysis import concurrent_terminal
 from experiments.report.analysis.concurrent_terminal import print_strategies
 from fedge.serving.side_by_side import ALONE, MANAGED, SideBySideOutcome
-from fedge.studies.serving.strategy_scores import StrategyRow
+from fedge.studies.serving.strategy_study import StrategyRow
 from fedge.worker.inference_interleaver import ServiceStatistics
 from fedge.worker.latency_histogram import LatencyHistogram
 

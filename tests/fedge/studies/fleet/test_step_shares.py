@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.client import emulated
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import DataSpec, Experiment, FleetEntry, MemorySpec, PolicySpec, WorkloadSpec, list_boards
 from fedge.seeds import make_generator
