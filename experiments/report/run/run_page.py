@@ -14,7 +14,6 @@ from experiments.report.run import (
     board_sections,
     comparison_page,
     energy_section,
-    knowledge_section,
     prediction_section,
     run_tables,
     timeline_charts,
@@ -92,7 +91,7 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
     """Return the tables of one run's report with all their rows."""
     return (
         run_tables.provenance_table(run),
-        knowledge_section.origin_table(run),
+        run_tables.origin_table(run),
         prediction_section.errors_by_samples_table(run),
         prediction_section.error_quantile_table(run),
         board_sections.serving_table(run),
@@ -241,7 +240,7 @@ def build_run_sections(run: LoadedRun) -> list[Section]:
         *board_sections.build_serving_sections(run),
         *board_sections.build_memory_sections(run),
         Section("Power modes", MODES_LEAD + note, board_sections.build_mode_charts(run)),
-        *knowledge_section.build_knowledge_sections(run),
+        *run_tables.build_knowledge_sections(run),
         Section(
             "Predictions",
             "Predicted against measured time and power.",

@@ -133,11 +133,16 @@ class HeadlineFigure:
         values = [self.figure(run) for run in runs]
         given = [value for value in values if value is not None]
         best = self.better(given) if self.better and len(set(given)) > 1 else None
+        shown = [UNKNOWN if value is None else self.format(value)[0] for value in values]
         return [
-            number_cell(UNKNOWN)
-            if value is None
-            else Cell(*self.format(value), numeric=True, best=value == best, value=value / self.per, unit=self.unit)
-            for value in values
+            Cell(
+                text,
+                numeric=True,
+                best=value is not None and value == best,
+                value=None if value is None else value / self.per,
+                unit=self.unit,
+            )
+            for text, value in zip(shown, values, strict=True)
         ]
 
     def build_cell(self, interval: ConfidenceInterval | None, seeds: int) -> Cell:

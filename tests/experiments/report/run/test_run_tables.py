@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.report.run.knowledge_section import build_knowledge_sections, describe_knowledge
+from experiments.report.run.run_tables import build_knowledge_sections, describe_knowledge
 from fedge.knowledge.recall import RecalledOrigin, Relation
 
 NOTHING = {
