@@ -18,7 +18,7 @@ from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
 from fedge.telemetry.store_records import ClientRow
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
 MAX_SOURCE = 120
