@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices.local_board import NodeSettings, TelemetrySettings
+from fedge.errors import BadInput
 from fedge.protocols import Clock, SimulatedClock
 from fedge.telemetry import board_agent
 from fedge.telemetry.board_agent import (
@@ -33,13 +34,14 @@ from fedge.telemetry.board_agent import (
     TelemetryAgent,
     describe_progress,
     find_board_spec,
+    lock_spool_folder,
 )
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.uplink import HttpsUplink
-from fedge.types import SensorSample, Trace
+from fedge.types import EMPTY_TRACE, SensorSample, Trace
 
 BOARD = "nano-1"
 FASTER = 5
@@ -409,6 +411,10 @@ def test_while_the_sensor_is_lost_nothing_is_reported_of_that_time() -> None:
     after = watched(clocks, stretches, samples, 5.0)
     told_s = sum(span for trace in (*before, *after) for span in trace.span_s)
     assert told_s < 12.0
+    clocks.mono_s += 100.0
+    samples.append(SensorSample(clocks.mono_s, 5.0))
+    assert stretches.take_new(samples) == EMPTY_TRACE
+    assert stretches.lost == 0
 
 
 TRAINING = BoardProgress("nano-1", T0, "training", run="r", round=2, steps=9, steps_done=4, power_w=1.0)
@@ -429,6 +435,8 @@ def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: flo
     found = describe_progress(said, "nano-1", "orin-nano", SensorSample(1.0, 6.5, {}, {"a": 40.0, "b": 50.0}), at_s)
     assert (found.state, found.at_s, found.power_w, found.temperature_c) == (state, at_s, 6.5, 50.0)
     assert found.device == "orin-nano"
+    blind = describe_progress(said, "nano-1", "", None, at_s)
+    assert (blind.state, blind.power_w, blind.temperature_c) == (state, None, None)
     odd = describe_progress(said, "nano-1", "", SensorSample(1.0, float("nan"), {}, {"a": 1e9}), at_s)
     assert (odd.power_w, odd.temperature_c) == (None, None)
 
@@ -437,6 +445,20 @@ def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: flo
 def test_a_board_is_known_without_its_daemon(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = jetsons.build(name, tmp_path_factory.mktemp("root"))
     assert find_board_spec(NodeSettings(board="a", root=str(root))) is not None
+
+
+def test_a_board_that_its_settings_name_is_that_one(tmp_path: Path) -> None:
+    spec = find_board_spec(NodeSettings(board="a", device="nano", root=str(tmp_path)))
+    assert spec is not None
+    assert spec.name == "nano"
+
+
+def test_two_services_never_use_one_spool(tmp_path: Path) -> None:
+    first = lock_spool_folder(tmp_path / "spool")
+    with pytest.raises(BadInput, match=r"telemetry.spool_dir: got .*spool: a spool that process .* is writing"):
+        lock_spool_folder(tmp_path / "spool")
+    first.release()
+    lock_spool_folder(tmp_path / "spool").release()
 
 
 def test_a_machine_that_is_no_board_has_no_kind(tmp_path_factory: pytest.TempPathFactory) -> None:
