@@ -124,7 +124,7 @@ def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_
     tmp_path: Path,
 ) -> None:
     tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
-    coordinator(port, tables, checkpoints=tmp_path).run()
+    coordinator(port, tables, tmp_path).run()
 
     assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1")]
     events = [(e.kind, e.board) for e in rows_of(tables, EventRow)]
