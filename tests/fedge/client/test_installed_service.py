@@ -17,7 +17,7 @@ from contracts.desk import Desk, desk
 
 from fedge.client import real
 from fedge.client.tracing_device import SERVICE_PREFIX
-from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.jetson_board import IdlePowerStore
 from fedge.devices.local_board import name_meter, open_local_board
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
