@@ -136,7 +136,9 @@ def to_json(value: object) -> str:
 
 def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
-    return dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in _names(type(value))}
+    return (
+        dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in _names(value.__class__)}
+    )
 
 
 @cache
