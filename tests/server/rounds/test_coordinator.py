@@ -192,15 +192,6 @@ def traced(tmp_path: Path, *lines: str) -> tuple[FleetEntry, ...]:
     return (FleetEntry(device="nano", count=2, availability=AvailabilitySpec(trace=str(path))),)
 
 
-def test_a_selector_chooses_who_is_asked_and_its_memory_is_kept() -> None:
-    port, tables = Scripted(), MemoryTables()
-    selection = SelectionSpec(name="round-robin", count=1)
-    coordinator(port, tables, rounds=4, selection=selection).run()
-
-    assert sorted(board for _, board in port.asked) == [*["nano-1"] * 2, *["nano-2"] * 2]
-    assert [(row.selected, row.available) for row in rows_of(tables, RoundRow)] == [(1, 2)] * 4
-
-
 def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> None:
     tables, quiet = MemoryTables(), MemoryTables()
     selection = SelectionSpec(name="energy-aware", count=2, options={"power_w": 0.1})
