@@ -1,28 +1,232 @@
-"""Health rules for a board, one small function each, collected in ``BOARD_RULES``."""
+"""Health rules for a board and its services, one small function each, collected in ``BOARD_RULES``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
-from experiments.fleet.status import service_rules
-from experiments.fleet.status.board_case import (
+from experiments.fleet.status_records import (
     AHEAD_S,
     BEHIND_S,
     CERTIFICATE_DAYS,
     HOT_C,
     LEAST_FREE_MB,
     OPTIONAL_SERVICES,
+    RESTARTS,
     SERVICES,
     SILENT_S,
     SUPERNODE,
     TAKEOVER_RESTARTS,
     TELEMETRY,
     BoardCase,
+    Facts,
+    HostFinding,
+    as_lines,
+    as_mapping,
+    as_number,
+    as_text,
+    error_kind,
+    format_duration,
+    make_note,
+    make_problem,
+    unregister_command,
 )
-from experiments.fleet.status.host_facts import Facts, as_number, as_text, error_kind, format_duration
-from experiments.fleet.status.status_records import HostFinding, make_note, make_problem
-from experiments.fleet.status.superlink_nodes import unregister_command
-from experiments.fleet.status.supernode_refusal import find_refusal
+
+START_LINE = "Starting Flower SuperNode"
+START_LINES = 8
+"""Lines that a SuperNode logs before it first contacts the SuperLink."""
+NOT_ACTIVATED = r"code: 2004\b|failed to activate supernode"
+TRYING_STATES = ("active", "activating", "failed")
+"""Unit states in which a SuperNode's last log lines count; a stopped one was not refused."""
+
+RefusalMeaning = Callable[[BoardCase], HostFinding | None]
+"""Finding that a log line stands for on a board; None if nothing is wrong."""
+
+
+def find_refusal(case: BoardCase) -> HostFinding | None:
+    """Explain from the SuperNode's last attempt why it is not online, or return None if its log shows no reason."""
+    service = case.service(SUPERNODE)
+    if service.get("state") not in TRYING_STATES:
+        return None
+    log = "\n".join(list_last_start_lines(as_lines(service.get("log"))))
+    if case.is_online:  # or counted as online still, after a power cut
+        refused = service.get("state") != "active" and re.search(NOT_ACTIVATED, log, re.IGNORECASE)
+        return _explain_not_activated(case) if refused else None
+    for words, meaning in REFUSALS:
+        if re.search(words, log, re.IGNORECASE):
+            return meaning(case) if callable(meaning) else _fill_explanation(case, *meaning)
+    return _explain_unreachable(case) if error_kind(case.part("way")) else None
+
+
+def list_last_start_lines(log: Sequence[str]) -> list[str]:
+    """Return the log lines since the SuperNode's last start, or all of them if no start is logged."""
+    starts = [number for number, line in enumerate(log) if START_LINE in line]
+    # An attempt that has only just begun has logged nothing useful yet, so the one before it counts as well.
+    settled = [number for number in starts if len(log) - number > START_LINES]
+    return list(log[settled[-1] :]) if settled else list(log)
+
+
+def _fill_explanation(case: BoardCase, what: str, cure: str) -> HostFinding:
+    words = {"superlink": case.superlink, "host": case.superlink_host, "provision": case.cure_command("provision")}
+    return make_problem(what.format(**words), cure.format(**words))
+
+
+def _explain_not_activated(case: BoardCase) -> HostFinding:
+    if case.node is None:
+        what = "its key is not registered at the SuperLink, which refuses it (Flower's exit code 305)"
+        return make_problem(what, case.cure_command("provision", "server"))
+    if (as_number(case.service(SUPERNODE).get("restarts")) or 0) <= TAKEOVER_RESTARTS:
+        what = "the SuperLink still counts it as online, for up to a minute after it was cut off"
+        return make_note(what, "nothing: its SuperNode tries again every 15 s")
+    what = "its key is registered and yet refused: another SuperNode is online with it, or was until a minute ago"
+    return make_problem(what, "wait a minute; if it stays so, look which other board has a copy of its key")
+
+
+def _explain_bad_signature(case: BoardCase) -> HostFinding | None:
+    """A rejected signature ends the SuperNode silently with exit code 0, like an ordinary stop."""
+    if not as_number(case.service(SUPERNODE).get("restarts")):
+        return None
+    clock = case.clock
+    off = (
+        f"; its clock is off by {format_duration(abs(clock.middle_s))}"
+        if clock and abs(clock.middle_s) > AHEAD_S
+        else ""
+    )
+    what = f"the SuperLink refuses its signature, as it does with a clock more than 5 s ahead or 5 min behind{off}"
+    return make_problem(what, "on the board: date; sudo chronyc makestep; the server's clock may be the wrong one")
+
+
+def _explain_unreachable(case: BoardCase) -> HostFinding:
+    """The SuperNode cannot connect; only the status probe's own attempt shows why."""
+    attempt, host = case.part("way"), case.superlink_host
+    kind = error_kind(attempt)
+    if kind == "unresolved":
+        cure = f"an address in supernode_superlink, or a line for {host} in the board's /etc/hosts"
+        return make_problem(f"it does not know the name {host}", cure)
+    if kind == "refused":
+        cure = "fedge fleet up --limit server; is supernode_superlink the port of the proxy?"
+        return make_problem(f"nobody listens at {case.superlink}: the proxy before the SuperLink is down", cure)
+    if attempt.get("ok") is True:
+        what = f"its SuperNode could not connect to {case.superlink} a while ago; it can be reached now"
+        return make_note(what, "wait a minute, then ask again")
+    what = f"it does not reach {case.superlink}" + (f" ({attempt.get('text')})" if kind else "")
+    from_board = f"from the board: nc -vz {case.superlink.replace(':', ' ')}"
+    return make_problem(what, f"the network between them, the server's firewall; {from_board}")
+
+
+RENEWAL = (
+    "fedge fleet keys --folder KEYS --renew --host {host} (and every other name), then fedge fleet provision "
+    "--limit server"
+)
+PORT_CURE = "supernode_superlink in the inventory: the boards' port; then {provision}"
+REFUSALS: Sequence[tuple[str, RefusalMeaning | tuple[str, str]]] = (
+    (
+        r"certificate is not valid for|hostname mismatch|ip address mismatch",
+        (
+            "it dials {host}, which is not in the server's certificate",
+            RENEWAL,
+        ),
+    ),
+    (
+        r"certificate has expired|certificate is not yet valid",
+        (
+            "the certificate at {superlink} does not hold today by the board's clock",
+            "fedge fleet keys --folder KEYS --check, and look at the board's clock",
+        ),
+    ),
+    (
+        r"certificate verify failed|certificate_verify_failed",
+        (
+            "it does not trust the certificate at {superlink}: another CA signed it than the ca.crt on the board",
+            "supernode_ca_certificate in the inventory: the CA of server.crt; then {provision}",
+        ),
+    ),
+    (
+        r"wrong.version.number",
+        ("what listens at {superlink} does not speak TLS; it is not the proxy before the SuperLink", PORT_CURE),
+    ),
+    (
+        r"400 bad request|option `--insecure` was set",
+        ("it speaks plain text to {superlink}, which takes TLS alone", "{provision}"),
+    ),
+    (
+        r"code: 2001\b|authentication is enabled",
+        ("its SuperNode runs without its key, and is refused", "{provision}"),
+    ),
+    (NOT_ACTIVATED, _explain_not_activated),
+    (r"403 forbidden", ("what listens at {superlink} refuses what a SuperNode asks for (403)", PORT_CURE)),
+    (r"terminated gracefully|401 unauthorized", _explain_bad_signature),
+    (r"connection attempt failed", _explain_unreachable),
+)
+"""Log patterns of Flower 1.41's SuperNode with what they mean, or its words and cure; the first match counts."""
+
+
+SERVER_SERVICES = {"fedge-superlink": "no board gets work", "nginx": "no board gets in"}
+"""Services of the server, each with the consequence of its absence."""
+OPTIONAL_SERVER_SERVICES = {"fedge-board": "nothing that boards tell of themselves is taken, and there is no page"}
+"""Services that an inventory may omit; reported only where they are installed."""
+SYSTEMD = re.compile(r"^(\S+\.service: |Started |Stopped |Stopping |Starting |Failed to start |Main process)")
+BAD = re.compile(r"(?i)error|exception|fail|refus|denied|cannot|no such|not found|killed")
+
+
+def find_reason_line(log: Sequence[str]) -> str:
+    """Return the log line that most likely explains why a service ended, or "" for an empty log."""
+    own = [line for line in log if not SYSTEMD.match(line)] or list(log)
+    bad = [line for line in own if BAD.search(line)]
+    return (bad or own or [""])[-1]
+
+
+def check_board_service(unit: str, has: Facts, board: str, usual: int = 0) -> Iterator[HostFinding]:
+    """Yield the findings on one of a board's services.
+
+    Args:
+        unit: Name of the systemd unit.
+        has: The reported facts of the unit: ``state``, ``restarts``, ``log``.
+        board: The board's name in the inventory, for the remedies.
+        usual: Restarts that its design provides for.
+    """
+    state, restarts, words = str(has.get("state")), as_number(has.get("restarts")) or 0, _quote_log(has)
+    provision, up = f"fedge fleet provision --limit {board}", f"fedge fleet up --limit {board}"
+    look = f"on the board: journalctl -u {unit}; then {up}"
+    if error_kind(has) is not None:
+        yield _unreadable_service(unit, has)
+    elif state == "absent":
+        yield make_problem(f"{unit} is not installed", provision)
+    elif state == "inactive":
+        yield make_problem(f"{unit} is stopped", up)
+    elif state == "failed":
+        yield make_problem(f"{unit} has failed{words}", look)
+    elif state == "activating" and restarts > usual:
+        yield make_problem(f"{unit} ends and is started again, {restarts:.0f} times so far{words}", look)
+    elif state == "active" and restarts >= RESTARTS + usual:
+        yield make_note(f"{unit} runs, after {restarts:.0f} restarts{words}", f"fedge fleet logs --limit {board}")
+    elif state != "active":
+        yield make_note(f"{unit} is {state}{words}", look)
+
+
+def check_server_services(services: Facts, server: str) -> Iterator[HostFinding]:
+    """Yield the findings on the server's services, given the reported facts by systemd unit."""
+    for unit, effect in (SERVER_SERVICES | OPTIONAL_SERVER_SERVICES).items():
+        has = as_mapping(services.get(unit))
+        state = has.get("state")
+        if error_kind(has) is not None:
+            yield _unreadable_service(unit, has)
+        elif state == "absent":
+            yield make_problem(f"{unit} is absent, so {effect}", f"fedge fleet provision --limit {server}")
+        elif state not in (None, "active"):
+            yield make_problem(f"{unit} is {state}, so {effect}{_quote_log(has)}", f"fedge fleet up --limit {server}")
+
+
+def _quote_log(has: Facts) -> str:
+    line = find_reason_line(as_lines(has.get("log")))
+    return f'; it said: "{line}"' if line else ""
+
+
+def _unreadable_service(unit: str, has: Facts) -> HostFinding:
+    return make_problem(
+        f"what {unit} does could not be asked: {has.get('text')}", f"on the host: systemctl status {unit}"
+    )
+
 
 BoardRule = Callable[[BoardCase], Iterator[HostFinding]]
 PROGRAMS = (("powerd", "power daemon", "fedge-powerd"), ("worker", "worker", "fedge-worker"))
@@ -64,7 +268,7 @@ def check_services(case: BoardCase) -> Iterator[HostFinding]:
         # A SuperNode that is refused is reported by check_supernode_refusal.
         if name != SUPERNODE or not refused:
             usual = TAKEOVER_RESTARTS if name == SUPERNODE else 0
-            yield from service_rules.check_board_service(name, case.service(name), case.name, usual)
+            yield from check_board_service(name, case.service(name), case.name, usual)
 
 
 def check_client(case: BoardCase) -> Iterator[HostFinding]:

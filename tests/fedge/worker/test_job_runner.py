@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedge.worker import peak_memory
-from fedge.worker.peak_memory import PeakMemoryMeter
+from fedge.worker import job_runner
+from fedge.worker.job_runner import PeakMemoryMeter
 
 
 class Kernel:
@@ -64,6 +64,6 @@ def test_this_very_process_can_be_asked():
     held_mb = found.peak_mb()
     assert held_mb is None or held_mb > 1
     assert (
-        peak_memory.parse_high_water_kb(peak_memory.read_status()) is None
-        or peak_memory.parse_high_water_kb(peak_memory.read_status()) > 1000
+        job_runner.parse_high_water_kb(job_runner.read_status()) is None
+        or job_runner.parse_high_water_kb(job_runner.read_status()) > 1000
     )

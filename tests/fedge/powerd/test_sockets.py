@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 
-from fedge.powerd.peers import AccessGate, Peer, group_id, peer_of, user_group_ids
+from fedge.powerd.sockets import AccessGate, Peer, group_id, peer_of, user_group_ids
 
 
 def gate(groups, gid=500, clock=lambda: 0.0) -> AccessGate:

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from fedge.powerd import saved_state
+from fedge.powerd import state_keeper
 
 STATE = {"cores": [1, 1, 1, 0], "nvpmodel": 2}
 
 
 def test_what_was_written_is_read(tmp_path) -> None:
-    assert saved_state.read(tmp_path) is None
-    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
-    assert saved_state.read(tmp_path) == saved_state.SavedState("boot", STATE)
-    assert (tmp_path / saved_state.FILE).stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == [saved_state.FILE]
+    assert state_keeper.load_state(tmp_path) is None
+    state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
+    assert state_keeper.load_state(tmp_path) == state_keeper.SavedState("boot", STATE)
+    assert (tmp_path / state_keeper.FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [state_keeper.FILE]
 
 
 def test_it_can_be_taken_away_twice(tmp_path) -> None:
-    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
-    saved_state.remove(tmp_path)
-    saved_state.remove(tmp_path)
-    assert saved_state.read(tmp_path) is None
+    state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
+    state_keeper.remove_state(tmp_path)
+    state_keeper.remove_state(tmp_path)
+    assert state_keeper.load_state(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,25 @@ def test_it_can_be_taken_away_twice(tmp_path) -> None:
     ],
 )
 def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text) -> None:
-    (tmp_path / saved_state.FILE).write_bytes(text)
-    with pytest.raises(saved_state.CorruptState, match=r"found\.json\.corrupt"):
-        saved_state.read(tmp_path)
-    assert saved_state.read(tmp_path) is None
+    (tmp_path / state_keeper.FILE).write_bytes(text)
+    with pytest.raises(state_keeper.CorruptState, match=r"found\.json\.corrupt"):
+        state_keeper.load_state(tmp_path)
+    assert state_keeper.load_state(tmp_path) is None
     assert (tmp_path / "found.json.corrupt").read_bytes() == text
 
 
 @pytest.mark.parametrize(("owner", "failing"), [(os, "fsync"), (Path, "replace")])
 def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, owner, failing) -> None:
-    saved_state.write(tmp_path, saved_state.SavedState("old", STATE))
+    state_keeper.save_state(tmp_path, state_keeper.SavedState("old", STATE))
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(owner, failing, fail)
     with pytest.raises(OSError):
-        saved_state.write(tmp_path, saved_state.SavedState("new", STATE))
+        state_keeper.save_state(tmp_path, state_keeper.SavedState("new", STATE))
     monkeypatch.undo()
-    assert saved_state.read(tmp_path) == saved_state.SavedState("old", STATE)
+    assert state_keeper.load_state(tmp_path) == state_keeper.SavedState("old", STATE)
 
 
 def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch) -> None:
@@ -74,13 +74,13 @@ def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_pat
 
     spy(os, "fsync")
     spy(Path, "replace")
-    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
+    state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
     assert order == ["fsync", "replace", "fsync"]
 
 
 def test_a_changed_number_is_found_by_the_checksum(tmp_path) -> None:
-    saved_state.write(tmp_path, saved_state.SavedState("boot", STATE))
-    path = tmp_path / saved_state.FILE
+    state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
+    path = tmp_path / state_keeper.FILE
     path.write_bytes(path.read_bytes().replace(b'"nvpmodel": 2', b'"nvpmodel": 3'))
-    with pytest.raises(saved_state.CorruptState, match="checksum"):
-        saved_state.read(tmp_path)
+    with pytest.raises(state_keeper.CorruptState, match="checksum"):
+        state_keeper.load_state(tmp_path)

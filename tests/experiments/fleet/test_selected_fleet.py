@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from experiments.fleet.inventory import Inventory, parse_inventory, read_inventory
-from experiments.fleet.inventory_rules import find_example_hosts, find_problems
 from experiments.fleet.key_folder import create_keys
+from experiments.fleet.selected_fleet import find_example_hosts, find_problems
 
 NOW = datetime.now(UTC)
 
