@@ -17,9 +17,9 @@ import yaml
 
 from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
-from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
+from experiments.report.run.run_tables import summarize_knowledge
 from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import FileLock, write_text
@@ -105,9 +105,9 @@ def check_runnable(experiment: Experiment) -> None:
 
         flower_app.check_plugins(user_plugins.list_plugin_files(experiment.plugins))
     if experiment.exporters:
-        from server.exporters import exporter_factory
+        from server.exporters import exporting_tables
 
-        exporter_factory.check_exporters(experiment.exporters)
+        exporting_tables.check_exporters(experiment.exporters)
     if experiment.backend == experiment_checks.FLEET_BACKEND:
         from experiments.fleet import superlink_check
 
@@ -202,17 +202,16 @@ def summarise_rows(experiment: Experiment, folder: Path, wall_s: float | None = 
 
 def _hand_over(experiment: Experiment, folder: Path) -> None:
     """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
-    from server.exporters import exporter_factory
-    from server.exporters.exporting_tables import MAX_REASON_LENGTH
+    from server.exporters import exporting_tables
 
-    for name, make in exporter_factory.build_factories(experiment, folder).items():
+    for name, make in exporting_tables.build_factories(experiment, folder).items():
         try:
             exporter = make()
             keep = getattr(exporter, "keep", None)
             if keep is not None:
                 keep([folder / run_folder.REPORT, folder / run_folder.SUMMARY])
         except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[: exporting_tables.MAX_REASON_LENGTH]
             logger.warning("exporter %s did not take the report: %s", name, reason)
 
 

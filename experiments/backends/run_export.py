@@ -14,7 +14,7 @@ from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.yaml_files import parse_yaml
-from server.exporters import exporter_factory
+from server.exporters import exporting_tables
 
 OptionValue = bool | int | float | str
 
@@ -25,8 +25,8 @@ def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> i
     Raises:
         BadInput: If the exporter cannot be created. Errors of the exporter itself are passed on.
     """
-    exporter_factory.check_exporter(spec, "--to")
-    exporter = exporter_factory.build_exporter(spec, experiment, folder)
+    exporting_tables.check_exporter(spec, "--to")
+    exporter = exporting_tables.build_exporter(spec, experiment, folder)
     count = 0
     try:
         for rows in _group_by_round(folder):
