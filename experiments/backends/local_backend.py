@@ -69,11 +69,7 @@ class LocalClients:
 
 @contextmanager
 def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]:
-    """Open the clients of a run; the processes that it starts end with the block, or with this process.
-
-    Args:
-        folder: Folder of the run.
-    """
+    """Open the clients of a run; the processes that it starts end with the block, or with this process."""
     jobs = count_jobs(experiment)
     if jobs < 2:
         yield LocalClients(experiment, folder)

@@ -57,7 +57,6 @@ def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | Non
     """Export every round of a run and return their number.
 
     Args:
-        run: The run folder.
         options: Its options as ``key=value``, with values as in YAML.
         out: Folder to write into; None for the exporter's default.
 

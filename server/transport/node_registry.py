@@ -187,7 +187,6 @@ class ClaimTerms:
     """Claim of one run. Mutable: it measures the wall time of rounds.
 
     Attributes:
-        run: Name of the run, the same after it is resumed.
         is_over: Returns True if the run with a name is known to be over, so that its boards may be taken over.
     """
 
@@ -252,8 +251,6 @@ class SentRequest:
     """A request that was sent.
 
     Attributes:
-        at_s: Wall time at which it was sent.
-        until_s: Wall time at which it is dropped.
         spare: True if its round continued because enough other clients were done.
     """
 
