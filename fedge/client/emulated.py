@@ -85,13 +85,10 @@ class EmulatedClient:
     """An emulated client: what is known of it, and the truth.
 
     Attributes:
-        setup: What is known beforehand.
         surface: True time and power of all n modes at the requested training scale, including the loader's stalls.
         candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
         share: Indices of its training samples, shape (samples,).
         test_share: Indices of the test samples on which it evaluates a model.
-        serving: Standing service over all modes; None without one.
-        loader: Data loader over all modes; None without one.
         true_fronts: Fronts of the truth that were built before, by their conditions.
     """
 
@@ -214,10 +211,8 @@ class ClientTask:
     """A request to an emulated client.
 
     Attributes:
-        index: Index of the board.
         arrays: Global model by name; needed for a training request.
         folder: Folder of the run for progress records, which do not affect the answer; None disables them.
-        wall_s: Returns Unix time in seconds.
     """
 
     experiment: Experiment

@@ -39,9 +39,6 @@ def select_recalled(
     """Return ``recalled``, or nothing if what the board measures now contradicts it.
 
     That happens if the knowledge is another workload's, or the board or its software has changed.
-
-    Args:
-        recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not context.learns or not recalled:
