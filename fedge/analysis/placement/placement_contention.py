@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, Instance, PlacementBoard, PrecisionSpeed
-from fedge.costs.layers.network_cost import BatchWork, LayerCost, NetworkCost
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.types import Floats
 
 VIEW_OPERATORS = frozenset({"view"})
@@ -49,20 +49,23 @@ VIEW_OPERATORS = frozenset({"view"})
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkSplit:
-    """Work that an accelerator runs itself and work that falls back: per sample, weights per batch; and switches."""
+class PartWork:
+    """Work of a part of a network: FLOP and activation bytes per sample, weight bytes and launches per batch."""
 
     flop: float
     activation_bytes: float
     weight_bytes: float
     launches: int
-    fallback_flop: float = 0.0
-    fallback_activation_bytes: float = 0.0
-    fallback_weight_bytes: float = 0.0
-    fallback_launches: int = 0
-    switches: int = 0
-    fallen: tuple[str, ...] = ()
-    """The kinds of operators that fall back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSplit:
+    """Work that an accelerator runs itself, work that falls back, switches between them, and the kinds that fall."""
+
+    own: PartWork
+    fallback: PartWork
+    switches: int
+    fallen: tuple[str, ...]
 
 
 def split_network(network: NetworkCost, supported: frozenset[str] | None) -> NetworkSplit:
@@ -70,36 +73,28 @@ def split_network(network: NetworkCost, supported: frozenset[str] | None) -> Net
     running = [layer for layer in network.layers if layer.kind not in VIEW_OPERATORS]
     own = [layer for layer in running if supported is None or layer.kind in supported]
     other = [layer for layer in running if not (supported is None or layer.kind in supported)]
-    here, there = _sum_work(own), _sum_work(other)
+    # The work begins and ends on the accelerator.
+    sides = [True, *(supported is None or layer.kind in supported for layer in running), True]
     return NetworkSplit(
-        flop=here[0].flop,
-        activation_bytes=here[0].bytes,
-        weight_bytes=here[1],
-        launches=len(own),
-        fallback_flop=there[0].flop,
-        fallback_activation_bytes=there[0].bytes,
-        fallback_weight_bytes=there[1],
-        fallback_launches=len(other),
-        switches=_count_switches(running, supported) if other and own else 0,
+        _sum_work(own),
+        fallback=_sum_work(other),
+        switches=sum(a != b for a, b in pairwise(sides)) if other and own else 0,
         fallen=tuple(dict.fromkeys(layer.kind for layer in other)),
     )
 
 
 def can_run(place: Accelerator, network: NetworkCost) -> bool:
     """Return whether an accelerator runs any part of a network itself."""
-    return split_network(network, place.supported).launches > 0
+    return split_network(network, place.supported).own.launches > 0
 
 
-def _sum_work(layers: list[LayerCost]) -> tuple[BatchWork, float]:
-    """Return FLOP and activation bytes per sample, and bytes of weights per batch."""
-    moved = sum(layer.read_bytes + layer.written_bytes for layer in layers)
-    return BatchWork(sum(layer.flop for layer in layers), moved), sum(layer.weight_bytes for layer in layers)
-
-
-def _count_switches(layers: list[LayerCost], supported: frozenset[str] | None) -> int:
-    """Return the number of switches between accelerator and GPU; the work begins and ends on the accelerator."""
-    sides = [True, *(supported is None or layer.kind in supported for layer in layers), True]
-    return sum(a != b for a, b in pairwise(sides))
+def _sum_work(layers: list[LayerCost]) -> PartWork:
+    return PartWork(
+        sum(layer.flop for layer in layers),
+        activation_bytes=sum(layer.read_bytes + layer.written_bytes for layer in layers),
+        weight_bytes=sum(layer.weight_bytes for layer in layers),
+        launches=len(layers),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +146,11 @@ def compute_split_demand(
 ) -> InstanceDemand:
     """Return the same from a network that is split already."""
     # A DLA loadable of consecutive operators is one launch (batch_s); kernels launched singly count one each.
-    fixed_s = speed.batch_s + speed.launch_s * parts.launches
-    compute_s = batch_size * parts.flop / speed.flop_per_s
+    own = parts.own
+    fixed_s = speed.batch_s + speed.launch_s * own.launches
+    compute_s = batch_size * own.flop / speed.flop_per_s
     grown = 1.0 + batch_size / accelerator.spill_batch
-    moved = speed.bytes_scale * (parts.weight_bytes + batch_size * parts.activation_bytes * grown)
+    moved = speed.bytes_scale * (own.weight_bytes + batch_size * own.activation_bytes * grown)
     fallback_s, fallback_j = _compute_fallback(board, parts, batch_size)
     memory_s = moved / (board.bandwidth * accelerator.bandwidth_share)
     # Cores that wait for memory stay active and draw full power.
@@ -172,12 +168,13 @@ def compute_split_demand(
 
 def _compute_fallback(board: PlacementBoard, parts: NetworkSplit, batch_size: int) -> tuple[float, float]:
     """Return seconds and joules on the GPU of one batch."""
-    if not parts.fallback_launches or board.fallback is None:
+    fallen = parts.fallback
+    if not fallen.launches or board.fallback is None:
         return 0.0, 0.0
     place: GpuFallback = board.fallback
-    moved = place.speed.bytes_scale * (parts.fallback_weight_bytes + batch_size * parts.fallback_activation_bytes)
-    compute_s = batch_size * parts.fallback_flop / place.speed.flop_per_s
-    fixed_s = place.speed.launch_s * parts.fallback_launches + place.switch_s * parts.switches
+    moved = place.speed.bytes_scale * (fallen.weight_bytes + batch_size * fallen.activation_bytes)
+    compute_s = batch_size * fallen.flop / place.speed.flop_per_s
+    fixed_s = place.speed.launch_s * fallen.launches + place.switch_s * parts.switches
     work_s = rounded_roofline_s(compute_s, moved / board.bandwidth, board.corner)
     return fixed_s + work_s, place.full_w * work_s + board.memory_j * moved
 

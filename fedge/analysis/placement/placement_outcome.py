@@ -306,7 +306,7 @@ def _generate_options(
         )
         for size in batch_sizes
         for precision in place.precisions
-        if parts.launches
+        if parts.own.launches
     ]
     yield InstanceOption(0, 1, "", NO_DEMAND)
     for count in range(1, most_instances + 1):

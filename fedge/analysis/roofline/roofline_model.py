@@ -177,14 +177,8 @@ class ModeRooflines:
 
     def mode_roofline(self, row: int) -> Roofline:
         """Return the roofline of one mode."""
-        return Roofline(
-            float(self.tau_f[row]),
-            tau_m=float(self.tau_m[row]),
-            eps_f=float(self.eps_f[row]),
-            eps_m=float(self.eps_m[row]),
-            pi_0_w=float(self.pi_0_w[row]),
-            label=self.label,
-        )
+        five = {name: float(getattr(self, name)[row]) for name in ("tau_f", "tau_m", "eps_f", "eps_m", "pi_0_w")}
+        return Roofline(**five, label=self.label)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
