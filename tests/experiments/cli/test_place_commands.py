@@ -97,11 +97,6 @@ def test_this_machines_watts_are_known_once_they_were_measured(tmp_path: Path) -
     assert advice.chosen.power_w == pytest.approx(14, rel=0.15)
 
 
-def test_only_named_accelerators_are_used() -> None:
-    advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="dla-0,dla-1"))
-    assert advice.chosen.placement.combination == "dla-0 + dla-1"
-
-
 def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
     advice = advise_placement(PlacementOptions("mobilenetv3l-gld23k", "agx-orin"))
     assert any("hard_swish" in note and "fall back" in note for note in advice.notes)

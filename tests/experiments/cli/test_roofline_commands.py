@@ -54,18 +54,6 @@ def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
     assert front == sorted(front, key=lambda pair: (pair[0], -pair[1]))
 
 
-def test_options_may_come_before_the_network_and_bench_is_a_command_of_its_own() -> None:
-    code, said = run("--board", "agx-orin", RESNET, "--batch-size", "16")
-    assert code == 0, said
-    assert "batches of 16" in said
-    code, said = run("--help")
-    assert code == 0
-    assert "bench" in said
-    code, said = run("bench", "--help")
-    assert code == 0
-    assert "--seconds" in said
-
-
 def test_a_board_without_tables_is_estimated_by_data_sheet_ratios() -> None:
     found = analyse_roofline(RooflineOptions(RESNET, "orin-nano"))
     assert found.lines.label == "estimated"
