@@ -1,11 +1,9 @@
-"""Cost of inferring one batch on a board: calibrated per batch size, interpolated between sizes, and priors.
+"""Costs of workloads on boards: calibrated, carried from elsewhere, or a prior made without their own tables.
 
-Between two batch sizes, every log-parameter is linear in the logarithm of the batch size.
-
-Priors on the cost of an unmeasured workload: an estimate from its layers, and profiles of other workloads.
-
-No prior is fitted to the workload itself, on any board. The estimate from the layers also excludes every profile of the
-same network.
+The cost of inferring a batch is interpolated between calibrated batch sizes: every log-parameter is linear in the
+logarithm of the batch size. A prior on an unmeasured workload is an estimate from its layers, or a profile of another
+workload. No prior is fitted to the workload itself, on any board; the estimate from the layers also excludes every
+profile of the same network.
 """
 
 from __future__ import annotations
@@ -276,9 +274,14 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
         BadInput: The workload was measured at other batch sizes, and its layers are unknown.
     """
     if work.kind == "infer":
-        if work.layers is None:
-            return estimate_inference_cost(device, work.name, work.batch_size, specs)
-        return _find_inference_cost(device, work, specs) or estimate_network_cost(device, work, specs)
+        here = any((p.device, p.workload) == (device.name, work.name) for p in load_calibrated_inference())
+        if work.layers is None or here:
+            try:
+                return estimate_inference_cost(device, work.name, work.batch_size, specs)
+            except BadInput:  # too far from every batch size that was measured
+                if work.layers is None:
+                    raise
+        return estimate_network_cost(device, work, specs)
     measured = work.name in load_workload_sizes()
     if work.layers is not None and not measured:
         return estimate_network_cost(device, work, specs)
@@ -289,16 +292,6 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
         right = f"{profile.batch_size}, at which {work.name} was calibrated"
         raise BadInput("workload.batch_size", str(work.batch_size), right)
     return profile
-
-
-def _find_inference_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
-    """Return the inference cost measured on this board, at this batch size or between others, or None."""
-    if not any((p.device, p.workload) == (device.name, work.name) for p in load_calibrated_inference()):
-        return None
-    try:
-        return estimate_inference_cost(device, work.name, work.batch_size, specs)
-    except BadInput:  # too far from every batch size that was measured
-        return None
 
 
 def build_priors(
