@@ -340,8 +340,9 @@ def derive_priors(
 ) -> tuple[CostProfile, ...]:
     """Return prior profiles for training a workload on a board, the most credible first.
 
-    The estimate from the layers comes first if the layers are known, then the profiles of other workloads (see
-    ``transfer_priors``).
+    The estimate from the layers comes first if the layers are known, then the calibrated training profiles of other
+    workloads. Those are rescaled to the board by data-sheet ratios and to the workload by its size, if that is known:
+    profiles of the same board first, then the workloads closest in FLOP and bytes per step, then the nearest boards.
 
     Args:
         sources: The profiles and measurements to derive priors from (``select_prior_sources``).
@@ -359,25 +360,15 @@ def derive_priors(
     carried = _transfer_profiles(device, workload, specs, sources.training_profiles)
     sizes = load_workload_sizes()
     usual = sizes[workload].batch_size if workload in sizes else None
-    here = _estimate_by_layers(device, workload=workload, batch_size=batch_size or usual, specs=specs, sources=sources)
-    if batch_size is not None and batch_size != usual:
-        own = _estimate_by_layers(device, workload=workload, batch_size=usual, specs=specs, sources=sources)
+    rescaled = batch_size is not None and batch_size != usual
+    here = None
+    if layered or rescaled:
+        here = _estimate_by_layers(device, workload, batch_size or usual, specs, sources)
+    if batch_size is not None and rescaled:
+        own = _estimate_by_layers(device, workload, usual, specs, sources)
         longer = _maxn_step_s(here, device) / _maxn_step_s(own, device) if here is not None and own is not None else 1.0
         carried = tuple(_rescale_prior(prior, batch_size, longer) for prior in carried)
     return (here, *carried) if layered and here is not None else carried
-
-
-def transfer_priors(device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]) -> tuple[CostProfile, ...]:
-    """Rescale every calibrated training profile of another workload to this board and this workload.
-
-    The board is accounted for by data-sheet ratios and the workload by its size; a workload of unknown size is not
-    rescaled. Profiles of the same board come first, then the workloads closest in FLOP and bytes per step, then the
-    nearest boards.
-
-    Raises:
-        BadInput: There is no profile of another workload.
-    """
-    return _transfer_profiles(device, workload, specs, select_prior_sources(workload, specs).training_profiles)
 
 
 def select_prior_sources(

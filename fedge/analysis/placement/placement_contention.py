@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,14 +217,9 @@ class DemandArrays:
     joules: Floats
     share: Floats
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StretchFactors:
-    """K, S and F of the module's head, shape (n, g)."""
-
-    engine: Floats
-    memory: Floats
-    fallback: Floats
+    def select(self, which: NDArray[np.bool_]) -> DemandArrays:
+        """Return the demands of some placements."""
+        return DemandArrays(*(getattr(self, name)[which] for name in DemandArrays.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,7 +232,8 @@ class TimeShares:
     fallen: Floats
 
 
-Arrays = TypeVar("Arrays", DemandArrays, StretchFactors)
+StretchFactors = Floats
+"""K, S and F of the module's head, shape (3, n, g)."""
 
 
 def build_contention_columns(board: PlacementBoard, names: Sequence[str]) -> ContentionColumns:
@@ -273,17 +268,17 @@ def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Fl
     settled = np.empty_like(demands.count)
     left = np.arange(len(settled))
     one = np.ones_like(settled)
-    here = StretchFactors(one, one, one)
+    here: StretchFactors = np.stack((one, one, one))
     for step in range(1, STEPS + 1):
         before = here
-        here = _damp(before, compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, before)))
+        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, before))
+        here = before + (1.0 - DAMPING) * (there - before)
         if step % CHECK_EVERY and step < STEPS:
             continue
-        still = (_relative_changes(before, here) < TOLERANCE) | (step == STEPS)
-        settled[left[still]] = compute_batch_seconds(
-            columns, _select_placements(demands, still), _select_placements(here, still)
-        )
-        left, demands, here = left[~still], _select_placements(demands, ~still), _select_placements(here, ~still)
+        change = np.abs(here / before - 1.0).max(axis=(0, 2), initial=0.0)
+        still = (change < TOLERANCE) | (step == STEPS)
+        settled[left[still]] = compute_batch_seconds(columns, demands.select(still), here[:, still])
+        left, demands, here = left[~still], demands.select(~still), here[:, ~still]
         if not len(left):
             break
     return settled
@@ -291,8 +286,9 @@ def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Fl
 
 def compute_batch_seconds(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> Floats:
     """Return T, the seconds of a batch, shape (n, g)."""
-    roof = _rounded_roofline_s(by.engine * d.compute_s, by.memory * d.memory_s, columns.corner)
-    result: Floats = by.engine * d.fixed_s + roof + by.fallback * d.fallback_s
+    engine, memory, fallback = by
+    roof = _rounded_roofline_s(engine * d.compute_s, memory * d.memory_s, columns.corner)
+    result: Floats = engine * d.fixed_s + roof + fallback * d.fallback_s
     return result
 
 
@@ -308,11 +304,12 @@ def _rounded_roofline_s(compute_s: Floats, memory_s: Floats, corner: float) -> F
 def compute_time_shares(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> TimeShares:
     """Return the shares of its time that an instance spends in each resource."""
     batch_s = compute_batch_seconds(columns, d, by)
+    engine, memory, fallback = by
     return TimeShares(
-        by.engine * d.fixed_s / batch_s,
-        by.engine * d.compute_s / batch_s,
-        d.share * by.memory * d.memory_s / batch_s,
-        by.fallback * d.fallback_s / batch_s,
+        engine * d.fixed_s / batch_s,
+        engine * d.compute_s / batch_s,
+        d.share * memory * d.memory_s / batch_s,
+        fallback * d.fallback_s / batch_s,
     )
 
 
@@ -326,27 +323,12 @@ def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: Tim
     gpu = (d.count * own) @ columns.on_fallback[:, None] - own * columns.on_fallback
     # Without an instance there is no own part to subtract: the factor would fall below 1.
     used = d.count > 0
-    return StretchFactors(
-        engine=1.0 + np.where(used, columns.hindrance * (on_engine + elsewhere), 0.0),
-        memory=1.0 + np.where(used, (d.count * by.moving) @ everyone - by.moving, 0.0),
-        fallback=1.0 + np.where(used, gpu + fallen_all - by.fallen, 0.0),
+    return 1.0 + np.where(
+        used,
+        (
+            columns.hindrance * (on_engine + elsewhere),
+            (d.count * by.moving) @ everyone - by.moving,
+            gpu + fallen_all - by.fallen,
+        ),
+        0.0,
     )
-
-
-def _damp(old: StretchFactors, new: StretchFactors) -> StretchFactors:
-    return StretchFactors(*(a + (1.0 - DAMPING) * (b - a) for a, b in pair_fields(old, new)))
-
-
-def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:
-    """Return the largest relative change of every placement, shape (n,)."""
-    changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in pair_fields(a, b)]
-    return np.max(changes, axis=0)  # type: ignore[no-any-return]
-
-
-def pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Floats], ...]:
-    """Return the pairs of the same factor of both."""
-    return (a.engine, b.engine), (a.memory, b.memory), (a.fallback, b.fallback)
-
-
-def _select_placements(arrays: Arrays, which: NDArray[np.bool_]) -> Arrays:
-    return type(arrays)(*(getattr(arrays, name)[which] for name in arrays.__slots__))

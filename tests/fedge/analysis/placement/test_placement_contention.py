@@ -33,7 +33,6 @@ from fedge.analysis.placement.placement_contention import (
     split_network,
     stack_demands,
 )
-from fedge.analysis.placement.placement_contention import StretchFactors as Stretched
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
@@ -147,12 +146,10 @@ def test_the_fixed_point_is_one(seed):
     np.testing.assert_allclose(again, settled, rtol=1e-7)
 
 
-def _stretches_at(columns: object, demands: object, settled: Floats) -> Stretched:
-    one = np.ones_like(settled)
-    here = Stretched(one, one, one)
+def _stretches_at(columns: object, demands: object, settled: Floats) -> Floats:
+    here = np.ones((3, *settled.shape))
     for _ in range(STEPS):
-        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here))
-        here = Stretched(*(0.5 * (getattr(here, n) + getattr(there, n)) for n in ("engine", "memory", "fallback")))
+        here = 0.5 * (here + compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here)))
     return here
 
 
