@@ -345,7 +345,7 @@ class CombinationCurve:
 
 
 def compute_combination_curves(
-    board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], rate_hz: float | None = None
+    board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int]
 ) -> tuple[CombinationCurve, ...]:
     """Return the curves of all combinations; of two equal DLAs, the second does not appear without the first."""
     found = []
@@ -356,7 +356,7 @@ def compute_combination_curves(
         ]
         found.append(
             CombinationCurve(
-                placements[0].combination, tuple(evaluate_placement(board, network, one, rate_hz) for one in placements)
+                placements[0].combination, tuple(evaluate_placement(board, network, one) for one in placements)
             )
         )
     return tuple(found)
