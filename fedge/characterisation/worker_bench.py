@@ -19,19 +19,17 @@ from fedge.client.worker_training import (
     read_file_task,
     translate_worker_errors,
 )
-from fedge.clock import RealClock
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.catalogue import load_catalogue
-from fedge.devices.local_board import open_local_board
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings, open_local_board
 from fedge.errors import BadInput, BoardError, WorkerFailed
 from fedge.experiment import WorkloadSpec
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
-from fedge.protocols import Clock, Device
+from fedge.protocols import Clock, Device, RealClock
 from fedge.types import Modes, TrainOptions, Workload
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
@@ -125,7 +123,7 @@ def wait_for_board(
         wall_s: Returns Unix time in seconds, in which claims of runs count.
 
     Raises:
-        BoardError: If a run works with it for longer; names the run.
+        BoardError: A run works with it for longer; names the run.
     """
     pause = clock or RealClock()
     began_s, reason = pause.now_s(), _explain_use(settings, wall_s())
@@ -196,16 +194,8 @@ def build_real_bench(
 ) -> ProfilingBench:
     """Build the bench of a real board; the arguments are fields of ``ProfilingBench``.
 
-    Args:
-        device: The board.
-        workload: Work of one step.
-        work: Runs the next ``count`` steps.
-        temperature_c: Reads the hottest sensor in degrees Celsius; None without one.
-        prepare: Called before a mode is set.
-        clock: The machine's by default.
-        candidates: By default, the modes above the usual floor.
-        seed: Seed of random choices.
-        software: Further versions that the figures depend on (torch, L4T).
+    ``candidates`` are by default the modes above the usual floor; ``software`` has further versions that the figures
+    depend on (torch, L4T).
     """
     chosen = candidates
     if chosen is None:
