@@ -363,9 +363,9 @@ def derive_priors(
     rescaled = batch_size is not None and batch_size != usual
     here = None
     if layered or rescaled:
-        here = _estimate_by_layers(device, workload, batch_size or usual, specs, sources)
+        here = _estimate_by_layers(device, workload, batch_size or usual, specs=specs, sources=sources)
     if batch_size is not None and rescaled:
-        own = _estimate_by_layers(device, workload, usual, specs, sources)
+        own = _estimate_by_layers(device, workload, usual, specs=specs, sources=sources)
         longer = _maxn_step_s(here, device) / _maxn_step_s(own, device) if here is not None and own is not None else 1.0
         carried = tuple(_rescale_prior(prior, batch_size, longer) for prior in carried)
     return (here, *carried) if layered and here is not None else carried

@@ -321,7 +321,7 @@ def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
     step = pipeline.step
     foreign_s = step.foreign_s if pipeline.loader.workers else 0.0
     compute_s = step.compute_s * (1.0 + step.host_share * (slower_training - 1.0)) + foreign_s * slower_training
-    return SteadyState(stall_s, compute_s, step_s, slower_loading, slower_training)
+    return SteadyState(stall_s, compute_s, step_s, slower_loading=slower_loading, slower_training=slower_training)
 
 
 def build_batch_needs(pipeline: InputPipeline) -> BatchNeeds:

@@ -210,7 +210,7 @@ class _GraphReader:
         parameters = sum(self._unseen.pop(name, 0) for name in learnt)
         name = node.name or f"{node.op_type}:{node.output[0]}"
         made_by = self._made_by.get(inputs[0]) if inputs else None
-        self.layers.append(build_layer_cost(name, operation, parameters, convolution, made_by))
+        self.layers.append(build_layer_cost(name, operation, parameters, convolution, made_by=made_by))
         self._made_by[node.output[0]] = operation.kind
 
     def _depends_on_sample(self, name: str) -> bool:

@@ -223,7 +223,7 @@ class OperatorRecorder:
         parameters = self.claim_parameters(used)
         name = self._layer_name(operation.kind)
         made_by = self._made_by.get(_storage_id(used[0])) if used and self.fold else None
-        layer = build_layer_cost(name, operation, parameters, shape, made_by)
+        layer = build_layer_cost(name, operation, parameters, shape, made_by=made_by)
         self.layers.append(dataclasses.replace(layer, training_passes=passes, frozen=frozen))
         self._made_by[_storage_id(out)] = operation.kind
 
