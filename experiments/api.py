@@ -186,7 +186,7 @@ def study_mode_choice(table: FilePath, *, quiet: bool = False, **options: Any) -
         quiet: Whether to show no progress.
         options: Fields of ``ModeChoiceOptions``, such as ``policies``, ``deadline_ratios`` and ``seeds``.
     """
-    from fedge.studies.mode_choice_options import ModeChoiceOptions, build_mode_choice_study
+    from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study
 
     study = build_mode_choice_study(_build_record(ModeChoiceOptions, {"table": Path(table), **options}))
     with _show_jobs(len(study.jobs), quiet) as report_job:
@@ -223,8 +223,8 @@ def predict(
         The model; ``predictions`` holds one row per mode, which ``to_table`` turns into a table. ``choose`` and
         ``front`` take it.
     """
-    from fedge.knowledge.fit_options import ModelFitOptions, fit_model
     from fedge.knowledge.model_file import save_model
+    from fedge.knowledge.model_training import ModelFitOptions, fit_model
     from fedge.knowledge.saved_model import build_saved_model
 
     given = {"table": None if table is None else Path(table), "board": board, "workload": workload, "modes": modes}
@@ -279,8 +279,7 @@ def evaluate_predictors(targets: Sequence[FilePath], *, quiet: bool = False, **o
         quiet: Whether to show no progress.
         options: Fields of ``PredictionStudyOptions``, such as ``methods``, ``modes`` or ``seeds``.
     """
-    from fedge.studies.prediction_options import PredictionStudyOptions, build_prediction_study
-    from fedge.studies.prediction_study import run_prediction_study
+    from fedge.studies.prediction_study import PredictionStudyOptions, build_prediction_study, run_prediction_study
 
     record = _build_record(PredictionStudyOptions, {"targets": tuple(map(Path, targets)), **options})
     study = build_prediction_study(record)

@@ -16,11 +16,14 @@ from fedge.devices.board_kinds import build_kind, load_references
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
-from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
 from fedge.knowledge.evidence_files import (
     MODEL,
+    REAL,
     TABLE,
     describe_file,
+    describe_reference,
+    identify_client,
+    is_of_client,
     move_entry,
     read_evidence,
     to_reference_rows,
@@ -56,7 +59,7 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import Label, ReferenceRows
-from fedge.user_catalogue import FOLDER_VARIABLE
+from fedge.yaml_files import FOLDER_VARIABLE
 from server.state import checkpoint
 
 logger = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, list_boards
-from fedge.knowledge.client_identity import find_kinds
+from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
 from fedge.seeds import make_generator
 from fedge.studies.board_posterior import (

@@ -49,16 +49,14 @@ from fedge.experiment import (
     list_boards,
 )
 from fedge.extras import require_modules
-from fedge.knowledge.client_identity import describe_reference, identify_client
-from fedge.knowledge.evidence_files import read_evidence
+from fedge.knowledge.evidence_files import describe_reference, identify_client, read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK, load_experiment_task
 from fedge.workloads.partitions import split_task
 from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value

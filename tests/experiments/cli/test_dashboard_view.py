@@ -20,8 +20,7 @@ from experiments.backends.sim_backend import find_free_port
 from experiments.cli.dashboard_view import announce_page, board
 from fedge import phases
 from fedge.errors import BadInput
-from fedge.telemetry.board_messages import encode_batch
-from fedge.telemetry.live_records import TelemetryBatch
+from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.types import Trace
 
 

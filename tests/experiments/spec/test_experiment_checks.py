@@ -22,7 +22,7 @@ from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
-from fedge.knowledge.client_identity import find_kinds
+from fedge.knowledge.evidence_files import find_kinds
 from fedge.modes import build_grid
 from fedge.types import ClientStatus, DeviceSpec, Modes, SelectionContext
 

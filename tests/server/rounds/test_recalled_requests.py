@@ -11,7 +11,7 @@ import pytest
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, list_boards
-from fedge.knowledge.client_identity import identify_client
+from fedge.knowledge.evidence_files import identify_client
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
 from fedge.types import Measurement, PowerMode, ReferenceRows, RoundGoal
