@@ -53,6 +53,7 @@ def test_a_reply_is_one_ascii_line_and_a_refusal_has_what_was_read_back_where_th
     line = line_protocol.encode_reply({"name": "Zo\u00eb\n"})
     assert line.count(b"\n") == 1
     assert json.loads(line.decode("ascii")) == {"ok": True, "name": "Zo\u00eb\n"}
+    assert str(PowerdRefusal("held", "by ann")) == "by ann"
     for got, more in ((None, {}), (0, {"got": 0})):
         reply = json.loads(line_protocol.encode_refusal(PowerdRefusal("held", "by ann", got)).decode())
         assert reply == {"ok": False, "error": {"kind": "held", "text": "by ann", **more}}
