@@ -73,7 +73,8 @@ LIMIT_S_TIMED = 20.0
 @pytest.fixture
 def bench_timed(tmp_path, monkeypatch):
     """A machine with a file, and one that never answers: nobody is at the other end of a pipe."""
-    monkeypatch.setattr(machine, "FILE_LIMIT_S", 0.5)
+    monkeypatch.setattr(machine, "FILE_LIMIT_S", LIMIT_S_TIMED)
+    monkeypatch.setattr(machine, "SLOW_LIMITS_S", {"/hung": 0.5})
     (tmp_path / "whole").write_text("17\n")
     os.mkfifo(tmp_path / "hung")
     return TimedMachine(str(tmp_path))
