@@ -204,7 +204,7 @@ def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, 
 @lru_cache(maxsize=32)
 def _trace_network(name: str, shape: tuple[int, int, int], classes: int) -> NetworkCost:
     from fedge.costs.layers.torch_trace import trace_module
-    from fedge.worker.network_lookup import make_network
+    from fedge.worker.builtin_tasks import make_network
     from fedge.worker.refusal import Refusal
 
     try:
