@@ -43,8 +43,6 @@ class ExperimentVariant:
 
     Attributes:
         label: Its values in short, unique within the sweep.
-        overrides: The keys that it sets, as ``key=value`` in YAML.
-        experiment: The resolved experiment, with the first seed.
     """
 
     label: str
@@ -89,7 +87,6 @@ class SweepPlan:
     """A checked sweep.
 
     Attributes:
-        path: The sweep's file.
         variants: Those of a grid or list, in the order of the file. A sampler proposes its variants later; these are
             some in which every choice and both ends of every range occur.
     """

@@ -52,8 +52,6 @@ class SweepSummary:
     """A sweep so far.
 
     Attributes:
-        name: Name of the sweep's file.
-        planned: Number of points in all.
         packages: Versions of fedge with which the finished points were run.
         best: The variant that a sampler's aim prefers; None without a sampler.
     """

@@ -45,12 +45,8 @@ class KnowledgeEntry:
     """The description of one table, model, calibration or run.
 
     Attributes:
-        id: Name of the entry in its folder.
-        device: Kind of board, by its canonical name.
         boards: Names or serials of the boards that were measured; empty if unknown.
-        file: Path of the entry's file in the knowledge folder.
         conditions: What the figures depend on besides mode and workload, such as ``torch``, ``l4t``, ``serving``.
-        rows: Number of modes, or of measurements of a run.
         date: Day and time of the measurement (ISO 8601, UTC).
         probes: Number of probes that a run made for these measurements.
     """

@@ -70,7 +70,6 @@ class ModelSummary:
     """All facts of a model that do not depend on a choice of mode.
 
     Attributes:
-        modes: Number of different measured modes.
         meaning: Terms of the physical model; None for methods without one.
     """
 

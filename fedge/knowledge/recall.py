@@ -101,11 +101,7 @@ def measurement_kind(measured: ClientIdentity | KnowledgeEntry) -> tuple[object,
 
 @dataclass(frozen=True, slots=True)
 class RecalledOrigin:
-    """Where measurements of a client come from.
-
-    Attributes:
-        rows: Number of measurements in the entry.
-    """
+    """Where measurements of a client come from."""
 
     entry: str
     form: EntryForm

@@ -334,7 +334,6 @@ class ModeFront:
 
     Attributes:
         against: Cost that is traded against time.
-        knee: The point of best trade-off.
         maxn: The board's top mode, whether on the front or not.
     """
 

@@ -47,11 +47,8 @@ class BoardPosterior:
     """A board's time and power in the reference condition of ``fedge.client.prediction_requests``, after a run.
 
     Attributes:
-        device: The entry's device.
-        batch_size: Batch size of a step.
         predictions: Time and power of every candidate mode, with spreads.
         idle_w: Power of the idle board in these modes, in watts.
-        measured_modes: Number of different modes that it measured.
     """
 
     name: str

@@ -76,7 +76,6 @@ class ModeRound:
         energy_j: Energy of the work in joules.
         oracle_j: Energy of the oracle's round in joules.
         maxn_j: Energy of a round in the top mode, in joules.
-        explored: Number of different modes worked in so far.
         missed: Whether the work ended later than ``LATE_TOLERANCE`` after the deadline.
         modes: Description of the parts, each with its steps and mode.
     """
@@ -377,11 +376,8 @@ class ModeChoiceOptions:
     """Options of a mode-choice study.
 
     Attributes:
-        table: The measured table that serves as truth.
         deadline_ratios: Upper ends of the drawn deadlines, as multiples of the fastest round.
-        rounds: Rounds of every run.
         policies: Names separated by commas.
-        seeds: Number of repetitions.
         steps: SGD steps per round; None for the published number of board and data set.
         board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
@@ -404,12 +400,7 @@ class ModeChoiceJob:
     """One run.
 
     Attributes:
-        table: The measured table that serves as truth.
         ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
-        rounds: Number of rounds.
-        steps: SGD steps per round.
-        policy: Name of the policy.
-        seed: Seed of deadlines and exploration.
     """
 
     table: ProfileTable
@@ -425,14 +416,7 @@ class ModeChoiceJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeChoiceStudy:
-    """The runs of a study on one table.
-
-    Attributes:
-        table: The measured table that serves as truth.
-        steps: SGD steps per round.
-        notes: Notes on the table's board.
-        jobs: The runs.
-    """
+    """The runs of a study on one table."""
 
     table: ProfileTable
     steps: int

@@ -309,7 +309,6 @@ class BudgetCost:
     """The cost of choices over several problems; all but ``problems`` are None if there is no problem.
 
     Attributes:
-        problems: Number of problems.
         penalty_median: Median penalty in percent.
         penalty_mean: Mean penalty in percent.
         excess_w: Mean excess in watts.

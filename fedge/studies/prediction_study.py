@@ -135,11 +135,8 @@ class PredictionStudyOptions:
     """Options of a study of predictors.
 
     Attributes:
-        targets: Tables to predict.
-        references: Tables of other workloads.
         methods: Predictors, separated by commas; by default fedge, and powertrain if there is a reference.
         modes: Numbers of profiled modes, separated by commas.
-        seeds: Number of repetitions.
         budgets: Power budgets in watts as ``LOW:HIGH:STEP``; None for those of the table.
         explorer: Name of the explorer; None for each method's own.
         choice: Name of the choice rule; None for each method's own.

@@ -57,7 +57,7 @@ from fedge.predictors.table_board import TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_study import find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
-from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_strategy_job
 from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
 
 TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
@@ -82,13 +82,9 @@ class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
 
     Attributes:
-        part: The model.
         left_out: What was left out with the table.
-        judged: Name of the table.
         kind: Whether its steps are of training, of inference, or both beside each other.
         variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
-        modes: Number of measured modes that the model was given.
-        rows: Number of judged values.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
@@ -394,7 +390,7 @@ def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterato
         plausible=True,
     )
     for job in build_strategy_jobs(options):
-        found = run_timed_job(job)
+        found = run_strategy_job(job)
         yield TransferRow(
             "serving",
             "workload",

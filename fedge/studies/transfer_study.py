@@ -61,7 +61,6 @@ class TransferOptions:
         tables: Folder of measured tables.
         parts: Models to judge; all if empty.
         modes: Numbers of measured modes of the predictor, separated by commas.
-        seeds: Number of repetitions of what is random.
     """
 
     tables: Path
@@ -94,7 +93,6 @@ class TransferStudy:
         tables: Measured tables of modes, by name.
         steps: Measured training steps, by board.
         counts: Numbers of measured modes of the predictor.
-        seeds: Number of repetitions.
         cells: What is judged, in the order of the rows.
     """
 
@@ -223,7 +221,6 @@ class TransferSummary:
     """Figures of one model over all tables with the same thing left out, in percent; None does not apply.
 
     Attributes:
-        tables: Number of judged tables.
         error: Mean error, each table with the same weight; ``worst`` is that of the worst table.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.

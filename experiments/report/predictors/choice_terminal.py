@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiments.report.palette import assign_colours
 from experiments.report.quantities import UNKNOWN
 from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell, text_cell
-from fedge.studies.fleet import FleetRun
+from fedge.studies.fleet.round_comparison import FleetRun
 from fedge.studies.mode_choice_study import ModeChoiceResult
 from fedge.types import ProfileTable
 

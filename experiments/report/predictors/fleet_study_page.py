@@ -31,7 +31,8 @@ from experiments.report.predictors.choice_terminal import (
 )
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
-from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison
 
 BASELINE_MARKS = {
     "oracle_": "star",

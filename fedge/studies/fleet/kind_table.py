@@ -59,7 +59,6 @@ class KindTable:
         presets: Rows of ``surface`` of the board's presets, by name.
         plausible: Curve of the modes that the oracle may choose.
         every: The same with implausible rows of a measured table.
-        knowledge: Prior knowledge of the predictor.
         predict: Fits the predictor to measurements and predicts ``modes``.
     """
 

@@ -19,7 +19,7 @@ from fedge.errors import BadInput
 from fedge.serving.job_pair import JobPair
 from fedge.serving.side_by_side import describe_arrivals
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
-from fedge.serving.trial_search import JobChoice, ServingProblem, Trial, measure_from_table, run_search, select_family
+from fedge.serving.trial_search import ServingProblem, Trial, measure_from_table, run_search, select_family
 from fedge.studies.serving import serving_planner
 from fedge.studies.serving.job_tables import (
     ConcurrentJobOptions,
@@ -51,11 +51,8 @@ class ConcurrentPlanOptions:
     """The request of a plan.
 
     Attributes:
-        jobs: The jobs with their latency budgets and rates.
         max_power_w: The power budget in watts.
-        arrivals: Kind of arrivals.
         strategy: Name of the strategy whose profiling is shown, or ``NO_STRATEGY``.
-        seed: Seed of the arrivals.
     """
 
     jobs: ConcurrentJobOptions
@@ -268,10 +265,6 @@ class ServiceLatencies:
     """Figures of a service's requests.
 
     Attributes:
-        name: The service.
-        requests: Requests served or dropped.
-        late: Requests served after their latency budget.
-        dropped: Requests dropped.
         p50_s: Median latency in seconds.
         p95_s: 95th percentile of the latency in seconds.
         p99_s: 99th percentile of the latency in seconds.
@@ -492,5 +485,5 @@ def search_with_strategy(name: str, context: SearchContext, pair: JobPair, probl
     )
 
 
-def _build_profiled_trial(pair: JobPair, trial: Trial | JobChoice) -> ProfiledTrial:
+def _build_profiled_trial(pair: JobPair, trial: Trial) -> ProfiledTrial:
     return ProfiledTrial(pair.modes[trial.row], None if trial.batch is None else pair.batch_sizes[trial.batch])

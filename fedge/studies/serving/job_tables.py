@@ -34,8 +34,6 @@ class JobTableOptions:
     """The tables to read.
 
     Attributes:
-        train_tables: Paths of training tables.
-        infer_tables: Paths of inference tables.
         board: The board; by default from the tables' paths.
         workload: The workload of a single table; by default from its path.
         batch_size: Batch size of the training tables, if they hold several.
@@ -110,7 +108,6 @@ class ConcurrentJobOptions:
 
     Attributes:
         train_table: Table of the training job, or None.
-        infer_tables: Tables of the inference jobs.
         board: The board; needed without tables.
         train_workload: Workload to train, without tables.
         infer_workloads: Workloads to serve, without tables.

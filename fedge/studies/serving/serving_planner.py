@@ -53,7 +53,6 @@ class ServingJobs:
 
     Attributes:
         modes: The n modes.
-        services: The measured services.
         train_s: Seconds per training step, shape (n,), or None without training.
         train_w: Watts while training, shape (n,), or None without training.
     """
@@ -69,9 +68,6 @@ class ServingOption:
     """One mode with one batch size per service, and its figures; the tuples have an element per service.
 
     Attributes:
-        mode: The power mode.
-        row: Its row.
-        batch_sizes: Batch size of each service.
         steps: Training steps in ``window_s``: a whole number with one service, a mean with several, 0 without services.
         steps_per_s: Training steps per second.
         window_s: The longest window in seconds; 0 for training alone.

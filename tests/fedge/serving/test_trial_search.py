@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from fedge.errors import BadInput
 from fedge.serving.job_pair import JobPair
 from fedge.serving.trial_search import (
-    JobChoice,
     ProblemFamily,
     ServingProblem,
     Trial,
@@ -119,11 +118,11 @@ def test_what_is_asked_again_is_told_from_memory_and_counted_once() -> None:
         again = yield from request_trial(Trial(1))
         assert again.train_s == 1.0
         yield ()
-        return JobChoice(1)
+        return Trial(1)
 
     found = run_search(search(), lambda trial: measured.append(trial) or seen_of(trial))
 
-    assert found == TrialSearchResult(JobChoice(1), (Trial(3), Trial(1)))
+    assert found == TrialSearchResult(Trial(1), (Trial(3), Trial(1)))
     assert measured == [Trial(3), Trial(1)]
 
 
