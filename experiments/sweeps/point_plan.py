@@ -267,22 +267,13 @@ def commit_point(sweep: Path, point: ExperimentPoint, packed: bytes) -> Path:
 def find_point(sweep: Path, point: ExperimentPoint) -> Path | None:
     """Return the folder of a finished point, which another variant's name may have; None if there is none."""
     for folder in sorted((sweep / POINTS).glob(f"*-{point.identity}")):
-        if _read_json(folder / RECORD).get("identity") == point.identity:
+        if read_point_file(folder / RECORD).get("identity") == point.identity:
             return folder
     return None
 
 
-def read_point_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a finished point."""
-    return _read_json(folder / RECORD)
-
-
-def read_point_summary(folder: Path) -> dict[str, Any]:
-    """Return the summary of a finished point's run."""
-    return _read_json(folder / run_folder.SUMMARY)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def read_point_file(path: Path) -> dict[str, Any]:
+    """Return a file of a point, its record or the summary of its run; empty unless it is a mapping."""
     try:
         content = read_json(path, "a record", finite=False)
     except BadInput:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -395,13 +395,8 @@ class ModeChoiceOptions:
     batch_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModeChoiceJob:
-    """One run.
-
-    Attributes:
-        ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
-    """
+class ModeChoiceJob(NamedTuple):
+    """The arguments of ``run_mode_choice``."""
 
     table: ProfileTable
     ratio: float
@@ -501,6 +496,4 @@ def find_steps(table: ProfileTable) -> int:
 
 def _run_job(job: ModeChoiceJob) -> ModeChoiceResult:
     """Execute one run; called in a worker process."""
-    return run_mode_choice(
-        job.table, ratio=job.ratio, rounds=job.rounds, steps=job.steps, policy=job.policy, seed=job.seed
-    )
+    return run_mode_choice(*job)

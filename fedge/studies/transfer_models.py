@@ -349,14 +349,7 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
     table = _keep_plausible_rows(judged.table)
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
-            found = run_mode_choice(
-                table,
-                ratio=ratio,
-                rounds=ONLINE_ROUNDS,
-                steps=find_steps(table),
-                policy="fedge",
-                seed=seed,
-            )
+            found = run_mode_choice(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
             yield TransferRow(
                 "online",
                 "workload",
