@@ -46,7 +46,7 @@ from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, 
 from fedge.devices.catalogue import aliases, find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.knowledge.table_background import build_background
+from fedge.knowledge.table_background import build_background, list_workload_names
 from fedge.modes import find_mode_index
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
@@ -468,8 +468,7 @@ def list_hidden_names(judged: JudgedTable, case: LeftOut) -> frozenset[str]:
     That is always the table's workload, also under another name by which the same file was calibrated.
     """
     profiles = (*load_calibrated_training(), *load_calibrated_inference())
-    table = judged.table
-    names = {table.workload, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 == table.sha256)}
+    names = list_workload_names((judged.table,), profiles)
     if case == "board":
         names.add(judged.board)
     if case == "family":

@@ -127,9 +127,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     for part in options.parts:
         if part not in PARTS:
             raise UnknownName("--part", part, PARTS)
-    words = registry.split_names("--modes", options.modes, "whole numbers separated by commas, e.g. 0,3,10")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise BadInput("--modes", repr(options.modes), "whole numbers separated by commas, e.g. 0,3,10")
+    counts = registry.split_counts("--modes", options.modes, "0,3,10", least=0)
     tables = {one.name: one for one in read_judged_tables(options.tables)}
     folders = sorted(options.tables.glob(f"{STEP_FOLDER}*"))
     steps = {folder.name.removeprefix(STEP_FOLDER): read_step_tables(folder) for folder in folders}
@@ -138,7 +136,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
         if part in options.parts and not cells[part]:
             raise BadInput("--part", f"{part}, but {options.tables} has no {NEEDED[part]}", "another part or folder")
     chosen = tuple(cell for part in PARTS if part in (options.parts or PARTS) for cell in cells[part])
-    return TransferStudy(tables, steps, counts=tuple(map(int, words)), seeds=options.seeds, cells=chosen)
+    return TransferStudy(tables, steps, counts=counts, seeds=options.seeds, cells=chosen)
 
 
 def _list_cells(
