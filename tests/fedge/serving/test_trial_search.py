@@ -21,7 +21,6 @@ from fedge.serving.trial_search import (
     TrialReading,
     TrialSearch,
     TrialSearchResult,
-    count_steps_in_window,
     default_problems,
     evaluate_choices,
     find_best_choice,
@@ -84,12 +83,6 @@ def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is()
     ]
 
     assert watts == [30.0, 20.0, 30.0]
-
-
-def test_minibatches_are_whole_and_never_fewer_than_none() -> None:
-    windows, infer_s, train_s = np.array([1.0, 1.0, 0.2]), np.array([0.25, 0.3, 0.5]), np.array([0.25, 0.25, 0.1])
-
-    assert count_steps_in_window(windows, infer_s, train_s).tolist() == [3.0, 2.0, 0.0]
 
 
 def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_none() -> None:
