@@ -22,11 +22,6 @@ from server.exporters.exporting_tables import MAX_REASON_LENGTH
 logger = logging.getLogger(__name__)
 
 
-def check_exporters(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for an exporter that cannot be created."""
-    exporter_factory.check_exporters(experiment.exporters)
-
-
 def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
     """Export every round stored in a run folder, in the order in which a live run would; return their number.
 
@@ -82,7 +77,6 @@ def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | Non
 
     Args:
         run: The run folder.
-        exporter: Name of the exporter.
         options: Its options as ``key=value``, with values as in YAML.
         out: Folder to write into; None for the exporter's default.
 

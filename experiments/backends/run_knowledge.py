@@ -59,7 +59,7 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import Label, ReferenceRows
-from fedge.user_catalogue import FOLDER_VARIABLE
+from fedge.yaml_files import FOLDER_VARIABLE
 from server.state import checkpoint
 
 logger = logging.getLogger(__name__)
@@ -107,10 +107,8 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     References of the clients' own workload become measurements of such boards, and model files become tables.
 
     Args:
-        experiment: The checked experiment.
         run: The run folder.
         name: Name of the run in the knowledge, unlike that of any other run.
-        now: Time of the run's start.
 
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.

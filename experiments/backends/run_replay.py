@@ -29,7 +29,6 @@ from typing import Any
 from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
 from experiments.report.confidence_intervals import student_t
-from experiments.report.run.run_summary import summarise_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
@@ -49,7 +48,7 @@ from fedge.studies.board_posterior import (
 from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import RoundRow
 from fedge.types import Label, NamedArrays
 from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
@@ -132,7 +131,6 @@ def replay_run(
     Args:
         folder: Folder of a run with at least one finished round.
         changes: Changed keys of the experiment, as ``key=value``.
-        draws: Number of draws of the boards' time and power.
         workers: Number of draws that run at a time; None for as many as there are cores.
         report: Called with the name of every draw that has ended.
         note: Called with a sentence on what another policy removes.
@@ -158,7 +156,7 @@ def replay_run(
         raise BadInput(
             str(folder), "a run in which no board measured anything", "a run with measurements of its boards"
         )
-    actual = _summarise(run, folder)
+    actual = launcher.summarise_rows(run, folder)
     run_draw = partial(_run_draw, base, changed, boards, known)
     pairs = run_jobs(run_draw, [_Draw(number, draws) for number in range(draws)], report, workers)
     names, devices = {board.name for board in boards}, {board.device for board in boards}
@@ -272,12 +270,7 @@ def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, fo
     folder.mkdir()
     write_run_knowledge(folder, knowledge)
     run_local(experiment.model_copy(update={"fleet": fleet}), folder, lambda: None)
-    return _summarise(experiment, folder)
-
-
-def _summarise(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
-    return summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=read_rows(folder, EventRow))
+    return launcher.summarise_rows(experiment, folder)
 
 
 def _compare_figures(

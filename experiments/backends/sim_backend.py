@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.backends.flower_app import CONNECTION, ConfigValue, run_config_toml, stage_app
+from experiments.backends.flower_app import ConfigValue, stage_app
 from experiments.backends.run_processes import (
     Launch,
     RunLog,
@@ -22,10 +22,10 @@ from experiments.backends.run_processes import (
     private_environment,
     spawn,
 )
-from experiments.backends.run_submission import open_serverapp_log, submit
+from experiments.backends.run_submission import open_serverapp_log, prepare_launch, submit, write_connection
 from experiments.spec.user_plugins import list_plugin_files
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import Experiment, SuperlinkSpec, list_boards
 from fedge.phases import begin_phase
 
 logger = logging.getLogger(__name__)
@@ -73,9 +73,7 @@ def simulate(
     Ray cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
 
     Args:
-        app_dir: The staged app.
         run_dir: The run folder.
-        run_config: Values of the run config.
         n_nodes: Number of simulated clients.
         num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
         on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
@@ -84,16 +82,7 @@ def simulate(
         RunFailed: With the reason and the end of the relevant log.
     """
     env = simulation_environment(os.environ, app_dir.resolve(), run_dir.resolve())
-    launch = Launch(
-        app_dir.resolve(),
-        flwr_home=run_dir.resolve() / ".flwr",
-        logs=run_dir.resolve() / "logs",
-        env=env,
-        on_poll=on_poll,
-    )
-    launch.flwr_home.mkdir(parents=True, exist_ok=True)
-    config_file = launch.flwr_home / "run-config.toml"
-    config_file.write_text(run_config_toml(run_config), encoding="utf-8")
+    launch, config_file = prepare_launch(app_dir, run_dir.resolve(), env, on_poll, config=run_config)
     with end_processes_on_exit(launch):
         begin_phase("starting Flower's SuperLink", announce=True)
         watch = SuperLinkWatch(*_start_superlink(launch))
@@ -164,7 +153,7 @@ def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:
         options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
         process = spawn(launch, ["flower-superlink", *options], log)
         if _wait_until_listening(launch, process, log, port):
-            _write_connection(launch.flwr_home, port)
+            write_connection(launch.flwr_home, SuperlinkSpec(address=f"127.0.0.1:{port}"))
             return process, log
         if "address already in use" not in log.text().lower():
             break
@@ -189,8 +178,3 @@ def _wait_until_listening(launch: Launch, process: subprocess.Popen[bytes], log:
             return False
         poll_and_sleep(launch, 0.1)
     return False
-
-
-def _write_connection(flwr_home: Path, port: int) -> None:
-    address = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\n'
-    (flwr_home / "config.toml").write_text(f"{address}insecure = true\n", encoding="utf-8")

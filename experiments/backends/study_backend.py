@@ -30,7 +30,7 @@ from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import PowerMode, ProfileTable, RoundReport
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 from server.rounds.coordinator import Coordinator
@@ -91,7 +91,6 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
     """Build the study from the options.
 
     Args:
-        options: The command's options.
         note: Called with a sentence on what another policy removes.
 
     Raises:

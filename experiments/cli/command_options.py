@@ -72,7 +72,6 @@ def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Col
     """Return a record of options with a command's parameters of the same names.
 
     Args:
-        record: A dataclass.
         parameters: The command's parameters, a copy of ``locals()`` at its beginning; lists become tuples, and a
             parameter that was not given leaves the record's default.
         others: The parameters that are no options of the record, such as the files that the command writes.

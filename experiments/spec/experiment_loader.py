@@ -115,7 +115,6 @@ def build_experiment(
         raw: The mapping, which the overrides change.
         path: Its file, which messages name; paths in the mapping are relative to its folder.
         overrides: Keys such as ``policy.power_w``, each with its value.
-        option: What precedes a key in messages about an override.
         note: Called with a sentence on what an override removes.
 
     Raises:
@@ -260,8 +259,6 @@ def set_field(raw: dict[str, Any], key: str, value: Any, option: str = "--set ")
     Args:
         raw: The mapping of the YAML file.
         key: Its key, ``a.b``; numbers in it index lists.
-        value: The value.
-        option: What precedes the key in messages.
 
     Raises:
         BadInput: If the key leads nowhere.

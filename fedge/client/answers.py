@@ -51,10 +51,6 @@ def build_reply(
     """Build the reply to a training request, without a trace, and the report in it.
 
     Args:
-        setup: The client.
-        conditions: The conditions of the round.
-        context: The round.
-        result: Its result.
         temperature_c: Temperature at the end in degrees Celsius; None if unknown.
         peak_mb: Peak memory in MB; None if it was not measured.
     """
@@ -137,8 +133,6 @@ def run_attempts(
     """Run a round at the first scale that does not run out of memory.
 
     Args:
-        setup: The client.
-        request: The server's request.
         run_attempt: Runs the round at one scale. It raises ``OutOfMemory`` or ``NarrowingRefused`` only if the memory
             need of a step is known.
         open_device: Prepares the board for the front at the scale of the next round, if that is another one.
@@ -239,9 +233,6 @@ def answer_evaluation(
     """Evaluate on a device and return the reply, with the client's state as it was.
 
     Args:
-        setup: The client.
-        request: The request.
-        device: The board.
         batches: Batches that the evaluation counts as.
         evaluate: Evaluates the model and returns loss, accuracy and the number of test samples; called once.
     """

@@ -77,10 +77,7 @@ def build_loader(
     """Build the loader of a board.
 
     Args:
-        board: The board.
-        kind: Its kind.
         bare: True time and power without loading.
-        experiment: The resolved experiment.
 
     Returns:
         The loader, or None if the board's fleet entry has none.

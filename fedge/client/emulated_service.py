@@ -32,9 +32,9 @@ from fedge.devices.emulated_board import (
     SharedWork,
     SharedWorkResult,
     find_top_mode,
+    mode_change_s,
 )
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
-from fedge.devices.mode_switch import mode_change_s
 from fedge.experiment import FleetBoard, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator
@@ -109,8 +109,6 @@ def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: ND
     """Return the expected batch costs in the candidate modes.
 
     Args:
-        serving: The service.
-        modes: The m candidate modes.
         allowed: Which of the board's n modes they are, shape (n,).
     """
     average = serving.average
@@ -123,8 +121,6 @@ def compute_served_surface(
     """Return the true time and power of training beside the service.
 
     Args:
-        serving: The service.
-        service_plan: The round's plan, with its modes and batch sizes.
         surface: True time and power of all n modes without the service.
         allowed: Which rows of ``surface`` are the candidates from which the plan was made, shape (n,).
     """

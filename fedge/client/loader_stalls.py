@@ -91,8 +91,6 @@ def compute_paces(loading: LoaderModel, modes: Modes, compute_s: Floats) -> Stea
     """Solve the pipeline's steady state in every mode.
 
     Args:
-        loading: The loader.
-        modes: The n modes.
         compute_s: Seconds of computing a step without loading, shape (n,).
     """
     x = knob_shares(loading.maxn, modes)
@@ -105,8 +103,6 @@ def add_stalls(loading: LoaderModel, modes: Modes, compute_s: Floats, power_w: F
     """Add the effect of loading to steps.
 
     Args:
-        loading: The loader.
-        modes: The n modes.
         compute_s: Seconds of computing a step without loading, shape (n,).
         power_w: Power while computing in watts, shape (n,).
     """
@@ -167,7 +163,6 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
     Args:
         measurements: Measurements; those of peers, throttled ones and those at other scales are ignored.
-        loading: The expected loader.
 
     Returns:
         The factor, between e^-0.7 and e^0.7, and the number of stalls used.

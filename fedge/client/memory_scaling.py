@@ -145,9 +145,6 @@ def build_scaling_context(
     """Build the memory and scaling options of a fleet entry's boards.
 
     Args:
-        experiment: The resolved experiment.
-        entry: The fleet entry.
-        device: The board's specification.
         narrow: Returns whether the task's network can be narrowed; the strategy must allow it too.
 
     Returns:

@@ -18,13 +18,14 @@ from pathlib import Path
 from fedge.atomic_files import write_text
 from fedge.client import real_round
 from fedge.client.board_session import open_session
+from fedge.client.progress import finish_reporter
 from fedge.client.tracing_device import remove_service
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput, describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.json_reader import read_json
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.refusal import iter_causes
@@ -116,16 +117,12 @@ def release_claim(path: Path, run: str) -> None:
 def open_round_reporter(
     settings: NodeSettings, request: RequestMessage, steps: int, wall_s: Callable[[], float] = time.time
 ) -> Iterator[ProgressReporter]:
-    """Open the reporter of one round of ``steps`` steps, which ends with the state ``done`` or ``failed``."""
+    """Open the reporter of one round of ``steps`` steps."""
     begun = BoardProgress(settings.board, 0.0, "fetching", run=request.run, round=request.round, steps=steps)
     reporter = ProgressReporter(settings.live_dir if settings.telemetry else None, begun, wall_s)
     reporter.report()
-    try:
+    with finish_reporter(reporter):
         yield reporter
-        reporter.finish("done")
-    except BaseException as error:
-        reporter.finish("failed", error=str(error))
-        raise
 
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
@@ -141,9 +138,6 @@ def answer_request(
     """Answer a request on this board.
 
     Args:
-        experiment: The resolved experiment.
-        settings: The board's settings.
-        request: The request.
         arrays: Global model by name; needed for a training or evaluation request.
         wall_s: Returns Unix time in seconds, used for the claims of runs.
 

@@ -62,7 +62,6 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     """Return the current snapshot of a round.
 
     Args:
-        state: The round so far.
         fitted: Predictions after the last fit; modes that the board measured are corrected by the measurements.
     """
     context = state.context
@@ -228,12 +227,8 @@ def begin_round(
     """Begin a round.
 
     Args:
-        context: The client's device, predictor, policy and candidate modes.
         goal: The server's goal; with ``goal.stop_s`` the client stops in time to upload what it has.
         measurements: The board's own measurements from earlier rounds.
-        link: Transfer times of the model.
-        training: Training of the client's share.
-        peer_measurements: Measurements of other boards of the same kind.
         recalled: The board's own measurements of earlier runs.
     """
     trusted = yield from select_recalled(context, measurements, recalled)

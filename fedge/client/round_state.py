@@ -16,7 +16,7 @@ from fedge.experiment import ExplorationSpec
 from fedge.protocols import Device, Explorer, Policy, Predictor, Training
 from fedge.serving import standing_service
 from fedge.telemetry.live_records import ActivityState
-from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import (
     Decision,
     Front,
@@ -296,7 +296,6 @@ def remaining_goal(state: RoundState, steps: float) -> RoundGoal:
     """Return the goal for the rest of the round.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
 
     Returns:
@@ -313,9 +312,7 @@ def compute_probe_budget(state: RoundState, steps: float, front: Front) -> Probe
     """Return the time left for probing, including slack, or None without a deadline.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
-        front: The client's current front.
     """
     exploration, now_s = state.context.exploration, step_budget_s(state)
     end_s = _round_end_s(state, _probe_slack(state))

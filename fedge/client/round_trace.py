@@ -48,9 +48,6 @@ def build_emulated_trace(
     """Build the trace of a round from its start to the end of the upload.
 
     Args:
-        report: Report of the round.
-        waiting: Mode during the transfers.
-        thermal: The board's thermal model.
         temperature_c: Temperature at the start in degrees Celsius.
         most: Largest number of intervals.
     """

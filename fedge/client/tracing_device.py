@@ -144,9 +144,6 @@ class TracingDevice:
     """A real board during a round, a ``fedge.protocols.Device``: keeps what its sensors and its service report.
 
     Args:
-        device: The board.
-        samples: Reads sensor samples.
-        clock: The clock of the samples.
         period_s: Sampling period in seconds.
         lost_s: Seconds just before, which become the first part of the work: attempts that ran out of memory.
         resting: Service while the board waits; None without one.

@@ -162,7 +162,6 @@ class Watchdog:
         """Wait for ``after_s`` seconds, then request cancellation repeatedly until ``end`` is called.
 
         Args:
-            cancel: Asks the worker to stop its current work.
             after_s: Seconds until the limit.
         """
         if self._ended.wait(after_s):

@@ -29,10 +29,7 @@ class WorkloadSize:
     """Size of a workload's training step.
 
     Attributes:
-        gflop_per_step: GFLOP of one step.
-        gbyte_per_step: GB moved in one step.
         network: Name of the network, whatever data it is trained on.
-        mixed: Whether it is computed in mixed precision.
         image_mpixel: Megapixels of a stored image; matters only for inline loading.
     """
 

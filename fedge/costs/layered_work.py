@@ -155,12 +155,8 @@ def find_named_workload(
 ) -> tuple[Workload, NetworkCost | None]:
     """Find a known workload by name, or any network by its layers.
 
-    Args:
-        name: A known workload, or any network as ``load_network_cost`` takes it.
-        batch_size: Samples per step; by default the workload's own, or ``DEFAULT_BATCH_SIZE``.
-        kind: Training or inference.
-        input_shape: Shape of one sample, as ``3x224x224``; needed for the user's own network.
-        option: The option that names the workload, for error messages.
+    The batch size is by default the workload's own, or ``DEFAULT_BATCH_SIZE``. The shape of one sample, as
+    ``3x224x224``, is needed for the user's own network. ``option`` names the workload in errors.
 
     Returns:
         The workload and its network; the network is None if its layers are not known.

@@ -184,12 +184,8 @@ class Aggregator:
         return float(metrics["loss"]), float(metrics["accuracy"])
 
     def order_trainable(self, arrays: NamedArrays) -> tuple[str, ...]:
-        """Return the names of the trainable arrays in the model's order."""
+        """Return the names of the arrays that a strategy averages or moves, in the model's order."""
         return tuple(self._select_trainable(arrays))
-
-    def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
-        """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
-        return frozenset(self._select_trainable(arrays))
 
     def _select_trainable(self, arrays: NamedArrays) -> NamedArrays:
         """Return the trainable arrays, with at least one dimension."""

@@ -80,9 +80,6 @@ def normalise_contributions(
 
     Args:
         arrays: The model that was sent.
-        learnt: Names of the trainable arrays.
-        contributions: The results.
-        sgd: Parameters of the clients' SGD.
         most: Largest factor tau_eff / a_i; a larger one would multiply the noise of a run of few steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
@@ -173,8 +170,6 @@ def expand_results(
 
     Args:
         base: The model x that was sent, by array name.
-        results: The results x_i, full or narrow.
-        weights: The weight n_i of each result.
     """
     full = array_shapes(base)
     shapes = [array_shapes(result) for result in results]

@@ -62,7 +62,7 @@ def merge_replies(
     Raises:
         RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
     """
-    learnt = aggregator.trainable_names(task.arrays)
+    learnt = frozenset(aggregator.order_trainable(task.arrays))
     joining = [one for one in pending if one.end_s <= settled.end_s]
     stale = [_rebase_late_result(experiment, task, learnt, one) for one in joining]
     fresh = [c for board in settled.accepted if (c := to_contribution(board, replies[board])) is not None]

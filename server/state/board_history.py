@@ -153,12 +153,9 @@ def apply_late_replies(
     result joins the round that ends next if ``joins`` holds and the round had not continued with enough other clients.
 
     Args:
-        late: The late replies.
         fleet: The clients before.
         pending: Results that are still to join.
-        number: Number of the present round.
         joins: True if the experiment merges late results.
-        learnt: Names of the trainable arrays.
         narrow: Shapes of narrow networks by width; None if no client may train one.
     """
     events = []

@@ -141,7 +141,7 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
 
 def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know() -> None:
     from experiments.backends.dashboard_target import DashboardSettings
-    from fedge.devices.node_settings import TelemetrySettings
+    from fedge.devices.local_board import TelemetrySettings
 
     service = next(task for task in _role_tasks("board_page") if task.get("name") == "Write its settings")
     written = next(task for task in _role_tasks("supernode") if task.get("name") == "Write the board's settings")
@@ -184,7 +184,7 @@ def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> No
 
 
 def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know() -> None:
-    from fedge.devices.node_settings import NodeSettings
+    from fedge.devices.local_board import NodeSettings
     from fedge.powerd import config
 
     hosts = [host or {} for group in _inventory().values() for host in (group.get("hosts") or {}).values()]

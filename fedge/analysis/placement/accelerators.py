@@ -168,14 +168,12 @@ class ThroughputAnchor:
     """The best throughput of an accelerator alone.
 
     Attributes:
-        images_per_s: The throughput.
         batch_size: The batch size that reaches it.
         flop: FLOP per image.
         weight_bytes: Bytes of weights per batch.
         activation_bytes: Bytes of activations per image.
         fixed_s: Seconds of launches per batch.
         bandwidth: Usable bandwidth in bytes per second.
-        corner: The board's corner exponent.
     """
 
     images_per_s: float

@@ -337,16 +337,17 @@ def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: Tim
 
 
 def _damp(old: StretchFactors, new: StretchFactors) -> StretchFactors:
-    return StretchFactors(*(a + (1.0 - DAMPING) * (b - a) for a, b in _pair_fields(old, new)))
+    return StretchFactors(*(a + (1.0 - DAMPING) * (b - a) for a, b in pair_fields(old, new)))
 
 
 def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:
     """Return the largest relative change of every placement, shape (n,)."""
-    changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in _pair_fields(a, b)]
+    changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in pair_fields(a, b)]
     return np.max(changes, axis=0)  # type: ignore[no-any-return]
 
 
-def _pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Floats], ...]:
+def pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Floats], ...]:
+    """Return the pairs of the same factor of both."""
     return (a.engine, b.engine), (a.memory, b.memory), (a.fallback, b.fallback)
 
 

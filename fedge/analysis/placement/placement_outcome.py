@@ -190,11 +190,7 @@ class PlacementGoal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementScores:
-    """Scores of n placements, each of shape (n,).
-
-    Attributes:
-        cost: The value to minimise, infinite where a limit is broken.
-    """
+    """Scores of n placements, each of shape (n,); ``cost`` is to be minimised and infinite where a limit is broken."""
 
     cost: Floats
     power_w: Floats

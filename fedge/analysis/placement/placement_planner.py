@@ -1,17 +1,13 @@
-"""Bounds on the figures of placements, with which a search can skip them; arrays over many placements.
+"""Find the best placement for a goal exactly: every placement is bounded, promising ones are evaluated in full.
+
+A placement is skipped only if its bound shows that it breaks a limit, or cannot be better than one already found; so
+the result equals that of trying everything.
 
 The shares of ``placement_contention`` are monotone in the stretch factors: u and v rise with K and fall with S and F,
 m rises with S and falls with K and F, w rises with F and falls with K and S. So intervals that hold every stretch
 factor give intervals of the shares, and these give narrower ones of the factors: the fixed point lies inside.
 A board is split into two halves, the engine of its first accelerator and all others. They meet only in memory and in
-fallback operators. So each half is bounded beside any other half that draws at least a given share of the bandwidth,
-for a ladder of shares; a pair is bounded by the sum of the bounds on the highest rung that the other half surely
-reaches.
-
-Find the best placement for a goal exactly: every placement is bounded, promising ones are evaluated in full.
-
-A placement is skipped only if its bound shows that it breaks a limit, or cannot be better than one already found; so
-the result equals that of trying everything.
+fallback operators. So each half is bounded once beside any other half, and a pair by the bounds of its halves.
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ from fedge.analysis.placement.placement_contention import (
     compute_batch_seconds,
     compute_stretch_factors,
     compute_time_shares,
+    pair_fields,
 )
 from fedge.analysis.placement.placement_outcome import (
     OptionRows,
@@ -52,29 +49,11 @@ BOUND_SLACK = 1e-6
 """Relative slack of a bound, for rounding and for the tolerance of the fixed point."""
 _NARROWING_STEPS = 8
 """Number of times that intervals are narrowed; further steps narrow them very little."""
-BANDWIDTH_LADDER = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
-"""Shares of the bandwidth, averaged over time and summed over instances: a default grid.
-
-A finer ladder gives tighter bounds and costs one narrowing per rung.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherHalfLoad:
-    """The largest load of the other half: shares of the bandwidth, instances on the GPU, instances that fall back.
-
-    ``bandwidth_least`` is its smallest share of the bandwidth.
-    """
-
-    bandwidth: float = 0.0
-    on_gpu: float = 0.0
-    falling: float = 0.0
-    bandwidth_least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementBounds:
-    """Bounds of n placements, each of shape (n,).
+    """Bounds of n placements, or of n halves of the board beside any other half, each of shape (n,).
 
     Attributes:
         most_images: Upper bound of images per second.
@@ -90,74 +69,34 @@ class PlacementBounds:
     joules: Floats
     dynamic_w: Floats
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HalfBounds:
-    """The bounds of n halves beside any other, and those that depend on the other's bandwidth, shape (n, rungs).
-
-    ``rung`` (n,) is the highest that a half surely reaches itself.
-    """
-
-    unconditional: PlacementBounds
-    most_images: Floats
-    slowest_s: Floats
-    rung: NDArray[np.intp]
-
-    def select(self, which: NDArray[np.intp]) -> HalfBounds:
-        """Return the bounds of some halves."""
-        any_other = PlacementBounds(*(getattr(self.unconditional, name)[which] for name in _BOUND_FIELDS))
-        return HalfBounds(any_other, self.most_images[which], self.slowest_s[which], self.rung[which])
-
-
-_BOUND_FIELDS = ("most_images", "least_images", "slowest_s", "joules", "dynamic_w")
+    def pair_with(self, other: PlacementBounds) -> PlacementBounds:
+        """Return the bounds of every pair of a half and an ``other`` one, shape (n, m)."""
+        # The mean energy is least with most images of the cheaper half; infinite energy stands for no images.
+        cheaper = np.less_equal.outer(self.joules, other.joules)
+        first = np.where(cheaper, self.most_images[:, None], self.least_images[:, None])
+        second = np.where(cheaper, other.least_images, other.most_images)
+        joules = first * np.nan_to_num(self.joules, posinf=0.0)[:, None] + second * np.nan_to_num(
+            other.joules, posinf=0.0
+        )
+        return PlacementBounds(
+            most_images=np.add.outer(self.most_images, other.most_images),
+            least_images=np.add.outer(self.least_images, other.least_images),
+            slowest_s=np.maximum.outer(self.slowest_s, other.slowest_s),
+            joules=joules / np.maximum(first + second, 1e-300),
+            dynamic_w=np.add.outer(self.dynamic_w, other.dynamic_w),
+        )
 
 
-def compute_other_half_load(columns: ContentionColumns, d: DemandArrays) -> OtherHalfLoad:
-    """Return the largest load that any of these placements adds to another half."""
-    falling = (d.count * (d.fallback_s > 0)).sum(axis=1)
-    return OtherHalfLoad(
-        bandwidth=float((d.count * d.share).sum(axis=1).max(initial=0.0)),
-        on_gpu=float((d.count @ columns.on_fallback).max(initial=0.0)),
-        falling=float(falling.max(initial=0.0)),
-    )
-
-
-def compute_half_bounds(columns: ContentionColumns, d: DemandArrays, outside: OtherHalfLoad) -> HalfBounds:
-    """Return the bounds of n halves."""
-    fastest_s, slowest_s, moving = _enclose_fixed_point(columns, d, outside)
+def compute_half_bounds(columns: ContentionColumns, d: DemandArrays, other: DemandArrays) -> PlacementBounds:
+    """Return the bounds of n halves beside any of the ``other`` halves."""
+    fastest_s, slowest_s = _enclose_fixed_point(columns, d, other)
     used = d.count > 0
-    most, least = d.count * d.batch / fastest_s, d.count * d.batch / slowest_s
-    per_image = np.where(used, d.joules / d.batch, np.inf)
-    any_other = PlacementBounds(
-        most_images=most.sum(axis=1),
-        least_images=least.sum(axis=1),
-        slowest_s=np.where(used, fastest_s, 0.0).max(axis=1),
-        joules=_compute_least_mean_j(per_image, least, most),
-        dynamic_w=np.where(used, d.count * d.joules / slowest_s, 0.0).sum(axis=1),
-    )
-    rungs = [_enclose_fixed_point(columns, d, replace(outside, bandwidth_least=share))[0] for share in BANDWIDTH_LADDER]
-    drawn = (d.count * moving).sum(axis=1)
-    return HalfBounds(
-        any_other,
-        np.stack([(d.count * d.batch / fast_s).sum(axis=1) for fast_s in rungs], axis=1),
-        np.stack([np.where(used, fast_s, 0.0).max(axis=1) for fast_s in rungs], axis=1),
-        np.searchsorted(np.array(BANDWIDTH_LADDER), drawn, side="right") - 1,
-    )
-
-
-def combine_half_bounds(one: HalfBounds, other: HalfBounds) -> PlacementBounds:
-    """Return the bounds of every pair of halves, shape (n, m)."""
-    a, b = one.unconditional, other.unconditional
-    cheaper = a.joules[:, None] <= b.joules[None, :]
-    first = np.where(cheaper, a.most_images[:, None], a.least_images[:, None])
-    second = np.where(cheaper, b.least_images[None, :], b.most_images[None, :])
-    weighed = _multiply_finite(a.joules[:, None], first) + _multiply_finite(b.joules[None, :], second)
     return PlacementBounds(
-        most_images=one.most_images[:, other.rung] + other.most_images[:, one.rung].T,
-        least_images=a.least_images[:, None] + b.least_images[None, :],
-        slowest_s=np.maximum(one.slowest_s[:, other.rung], other.slowest_s[:, one.rung].T),
-        joules=weighed / np.maximum(first + second, 1e-300),
-        dynamic_w=a.dynamic_w[:, None] + b.dynamic_w[None, :],
+        most_images=(d.count * d.batch / fastest_s).sum(axis=1),
+        least_images=(d.count * d.batch / slowest_s).sum(axis=1),
+        slowest_s=np.where(used, fastest_s, 0.0).max(axis=1),
+        joules=np.where(used, d.joules / d.batch, np.inf).min(axis=1),
+        dynamic_w=np.where(used, d.count * d.joules / slowest_s, 0.0).sum(axis=1),
     )
 
 
@@ -187,60 +126,35 @@ def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBound
     return np.where(hopeless, np.inf, cost)
 
 
-def _enclose_fixed_point(
-    columns: ContentionColumns, d: DemandArrays, outside: OtherHalfLoad
-) -> tuple[Floats, Floats, Floats]:
-    """Return the least and the most seconds of a batch, and the least share of the bandwidth."""
+def _enclose_fixed_point(columns: ContentionColumns, d: DemandArrays, other: DemandArrays) -> tuple[Floats, Floats]:
+    """Return the least and the most seconds of a batch beside any of the ``other`` halves."""
     one = np.ones_like(d.count)
-    low = StretchFactors(one, one + outside.bandwidth_least, one)
+    # The largest load of another half: instances on the GPU, those that fall back, and its share of the bandwidth.
+    on_gpu = float((other.count @ columns.on_fallback).max(initial=0.0))
+    falling = float((other.count * (other.fallback_s > 0)).sum(axis=1).max(initial=0.0))
+    moving = float((other.count * other.share).sum(axis=1).max(initial=0.0))
+
+    def add_other(found: StretchFactors) -> StretchFactors:
+        held = columns.hindrance * columns.on_fallback * falling
+        return StretchFactors(found.engine + held, found.memory + moving, found.fallback + on_gpu + falling)
+
+    def shares(engine: StretchFactors, memory: StretchFactors, fallback: StretchFactors) -> TimeShares:
+        return compute_time_shares(columns, d, StretchFactors(engine.engine, memory.memory, fallback.fallback))
+
+    low = StretchFactors(one, one, one)
     # Worst case: an instance occupies its engine all the time, which delays others more than computing does.
     everything = TimeShares(one, 0.0 * one, d.share, np.where(d.fallback_s > 0, 1.0, 0.0))
-    high = _add_other_half(compute_stretch_factors(columns, d, everything), columns, outside)
+    high = add_other(compute_stretch_factors(columns, d, everything))
     for _ in range(_NARROWING_STEPS):
-        own_low = compute_time_shares(columns, d, StretchFactors(low.engine, high.memory, high.fallback))
-        own_high = compute_time_shares(columns, d, StretchFactors(high.engine, low.memory, low.fallback))
-        moving_low = compute_time_shares(columns, d, StretchFactors(high.engine, low.memory, high.fallback)).moving
-        moving_high = compute_time_shares(columns, d, StretchFactors(low.engine, high.memory, low.fallback)).moving
-        fallen_low = compute_time_shares(columns, d, StretchFactors(high.engine, high.memory, low.fallback)).fallen
-        fallen_high = compute_time_shares(columns, d, StretchFactors(low.engine, low.memory, high.fallback)).fallen
-        below = compute_stretch_factors(columns, d, TimeShares(own_low.held, own_low.computing, moving_low, fallen_low))
-        low = _combine_elementwise(np.maximum, low, replace(below, memory=below.memory + outside.bandwidth_least))
-        above = compute_stretch_factors(
-            columns, d, TimeShares(own_high.held, own_high.computing, moving_high, fallen_high)
+        least, most = (
+            replace(shares(a, b, b), moving=shares(b, a, b).moving, fallen=shares(b, b, a).fallen)
+            for a, b in ((low, high), (high, low))
         )
-        high = _combine_elementwise(np.minimum, high, _add_other_half(above, columns, outside))
-    return compute_batch_seconds(columns, d, low), compute_batch_seconds(columns, d, high), moving_low
-
-
-def _add_other_half(found: StretchFactors, columns: ContentionColumns, outside: OtherHalfLoad) -> StretchFactors:
-    """Add the largest load of the other half to the stretch factors."""
-    return StretchFactors(
-        found.engine + columns.hindrance * columns.on_fallback * outside.falling,
-        found.memory + outside.bandwidth,
-        found.fallback + outside.on_gpu + outside.falling,
-    )
-
-
-def _combine_elementwise(function: np.ufunc, a: StretchFactors, b: StretchFactors) -> StretchFactors:
-    return StretchFactors(function(a.engine, b.engine), function(a.memory, b.memory), function(a.fallback, b.fallback))
-
-
-def _multiply_finite(joules: Floats, images: Floats) -> Floats:
-    """Return the product, 0 where there are no images, whose joules are infinite."""
-    return np.where(images > 0, np.where(np.isfinite(joules), joules, 0.0) * images, 0.0)
-
-
-def _compute_least_mean_j(joules: Floats, least: Floats, most: Floats) -> Floats:
-    """Return the least mean energy per image if each column runs between least and most: most for the cheapest."""
-    order = np.argsort(joules, axis=1)
-    cheap, low, high = (np.take_along_axis(array, order, axis=1) for array in (joules, least, most))
-    best = np.full(len(joules), np.inf)
-    for k in range(joules.shape[1] + 1):
-        images = np.concatenate([high[:, :k], low[:, k:]], axis=1)
-        total = images.sum(axis=1)
-        mean = _multiply_finite(cheap, images).sum(axis=1) / np.maximum(total, 1e-300)
-        best = np.where(total > 0, np.minimum(best, mean), best)
-    return best
+        below = compute_stretch_factors(columns, d, least)
+        above = add_other(compute_stretch_factors(columns, d, most))
+        low = StretchFactors(*(np.maximum(*pair) for pair in pair_fields(low, below)))
+        high = StretchFactors(*(np.minimum(*pair) for pair in pair_fields(high, above)))
+    return compute_batch_seconds(columns, d, low), compute_batch_seconds(columns, d, high)
 
 
 DEFAULT_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -326,14 +240,6 @@ def relax_limits(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _BoardHalf:
-    """The options of one half of the board, with nothing in the other, and their bounds."""
-
-    rows: OptionRows
-    bounds: HalfBounds
-
-
 @dataclass(slots=True)
 class _PlacementSearch:
     """The best placement so far, by cost, then instances, then power, and the numbers bounded and evaluated."""
@@ -348,35 +254,34 @@ class _PlacementSearch:
     computed: int = 0
 
     def run(self) -> None:
-        """Search every pair of halves."""
-        one, other = _split_board(self.space, self.columns)
-        # Best bounds first: their outcomes rule most of the others out.
-        order = np.argsort(_compute_half_cost(self.goal, self.space.board.idle_w, one.bounds), kind="stable")
-        lines = max(1, _PAIRS // len(other.rows))
-        for begin in range(0, len(order), lines):
-            some = order[begin : begin + lines]
-            self._search_pairs(_BoardHalf(one.rows[some], one.bounds.select(some)), other)
+        """Search every pair of halves, those whose bound is best first."""
+        halves = split_rows(self.space)
+        demands = [self.space.select_demands(rows) for rows in halves]
+        one, other = (compute_half_bounds(self.columns, demands[i], demands[1 - i]) for i in (0, 1))
+        lines = max(1, _PAIRS // len(halves[1]))
+        for begin in range(0, len(halves[0]), lines):
+            some = PlacementBounds(*(getattr(one, name)[begin : begin + lines] for name in PlacementBounds.__slots__))
+            hope = compute_least_cost(self.goal, self.space.board.idle_w, some.pair_with(other))
+            self.considered += hope.size
+            self._evaluate_pairs(halves[0][begin : begin + lines], halves[1], hope)
 
-    def _search_pairs(self, one: _BoardHalf, other: _BoardHalf) -> None:
+    def _evaluate_pairs(self, one: OptionRows, other: OptionRows, hope: Floats) -> None:
         """Evaluate the pairs that may be better than the best so far, best bound first."""
-        hope = compute_least_cost(self.goal, self.space.board.idle_w, combine_half_bounds(one.bounds, other.bounds))
-        self.considered += hope.size
         first, second = np.nonzero(np.isfinite(hope) & (hope <= self._cost_threshold()))
-        order = np.argsort(hope[first, second], kind="stable")
-        first, second = first[order], second[order]
         hopes = hope[first, second]
+        order = np.argsort(hopes, kind="stable")
         begin, size = 0, _FIRST
-        while begin < len(hopes) and hopes[begin] <= self._cost_threshold():
-            end = begin + size
-            some = hopes[begin:end] <= self._cost_threshold()
-            self._compute_rows(one.rows[first[begin:end][some]] + other.rows[second[begin:end][some]])
-            begin, size = end, _CHUNK
+        while begin < len(order) and hopes[order[begin]] <= self._cost_threshold():
+            some = order[begin : begin + size]
+            some = some[hopes[some] <= self._cost_threshold()]
+            self._evaluate_rows(one[first[some]] + other[second[some]])
+            begin, size = begin + size, _CHUNK
 
     def _cost_threshold(self) -> float:
         """Return the largest bound that is worth an evaluation."""
         return self.key[0] + BOUND_SLACK * abs(self.key[0]) if np.isfinite(self.key[0]) else np.inf
 
-    def _compute_rows(self, rows: OptionRows) -> None:
+    def _evaluate_rows(self, rows: OptionRows) -> None:
         demands = self.space.select_demands(rows)
         judged = score_placements(self.goal, self.space.board.idle_w, evaluate_at_full_load(self.columns, demands))
         self.computed += len(rows)
@@ -391,11 +296,6 @@ class _PlacementSearch:
                 self.rate_hz = float(judged.rate_hz[i]) if self.goal.objective == "rate" else self.goal.rate_hz
 
 
-def _compute_half_cost(goal: PlacementGoal, idle_w: float, half: HalfBounds) -> Floats:
-    """Return a half's bound without the other half; halves that are infeasible alone come last."""
-    return compute_least_cost(replace(goal, rate_hz=None), idle_w, half.unconditional)
-
-
 def _is_better(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
     """Return whether a key is better; costs that differ only by rounding are equal."""
     if not np.isfinite(other[0]) or abs(one[0] - other[0]) > COST_TIE * abs(other[0]):
@@ -403,15 +303,10 @@ def _is_better(one: tuple[float, float, float], other: tuple[float, float, float
     return one[1:] < other[1:]
 
 
-def _split_board(space: PlacementSpace, columns: ContentionColumns) -> tuple[_BoardHalf, _BoardHalf]:
-    """Split into the engine of the board's first accelerator and all others; two rows add up to a placement."""
-    engine = space.board.accelerators[0].engine
-    inside = [place.engine == engine for place in space.board.accelerators]
-    rows = [_enumerate_rows(space, [is_in == here for is_in in inside]) for here in (True, False)]
-    demands = [space.select_demands(some) for some in rows]
-    outsides = [compute_other_half_load(columns, some) for some in demands]
-    one = _BoardHalf(rows[0], compute_half_bounds(columns, demands[0], outsides[1]))
-    return one, _BoardHalf(rows[1], compute_half_bounds(columns, demands[1], outsides[0]))
+def split_rows(space: PlacementSpace) -> list[OptionRows]:
+    """Return the rows of the engine of the board's first accelerator and those of all others; two add up to one."""
+    inside = [place.engine == space.board.accelerators[0].engine for place in space.board.accelerators]
+    return [_enumerate_rows(space, [is_in == here for is_in in inside]) for here in (True, False)]
 
 
 def _enumerate_rows(space: PlacementSpace, mine: Sequence[bool]) -> OptionRows:

@@ -34,13 +34,12 @@ from fedge.analysis.placement.inference_jobs import (
     prepare_model_source,
 )
 from fedge.analysis.placement.placement_advice import parse_batch_sizes
-from fedge.child_processes import exit_with_parent, limit_to_one_thread
-from fedge.clock import RealClock
+from fedge.child_processes import exit_with_parent, limit_to_one_thread, start_children
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.sensing import open_sensor
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.import_path import start_children
 from fedge.powerd.machine import Machine
+from fedge.protocols import RealClock
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -277,11 +276,8 @@ class PlacementRunOptions:
     """The request of a measurement.
 
     Attributes:
-        network: The network, as ``load_network_cost`` takes it.
         instances: Placements to run, as ``parse_placement`` reads them; by default a sweep.
-        batch_sizes: Batch sizes of the sweep, separated by commas.
         together: Largest number of instances in a placement of the sweep.
-        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
     """
 
     network: str

@@ -89,10 +89,7 @@ def interpolate_factors(constants: BoardConstants, intensity: float) -> Mapping[
 def compute_rooflines(constants: BoardConstants, modes: Modes, intensity: float | None = None) -> ModeRooflines:
     """Return the rooflines of all modes.
 
-    Args:
-        constants: The board's constants.
-        modes: The modes.
-        intensity: FLOP per byte of the network without weights; None for the board without factors.
+    ``intensity`` is the FLOP per byte of the network without weights; None for the board without factors.
     """
     factors = {} if intensity is None else interpolate_factors(constants, intensity)
     values = {name: value * factors.get(name, 1.0) for name, value in constants.values.items()}
@@ -102,10 +99,8 @@ def compute_rooflines(constants: BoardConstants, modes: Modes, intensity: float 
 def rooflines_at_clocks(values: Mapping[str, Any], x: Floats, label: Label) -> ModeRooflines:
     """Return the rooflines at clocks ``x``.
 
-    Args:
-        values: Constants by name, each a number or an array of shape (n,).
-        x: Cores and CPU, GPU and memory clocks as shares of the top ones, shape (n, 4).
-        label: Source of the constants.
+    Clocks are cores and CPU, GPU and memory clocks as shares of the top ones, shape (n, 4); constants are numbers or
+    arrays of shape (n,).
     """
     c, f, g, m = x.T
     v = values
@@ -214,12 +209,7 @@ def fit_constants(
 ) -> BoardConstants:
     """Fit the constants of a board to its tables of inference.
 
-    Args:
-        tables: Measured tables of the board.
-        networks: Layers of each table's workload, by name.
-        spec: The board's specification, for priors.
-        label: Source label of the result.
-        source: Description of the source; by default the tables' workloads and batch sizes.
+    The source is by default the tables' workloads and batch sizes.
 
     Raises:
         BadInput: For a workload without a network.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,10 @@ from fedge.analysis.roofline.roofline_analysis import build_basis, find_mode_row
 from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     Roofline,
-    RooflineBatch,
-    batch_energy_j,
-    compute_batch_times,
 )
 from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.devices.catalogue import find
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, RunFailed
 from fedge.physics.nonnegative_least_squares import solve_nonnegative
 from fedge.types import Floats, Label, ProfileTable
@@ -105,29 +102,27 @@ def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Labe
     seconds = np.array([point.seconds for point in points])
     tau_f, tau_m = (float(pace[0]) for pace in fit_paces(works, seconds[:, None], ROOF_SHARE))
     modelled = np.array([max(work.flop * tau_f, work.bytes * tau_m) for work in works])
-    metered = [point.joules for point in points if point.joules is not None]
     reached = float(np.median(modelled / seconds))
-    timed = RooflineSweep(
+    eps_f = eps_m = pi_0_w = off = None
+    joules = np.array([point.joules for point in points if point.joules is not None])
+    if len(joules) == len(points):
+        eps_f, eps_m, pi_0_w = fit_energies(works, seconds, joules).tolist()
+        terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
+        off = float(np.mean(np.abs(terms @ [eps_f, eps_m, pi_0_w] / joules - 1.0)))
+    return RooflineSweep(
         device,
         mode=mode,
         points=tuple(points),
         tau_f=tau_f,
         tau_m=tau_m,
-        eps_f=None,
-        eps_m=None,
-        pi_0_w=None,
+        eps_f=eps_f,
+        eps_m=eps_m,
+        pi_0_w=pi_0_w,
         reached=reached,
-        energy_mape=None,
+        energy_mape=off,
         label=label,
         note=note,
     )
-    if len(metered) < len(points):
-        return timed
-    joules = np.array(metered)
-    eps_f, eps_m, pi_0_w = fit_energies(works, seconds, joules).tolist()
-    terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
-    off = float(np.mean(np.abs(terms @ [eps_f, eps_m, pi_0_w] / joules - 1.0)))
-    return replace(timed, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, energy_mape=off)
 
 
 def fit_paces(works: Sequence[BatchWork], seconds: Floats, roof: float = 0.5) -> tuple[Floats, Floats]:
@@ -217,11 +212,8 @@ class BenchmarkKernel:
 def measure_roofline(device: str, seconds: float, mode: str | None = None, seed: int = 0) -> RooflineSweep:
     """Measure this machine, or emulate a board, and fit the roofline's constants.
 
-    Args:
-        device: ``cpu``, ``cuda`` or the name of a board to emulate.
-        seconds: Approximate duration of a real measurement.
-        mode: Power mode of an emulated board; MAXN by default.
-        seed: Seed of an emulated board's noise.
+    ``device`` is ``cpu``, ``cuda`` or the name of a board to emulate, in a power ``mode`` (MAXN by default) and with
+    the noise of a ``seed``. A real measurement takes about ``seconds``.
 
     Raises:
         BadInput: If an argument is invalid, or torch sees no such device.
@@ -258,12 +250,8 @@ def run_microbenchmark(
 ) -> list[KernelPoint]:
     """Run every kernel and return the medians of the repeats.
 
-    Args:
-        where: ``cpu`` or ``cuda``.
-        seconds: Total duration, shared evenly by the kernels.
-        now_s: The clock, in seconds.
-        meter: Reads the energy in joules.
-        array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
+    The ``seconds`` are shared evenly by the kernels of ``cpu`` or ``cuda``. The clock is in seconds, the meter in
+    joules.
 
     Raises:
         BadInput: If torch sees no such device.
@@ -272,7 +260,7 @@ def run_microbenchmark(
 
     if where == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device", "cuda", "a machine whose torch sees a CUDA device; cpu runs anywhere")
-    settle = torch.cuda.synchronize if where == "cuda" else _skip_synchronisation
+    settle = torch.cuda.synchronize if where == "cuda" else lambda: None  # CPU calls return when they are done
     share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
     with torch.inference_mode():
         return [
@@ -328,10 +316,6 @@ def _generate_streaming_kernels(device: torch.device, count: int) -> Iterator[Be
     yield BenchmarkKernel("scale", count, 2.0 * FLOAT_BYTES * count, lambda: torch.mul(x, 1.01, out=z))
 
 
-def _skip_synchronisation() -> None:
-    """Do nothing: CPU calls return when they are done."""
-
-
 TARGET_KERNEL_S = 0.05
 """Emulated duration of a kernel in seconds, long enough for its launch not to matter."""
 EMULATED_TIME_NOISE_SD = 0.008
@@ -343,25 +327,12 @@ KERNEL_INTENSITIES = (1.0 / 12.0, 1.0 / 8.0, *(n / 2.0 for n in PRODUCT_COLUMNS)
 
 def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Generator) -> list[KernelPoint]:
     """Return the sweep's points in the mode of ``row``, without a network's overheads besides its kernels."""
-    tau_f, tau_m, eps_f, eps_m, pi_0_w = (
-        getattr(board, name)[[row]] for name in ("tau_f", "tau_m", "eps_f", "eps_m", "pi_0_w")
-    )
-    at = ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label=board.label)
-    points = []
+    at, points = board.mode_roofline(row), []
     for intensity in KERNEL_INTENSITIES:
-        one = at.mode_roofline(0)
-        size = TARGET_KERNEL_S / max(one.tau_m, intensity * one.tau_f)
-        batch = RooflineBatch(intensity * size, size, 0.0, 0.0)
-        seconds = compute_batch_times(at, batch).total_s
-        watts = batch_energy_j(at, batch, seconds) / seconds * np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD))
-        noisy_s = float(seconds[0] * np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
-        points.append(
-            KernelPoint(
-                f"{intensity:.3g} FLOP/B",
-                flop=intensity * size,
-                bytes=size,
-                seconds=noisy_s,
-                joules=noisy_s * float(watts[0]),
-            )
-        )
+        size = TARGET_KERNEL_S / max(at.tau_m, intensity * at.tau_f)
+        work = BatchWork(intensity * size, size)
+        seconds = at.time_s(work)
+        watts = at.energy_j(work) / seconds * float(np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD)))
+        noisy_s = seconds * float(np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
+        points.append(KernelPoint(f"{intensity:.3g} FLOP/B", work.flop, work.bytes, noisy_s, noisy_s * watts))
     return points

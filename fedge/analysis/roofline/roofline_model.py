@@ -54,15 +54,7 @@ from fedge.types import Floats, Label, Modes, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The five constants of one power mode; none is negative, and ``tau_f`` is above 0.
-
-    Attributes:
-        tau_f: Seconds per FLOP.
-        tau_m: Seconds per byte.
-        eps_f: Joules per FLOP beyond the constant power.
-        eps_m: Joules per byte beyond the constant power.
-        pi_0_w: Constant power in watts.
-    """
+    """The five constants of one power mode; none is negative, and ``tau_f`` is above 0."""
 
     tau_f: float
     tau_m: float
@@ -275,13 +267,8 @@ def choose_within_slowdown(
 ) -> SlowdownChoice:
     """Choose the row of least energy among those within the slowdown; MAXN always is.
 
-    Args:
-        modes: The modes.
-        time_s: Predicted seconds, shape (modes,).
-        joules: Predicted energy in joules, shape (modes,).
-        maxn_row: Row of MAXN.
-        max_slowdown: Limit of the time relative to MAXN's, at least 1.
-        margin: Margin on predicted times, in log units.
+    Predicted seconds and joules are of shape (modes,). The slowdown is relative to MAXN's time, the margin on predicted
+    times in log units.
 
     Raises:
         BadInput: For a slowdown below 1.
@@ -300,11 +287,7 @@ def choose_within_slowdown(
 def find_oracle_row(step_s: Floats, joules: Floats, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:
     """Return the row of least measured energy among those whose measured time is within the slowdown.
 
-    Args:
-        step_s: Measured seconds, shape (modes,).
-        joules: Measured energy, shape (modes,); infinite where a mode is not allowed.
-        maxn_row: Row of MAXN.
-        max_slowdown: Limit of the time relative to MAXN's.
+    Measured seconds and joules are of shape (modes,); joules are infinite where a mode is not allowed.
     """
     return int(np.argmin(np.where(step_s <= max_slowdown * step_s[maxn_row], joules, np.inf)))
 

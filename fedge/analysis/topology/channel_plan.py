@@ -161,10 +161,7 @@ class NetworkVariant:
 def count_kept_units(units: int, share: float, round_to: int = 1) -> int:
     """Return how many of ``units`` stay at a share of them, rounded down so that a plan never keeps more.
 
-    Args:
-        units: Number of units.
-        share: Share to keep, 0 to 1.
-        round_to: The result is a multiple of this if there are as many units, and at least one.
+    The result is a multiple of ``round_to`` if there are as many units, and at least one.
     """
     if share >= 1.0:
         return units
@@ -177,10 +174,7 @@ def count_kept_units(units: int, share: float, round_to: int = 1) -> int:
 def plan_channels(coupling: ChannelCoupling, share: float, round_to: int = 1) -> dict[str, LayerCut]:
     """Plan the cuts that keep the same share of every group's units, the most important ones.
 
-    Args:
-        coupling: The network's groups.
-        share: Share of the units to keep, 0 to 1.
-        round_to: Layers keep multiples of this number of channels where possible.
+    Layers keep multiples of ``round_to`` channels where possible.
 
     Returns:
         Cuts by layer name, without layers that keep all channels.

@@ -101,10 +101,7 @@ def find_largest_fitting(count: int, fits: Callable[[int], bool], coarse: int = 
     Exact if everything below a fitting number fits too. Otherwise the result fits, and none of the coarse steps above
     it does.
 
-    Args:
-        count: Size of the range.
-        fits: Tests one number.
-        coarse: Number of steps tried before bisection.
+    ``coarse`` is the number of steps tried before bisection.
     """
     last = count - 1
     steps = sorted({round(i * last / coarse) for i in range(coarse + 1)}, reverse=True)
@@ -188,14 +185,8 @@ class TopologyOptions:
     """The request of a search.
 
     Attributes:
-        network: The network, as ``build_module`` takes it.
-        batch_size: Samples per training step.
         max_memory_mb: Limit of training's memory in MB; by default what the board leaves for it.
         max_step_s: Limit of a step's time at MAXN in seconds, or None.
-        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
-        ranking: Ranking of the channels: ``l1``, ``l2`` or ``random``.
-        round_to: Every layer keeps a multiple of this number of channels.
-        variants: Largest number of variants to list.
         confidence: Probability with which each limit is met.
     """
 
@@ -222,9 +213,6 @@ class TopologyResult:
         front: Non-dominated largest variants over batch sizes.
         largest_by_batch: The largest variant that fits, by batch size.
         curve: Variants over the whole range of widths at the requested batch size.
-        uncut_layers: Layers that cannot be pruned, with the reason.
-        folders: Folders of the written variants; empty if none were written.
-        training: The training check of the largest variant, if requested.
     """
 
     options: TopologyOptions
@@ -250,11 +238,8 @@ def find_variants(
 ) -> TopologyResult:
     """Search the variants that fit, and optionally write them and train the largest one.
 
-    Args:
-        options: The request.
-        usable_mb: Returns the memory that a board leaves for training, in MB.
-        folder: Folder to write the variants into, or None.
-        check_training: Trains the variant in a folder for some steps; None for no check.
+    ``usable_mb`` returns the memory that a board leaves for training, in MB; ``check_training`` trains the variant in a
+    folder for some steps.
 
     Raises:
         BadInput: If an option is invalid, nothing fits or the folder cannot be written.

@@ -43,15 +43,11 @@ stamps are used instead of the pace."""
 
 @dataclass(frozen=True, slots=True)
 class LoaderMeans:
-    """Mean times per minibatch in the steady state, measured with one loader setting.
+    """Mean times per minibatch in the steady state, in seconds, measured with one loader setting.
 
     Attributes:
         fetch_s: Reading the batch, in seconds of whichever process loads it.
         preprocess_s: Preprocessing the batch, likewise.
-        stall_s: Waiting of training for the batch, in seconds.
-        copy_s: Copying the batch to the device, in seconds.
-        compute_s: Forward, backward and update, in seconds.
-        overhead_s: Everything else in the loop, in seconds.
     """
 
     workers: int
@@ -235,13 +231,7 @@ class FittedPipeline:
     ) -> InputPipeline:
         """Return the pipeline at another setting, at the top clocks.
 
-        Args:
-            batch_size: Samples per minibatch.
-            workers: Loader workers.
-            prefetch: Batches prepared ahead per worker.
-            storage: Name of a storage of the plan, or of an emulated one.
-            cached: Share of the reads that the page cache serves, 0 to 1.
-            where: Field of the storage for the error.
+        ``cached`` is the share of the reads that the page cache serves, 0 to 1; ``where`` names the storage in errors.
 
         Raises:
             UnknownName: The storage was not observed and is not known.
@@ -262,12 +252,7 @@ class FittedPipeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedLoader:
-    """A fitted pipeline with its origin, as ``fedge characterise-predict --loader-out`` writes it.
-
-    Attributes:
-        device: Kind of board.
-        workload: Workload whose samples were loaded.
-    """
+    """A fitted pipeline with its origin, as ``fedge characterise-predict --loader-out`` writes it."""
 
     device: str
     workload: str
@@ -279,10 +264,7 @@ class FittedLoader:
 def read_fitted_loader(path: Path, where: str, sha256: str | None = None) -> FittedLoader:
     """Read the file of a fitted loader.
 
-    Args:
-        path: The file.
-        where: The field that names it.
-        sha256: Hash of the file as it must be; None accepts any.
+    ``where`` names it in errors; ``sha256`` is the hash that it must have, None for any.
 
     Raises:
         BadInput: It cannot be read, is something else or has changed.

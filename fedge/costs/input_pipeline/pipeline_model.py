@@ -64,7 +64,6 @@ class Loader:
 
     Attributes:
         workers: Number of worker processes; 0 loads in the training process.
-        prefetch: Batches that each worker prepares ahead.
         pinned: Whether batches are first copied to page-locked memory: by a thread beside training, or without workers
             by training itself.
     """
@@ -156,12 +155,9 @@ class SimulatedEpoch:
     The sum of stall, copy, compute and overhead is the time to the start of the next minibatch.
 
     Attributes:
-        start_s: Start of the minibatch.
         fetch_s: Reading the batch, by whichever process makes it, overlapped or not.
         preprocess_s: Preprocessing the batch, likewise.
         stall_s: Waiting of training for the batch; without workers, fetch + preprocess.
-        copy_s: Copying the batch to the device.
-        compute_s: Forward, backward and update.
         overhead_s: Everything else, including taking over the batch, or collating it without workers.
         cpu_busy: Mean number of busy cores during the minibatch, without the background.
     """
@@ -192,8 +188,6 @@ class SteadyState:
     """Mean times of a minibatch in the steady state, by a closed form.
 
     Attributes:
-        stall_s: Waiting of training for its batch, in seconds.
-        compute_s: Forward, backward and update, in seconds.
         slower_loading: Slow-down of a worker's work on a core beside the other processes.
         slower_training: Slow-down of the training's work on a core beside the other processes.
     """
@@ -376,12 +370,7 @@ by 36 % from 1.2 to 2.1 GHz; the characterisation paper measured 31 to 39 % (doi
 
 @dataclass(frozen=True, slots=True)
 class ClockShares:
-    """A power mode relative to the top mode.
-
-    Attributes:
-        cpu: CPU clock as a share of the highest.
-        mem: Memory clock as a share of the highest.
-    """
+    """A power mode relative to the top mode: its active cores, and its clocks as shares of the highest."""
 
     cores: int
     cpu: float
@@ -399,11 +388,8 @@ def compute_host_factor(cpu: Floats, mem: Floats) -> Floats:
 def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, host_share: float) -> InputPipeline:
     """Rescale a pipeline from the top clocks to another power mode.
 
-    Args:
-        top: The pipeline at the top clocks.
-        clocks: The other mode.
-        compute_s: Compute time per step in that mode, in seconds; given because the device has clocks of its own.
-        host_share: Share of it in which the device waits for the host, from 0 to 1.
+    The compute time per step in that mode, in seconds, and the share of it in which the device waits for the host are
+    given, because the device has clocks of its own.
     """
     factor = float(compute_host_factor(np.array([clocks.cpu]), np.array([clocks.mem]))[0])
     step, samples = top.step, top.samples

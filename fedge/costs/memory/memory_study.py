@@ -66,25 +66,6 @@ class ProcessScales:
     own_length: float = 3.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SmoothProcess:
-    """A process fitted to n steps of one network.
-
-    Attributes:
-        points: Level and log batch size, shape (n, 2).
-        weights: Weights of the steps, shape (n,).
-    """
-
-    scales: ProcessScales
-    points: Floats
-    weights: Floats
-
-    def predict(self, at: Floats) -> Floats:
-        """Return the log residuals at levels and log batch sizes (m, 2), shape (m,)."""
-        residual: Floats = _shared_covariance(self.scales, at, self.points) @ self.weights
-        return residual
-
-
 def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
     """Yield the scales, in log units, among which the likelihood selects. The grid is a default; a finer one takes
     longer.
@@ -103,19 +84,26 @@ def list_scale_candidates(noise: float, offset: float, batch: float, batch_lengt
                 )
 
 
-def fit_smooth_process(at: Floats, residual: Floats, scales: Iterable[ProcessScales]) -> SmoothProcess:
-    """Fit the process with the most likely scales.
+def predict_smooth_residuals(at: Floats, residual: Floats, scales: Iterable[ProcessScales], to: Floats) -> Floats:
+    """Predict the residuals of a network's other steps by the process with the most likely scales.
 
     Args:
-        at: Level as a share and log batch size, shape (n, 2).
-        residual: Log measured minus log modelled, shape (n,).
+        at: Level as a share and log batch size of the known steps, shape (n, 2).
+        residual: Their log measured minus log modelled, shape (n,).
         scales: The candidates, at least one.
+        to: Level and log batch size of the wanted steps, shape (m, 2).
+
+    Returns:
+        Log residuals, shape (m,).
     """
-    tried = [_fit_scales(one, at, residual) for one in scales]
-    return max(tried, key=lambda pair: pair[0])[1]
+    tried = [(*_fit_scales(one, at, residual), one) for one in scales]
+    _, weights, best = max(tried, key=lambda fitted: fitted[0])
+    predicted: Floats = _shared_covariance(best, to, at) @ weights
+    return predicted
 
 
-def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, SmoothProcess]:
+def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, Floats]:
+    """Return the log likelihood and the weights of the steps, shape (n,)."""
     same_level = at[:, None, 0] == at[None, :, 0]
     near = matern3(ROOT3 * (_distances(at[:, 1], at[:, 1]) / scales.own_length))
     covariance = _shared_covariance(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
@@ -125,7 +113,7 @@ def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[fl
         off = np.abs(noise * weights) / scales.noise
         noise = scales.noise**2 * np.maximum(1.0, off / SMOOTH_OUTLIER_SDS)
         likelihood, weights = _solve_weights(covariance, noise, residual)
-    return likelihood, SmoothProcess(scales, at, weights)
+    return likelihood, weights
 
 
 def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple[float, Floats]:
@@ -159,41 +147,25 @@ TRANSFER_OUTLIER_SDS = 2.0
 TRANSFER_ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransferProcess:
-    """A process fitted to n steps of several networks.
-
-    Attributes:
-        points: Inputs of the steps (``build_transfer_points``), shape (n, 3).
-        weights: Weights of the steps, shape (n,).
-    """
-
-    points: Floats
-    weights: Floats
-
-    def predict(self, at: Floats) -> Floats:
-        """Return the log residuals at inputs (m, 3), shape (m,)."""
-        residual: Floats = _transfer_covariance(at, self.points) @ self.weights
-        return residual
-
-
 def build_transfer_points(terms: Floats, flop: Floats) -> Floats:
     """Return log batch size, log traffic per image and log FLOP per element moved, shape (n, 3).
 
-    Args:
-        terms: Time terms of the steps (``step_model.compute_time_terms``), shape (n, 6).
-        flop: FLOP of the steps, shape (n,).
+    The terms are those of ``step_model.compute_time_terms``, shape (n, 6); FLOP are of shape (n,).
     """
     batch, traffic = terms[:, 1], terms[:, 4]
     return np.stack([np.log(batch), np.log(traffic / batch), np.log(flop / traffic)], axis=1)
 
 
-def fit_transfer_process(at: Floats, residual: Floats) -> TransferProcess:
-    """Fit the process to residuals; outliers are down-weighted.
+def predict_transferred_residuals(at: Floats, residual: Floats, to: Floats) -> Floats:
+    """Predict the residuals of another network's steps; outliers are down-weighted.
 
     Args:
-        at: Inputs (``build_transfer_points``), shape (n, 3).
-        residual: Log measured minus log modelled, shape (n,).
+        at: Inputs of the known steps (``build_transfer_points``), shape (n, 3).
+        residual: Their log measured minus log modelled, shape (n,).
+        to: Inputs of the wanted steps, shape (m, 3).
+
+    Returns:
+        Log residuals, shape (m,).
     """
     covariance = _transfer_covariance(at, at)
     noise: Floats = np.full(len(at), NOISE**2)
@@ -201,7 +173,8 @@ def fit_transfer_process(at: Floats, residual: Floats) -> TransferProcess:
     for _ in range(TRANSFER_ROUNDS):
         weights = np.asarray(np.linalg.solve(covariance + np.diag(noise), residual), dtype=np.float64)
         noise = NOISE**2 * np.maximum(1.0, np.abs(noise * weights) / (TRANSFER_OUTLIER_SDS * NOISE))
-    return TransferProcess(at, weights)
+    predicted: Floats = _transfer_covariance(to, at) @ weights
+    return predicted
 
 
 def _transfer_covariance(one: Floats, other: Floats) -> Floats:
@@ -242,7 +215,6 @@ class MemoryErrorRow:
 
     Attributes:
         split: ``within`` the network's pruning levels, or with the network ``left-out``.
-        target: ``memory`` or ``latency``.
         mape: Mean absolute relative error in percent.
     """
 
@@ -354,54 +326,40 @@ def predict_fedge(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
     """Predict m steps of one network by fedge's terms and a smooth process of their residuals; the seed is unused."""
-    way = {
-        ("within", "memory"): _predict_own_memory,
-        ("within", "latency"): _predict_own_time,
-        ("left-out", "memory"): _predict_other_memory,
-        ("left-out", "latency"): _predict_other_time,
-    }[split, target]
-    return way(learn, judge)
+    predict = _predict_memory if target == "memory" else _predict_time
+    return predict(learn, judge, split == "within")
 
 
-def _predict_own_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    """Predict from the network's own levels; other networks only determine where the board is full."""
+def _predict_memory(learn: MeasuredSteps, judge: MeasuredSteps, within: bool) -> Floats:
+    # Within a network, other networks only determine where the board is full.
     ceiling_mb = estimate_ceiling_mb(learn.measured["memory"])
-    own = learn[learn.network == judge.network[0]]
-    memory_mb = own.measured["memory"]
-    model = fit_memory_model(own.terms["memory"], memory_mb, own.network, ceiling_mb)
-    shows = find_unbounded_steps(memory_mb, model.floor_mb, ceiling_mb)
+    if within:
+        learn = learn[learn.network == judge.network[0]]
+    memory_mb = learn.measured["memory"]
+    model = fit_memory_model(learn.terms["memory"], memory_mb, learn.network, ceiling_mb)
     need_mb = model.need_mb(judge.terms["memory"])
-    if shows.any():
-        residual = np.log(memory_mb[shows] / model.need_mb(own.terms["memory"][shows]))
-        left = fit_smooth_process(own.level_and_log_batch[shows], residual, list_scale_candidates(*MEMORY_NOISE))
-        need_mb = need_mb * np.exp(left.predict(judge.level_and_log_batch))
+    shows = find_unbounded_steps(memory_mb, model.floor_mb, ceiling_mb)
+    if within and shows.any():
+        at = learn.level_and_log_batch[shows]
+        residual = np.log(memory_mb[shows] / model.need_mb(learn.terms["memory"][shows]))
+        scales = list_scale_candidates(*MEMORY_NOISE)
+        need_mb = need_mb * np.exp(predict_smooth_residuals(at, residual, scales, judge.level_and_log_batch))
     return model.clip_to_board_mb(need_mb)
 
 
-def _predict_own_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    own = learn[learn.network == judge.network[0]]
-    step_ms = own.measured["latency"]
-    model = fit_time_model(own.terms["own"], step_ms, own.layers, own.network)
-    residual = np.log(step_ms / model.step_ms(own.terms["own"], own.layers))
-    left = fit_smooth_process(own.level_and_log_batch, residual, list_scale_candidates(*TIME_NOISE))
-    predicted: Floats = model.step_ms(judge.terms["own"], judge.layers) * np.exp(
-        left.predict(judge.level_and_log_batch)
-    )
-    return predicted
-
-
-def _predict_other_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    memory_mb = learn.measured["memory"]
-    model = fit_memory_model(learn.terms["memory"], memory_mb, learn.network, estimate_ceiling_mb(memory_mb))
-    return model.clip_to_board_mb(model.need_mb(judge.terms["memory"]))
-
-
-def _predict_other_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    step_ms = learn.measured["latency"]
-    model = fit_time_model(learn.terms["time"], step_ms, learn.layers, learn.network)
-    at, places = (build_transfer_points(s.terms["time"], s.terms["features"][:, 12]) for s in (learn, judge))
-    left = fit_transfer_process(at, np.log(step_ms / model.step_ms(learn.terms["time"], learn.layers)))
-    predicted: Floats = model.step_ms(judge.terms["time"], judge.layers) * np.exp(left.predict(places))
+def _predict_time(learn: MeasuredSteps, judge: MeasuredSteps, within: bool) -> Floats:
+    if within:
+        learn = learn[learn.network == judge.network[0]]
+    step_ms, terms = learn.measured["latency"], "own" if within else "time"
+    model = fit_time_model(learn.terms[terms], step_ms, learn.layers, learn.network)
+    residual = np.log(step_ms / model.step_ms(learn.terms[terms], learn.layers))
+    if within:
+        scales = list_scale_candidates(*TIME_NOISE)
+        left = predict_smooth_residuals(learn.level_and_log_batch, residual, scales, judge.level_and_log_batch)
+    else:
+        at, to = (build_transfer_points(of.terms["time"], of.terms["features"][:, 12]) for of in (learn, judge))
+        left = predict_transferred_residuals(at, residual, to)
+    predicted: Floats = model.step_ms(judge.terms[terms], judge.layers) * np.exp(left)
     return predicted
 
 

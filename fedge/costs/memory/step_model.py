@@ -331,11 +331,8 @@ def estimate_floor_mb(memory_mb: Floats, networks: np.ndarray) -> float:
 def fit_memory_model(terms: Floats, memory_mb: Floats, networks: np.ndarray, ceiling_mb: float) -> MemoryModel:
     """Fit the memory model to steps of several networks.
 
-    Args:
-        terms: Memory terms, shape (n, 6).
-        memory_mb: Measured memory in MB, shape (n,).
-        networks: Name of each step's network, shape (n,).
-        ceiling_mb: Memory at which the board is full, in MB.
+    Terms are of shape (n, 6); measured memory in MB and the names of the steps' networks of shape (n,); the board is
+    full at ``ceiling_mb``.
     """
     floor_mb = np.array(
         [estimate_floor_mb(memory_mb[networks == name], networks[networks == name]) for name in networks]
@@ -363,11 +360,8 @@ def estimate_ceiling_mb(memory_mb: Floats) -> float:
 def fit_time_model(terms: Floats, step_ms: Floats, layers: Floats, networks: np.ndarray) -> TimeModel:
     """Fit the time model to steps of several networks.
 
-    Args:
-        terms: Time terms, shape (n, terms).
-        step_ms: Measured time in ms, shape (n,).
-        layers: Number of launched layers, shape (n,).
-        networks: Name of each step's network, shape (n,).
+    Terms are of shape (n, terms); measured ms, numbers of launched layers, and the names of the steps' networks of
+    shape (n,).
     """
     fastest = [np.quantile((step_ms / layers)[networks == name], LAUNCH_SHARE) for name in np.unique(networks)]
     launch_ms = float(np.median(fastest))

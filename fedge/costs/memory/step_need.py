@@ -47,7 +47,6 @@ CALIBRATION_HEADER = (
     "# What a training step needs: coefficients of the terms of fedge/costs/memory/step_model.py, written by\n"
     "# `fedge memory fit`. Spreads are of the logarithm, each network left out in turn.\n"
 )
-NUMBER_FIELDS = ("floor_mb", "ceiling_mb", "memory_sd_log", "launch_ms", "step_sd_log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,48 +113,33 @@ def memory_calibration_to_yaml(calibration: MemoryCalibration) -> str:
 def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]:
     """Convert a calibration to plain data for YAML, with named terms and six significant digits."""
     memory, time = calibration.memory, calibration.time
-    values = (memory.floor_mb, memory.ceiling_mb, calibration.memory_sd_log, time.launch_ms, calibration.step_sd_log)
     return {
         "board": calibration.board,
         "source": calibration.source,
-        **{name: _round_digits(value) for name, value in zip(NUMBER_FIELDS, values, strict=True)},
+        "floor_mb": _round_digits(memory.floor_mb),
+        "ceiling_mb": _round_digits(memory.ceiling_mb),
+        "memory_sd_log": _round_digits(calibration.memory_sd_log),
+        "launch_ms": _round_digits(time.launch_ms),
+        "step_sd_log": _round_digits(calibration.step_sd_log),
         "memory_mb": {name: _round_digits(c) for name, c in zip(MEMORY_TERMS, memory.coefficients, strict=True)},
         "step_ms": {name: _round_digits(c) for name, c in zip(TIME_TERMS, time.coefficients, strict=True)},
     }
 
 
-def memory_calibration_from_dict(data: object, where: str) -> MemoryCalibration:
-    """Convert the data of ``memory_calibration_to_dict`` back to a calibration.
-
-    Raises:
-        BadInput: A field is missing or invalid.
-    """
-    right = "a calibration as `fedge memory fit` writes it"
-    if not isinstance(data, Mapping):
-        raise BadInput(where, type(data).__name__, right)
-    if not all(isinstance(data.get(name), str) for name in ("board", "source")):
-        raise BadInput(where, "no board or no source", right)
-    numbers = [_parse_number(data, name, where, right) for name in NUMBER_FIELDS]
-    floor_mb, ceiling_mb, memory_sd_log, launch_ms, step_sd_log = numbers
+def memory_calibration_from_dict(data: Mapping[str, Any]) -> MemoryCalibration:
+    """Convert the data of ``memory_calibration_to_dict`` back to a calibration."""
     memory, time = (
-        _parse_coefficients(data.get(name), terms, f"{where}: {name}", right)
+        np.array([data[name][term] for term in terms], dtype=np.float64)
         for name, terms in (("memory_mb", MEMORY_TERMS), ("step_ms", TIME_TERMS))
     )
-    models = MemoryModel(memory, floor_mb, ceiling_mb), TimeModel(time, launch_ms)
-    return MemoryCalibration(data["board"], *models, memory_sd_log, step_sd_log, data["source"])
-
-
-def _parse_coefficients(data: object, terms: Sequence[str], where: str, right: str) -> Floats:
-    if not isinstance(data, Mapping) or set(data) != set(terms):
-        raise BadInput(where, "other terms", f"{', '.join(terms)}: {right}")
-    return np.array([_parse_number(data, name, where, right, least=0.0) for name in terms])
-
-
-def _parse_number(data: Mapping[str, Any], name: str, where: str, right: str, least: float = 1e-9) -> float:
-    value = data.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < math.inf:
-        raise BadInput(f"{where}: {name}", repr(value), right)
-    return float(value)
+    return MemoryCalibration(
+        data["board"],
+        memory=MemoryModel(memory, data["floor_mb"], data["ceiling_mb"]),
+        time=TimeModel(time, data["launch_ms"]),
+        memory_sd_log=data["memory_sd_log"],
+        step_sd_log=data["step_sd_log"],
+        source=data["source"],
+    )
 
 
 def _round_digits(value: float) -> float:
@@ -166,7 +150,7 @@ def _round_digits(value: float) -> float:
 def load_stock_calibration() -> MemoryCalibration:
     """Return the calibration shipped with fedge, of the TX2."""
     path = resources.files("fedge.costs.memory") / "calibrated" / STOCK_FILE
-    return memory_calibration_from_dict(load_yaml(path), STOCK_FILE)
+    return memory_calibration_from_dict(load_yaml(path))
 
 
 LARGEST_BATCH = 2**16

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -200,10 +200,7 @@ class MeasuredSteps:
     terms: Mapping[str, Floats]
 
     def __getitem__(self, rows: np.ndarray) -> MeasuredSteps:
-        measured = {name: values[rows] for name, values in self.measured.items()}
-        terms = {name: values[rows] for name, values in self.terms.items()}
-        network, level, batch, layers = (of[rows] for of in (self.network, self.level, self.batch, self.layers))
-        return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
+        return _join_steps([self], lambda arrays: arrays[0][rows])
 
     @property
     def level_and_log_batch(self) -> Floats:
@@ -213,13 +210,12 @@ class MeasuredSteps:
 
 def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:
     """Concatenate the steps of all tables, and compute their terms."""
-    return _concatenate_steps([_gather_level(table, level) for table in tables for level in table.layers])
+    return _join_steps([_gather_level(table, level) for table in tables for level in table.layers], np.concatenate)
 
 
 def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
     rows, layers = table.pruned_pct == level, table.layers[level]
     batch = table.batch_size[rows]
-    raw = compute_features(layers, batch)
     count = len(batch)
     return MeasuredSteps(
         np.full(count, table.network),
@@ -228,7 +224,7 @@ def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
         layers=np.full(count, float(len(layers))),
         measured={"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
         terms={
-            "features": raw,
+            "features": compute_features(layers, batch),
             "memory": compute_memory_terms(layers, batch),
             "own": compute_own_time_terms(layers, batch),
             "time": compute_time_terms(layers, batch),
@@ -236,11 +232,11 @@ def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
     )
 
 
-def _concatenate_steps(parts: Sequence[MeasuredSteps]) -> MeasuredSteps:
-    first = parts[0]
-    measured = {name: np.concatenate([part.measured[name] for part in parts]) for name in first.measured}
-    terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in first.terms}
-    network, level, batch, layers = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")
-    )
-    return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
+def _join_steps(parts: Sequence[MeasuredSteps], join: Callable[[list[Any]], Any]) -> MeasuredSteps:
+    """Apply ``join`` to the arrays that the parts have under the same name."""
+    plain = {name: join([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")}
+    named: dict[str, Any] = {
+        name: {key: join([getattr(part, name)[key] for part in parts]) for key in getattr(parts[0], name)}
+        for name in ("measured", "terms")
+    }
+    return MeasuredSteps(**plain, **named)

@@ -22,8 +22,7 @@ from experiments.cli import dashboard_view, fleet_dashboard
 from experiments.cli.dashboard_view import board
 from fedge import phases
 from fedge.errors import BadInput
-from fedge.telemetry.board_messages import encode_batch
-from fedge.telemetry.live_records import TelemetryBatch
+from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.types import Trace
 
 

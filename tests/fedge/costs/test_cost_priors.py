@@ -23,11 +23,8 @@ from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_grid
-from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
-from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
-from fedge.predictors.explorers.active_explorer import ActiveExplorer
-from fedge.types import DeviceSpec, Floats, Measurement, ProfileTable
+from fedge.types import DeviceSpec, Floats, ProfileTable
 
 SPECS = load_catalogue()
 ORIN = SPECS["agx-orin-64gb"]
@@ -71,11 +68,6 @@ def test_two_workloads_ship_at_five_batch_sizes_with_their_errors():
         assert profile.power_mape <= 0.075
         assert profile.residual_time_sd_log <= 0.045
         assert profile.residual_power_sd_log <= 0.055
-
-
-def test_training_profiles_and_priors_know_nothing_of_inference():
-    assert all(profile.kind == "train" for profile in load_calibrated_training())
-    assert not any("infer" in prior.source for prior in build_priors(ORIN, "resnet50-imagenet", SPECS))
 
 
 @pytest.mark.parametrize("profile", CALIBRATED, ids=_label)
@@ -222,31 +214,6 @@ def test_a_workload_of_unknown_size_is_taken_to_be_as_large_as_the_known_one():
     assert np.exp(prior.coefficients.time - trained[0].coefficients.time)[0] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_eight_measured_modes_predict_a_table_about_as_well_as_a_fit_to_all_of_it(workload, profiles_root):
-    misses = []
-    for size in SIZES:
-        table = _table(profiles_root, workload, size)
-        priors = build_inference_priors(ORIN, workload, size, SPECS, unseen=table.sha256)
-        knowledge = PriorKnowledge(ORIN.maxn, tuple(prior.coefficients for prior in priors))
-        rows = {mode: row for row, mode in enumerate(table.modes)}
-        seen = [
-            Measurement(mode, 40, float(table.step_s[rows[mode]]), float(table.power_w[rows[mode]]))
-            for mode in ActiveExplorer(table.modes, knowledge).ask(8)
-        ]
-        predicted = load_predictor(DEFAULT_PREDICTOR, knowledge).fit(seen).predict(table.modes)
-        misses.append(
-            (
-                np.median(np.abs(predicted.step_s / table.step_s - 1)),
-                np.median(np.abs(predicted.power_w / table.power_w - 1)),
-            )
-        )
-
-    time, power = np.mean(misses, axis=0)
-    assert time < 0.045
-    assert power < 0.06
-
-
 TRAINED = load_calibrated_training()
 TRAINING = sorted({profile.workload for profile in TRAINED})
 
@@ -316,13 +283,6 @@ def test_a_belief_at_another_batch_size_is_longer_or_shorter_as_the_layers_say(w
     assert np.allclose(ratios, ratios[0], rtol=1e-6)
     assert (1.2 < ratios[0] < 2.0) if own else ratios[0] == 1.0
     assert {prior.batch_size for prior in large} == {twice}
-
-
-def test_the_networks_own_batch_size_changes_nothing():
-    told = build_priors(SPECS["nano"], "resnet18-imagenet", SPECS, batch_size=16)
-
-    for one, other in zip(told, build_priors(SPECS["nano"], "resnet18-imagenet", SPECS), strict=True):
-        np.testing.assert_array_equal(one.coefficients.time, other.coefficients.time)
 
 
 def test_a_prior_never_saw_the_table_that_is_replayed_whatever_it_is_called():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedge.experiment import StrategySpec
 from fedge.worker.subnetwork_arrays import ShapeMismatch
 from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
-from server.aggregation.async_strategies import AsyncResult, FedBuff, merge_results
+from server.aggregation.async_strategies import STALENESS, FedBuff, merge_results
 from server.aggregation.contribution_weights import (
     LocalSgd,
     apply_change,
@@ -259,8 +259,8 @@ def test_late_and_partial_narrow_results_are_of_their_part_of_todays_model() -> 
 def test_fedbuff_moves_by_the_mean_change_of_those_that_hold_an_element() -> None:
     model = {"w": np.full((2, 2), 10.0, np.float32)}
     results = [
-        AsyncResult({"w": np.full((2, 2), 1.0, np.float32)}, 0, 5, 0.1, 0.9),
-        AsyncResult({"w": np.full((1, 1), 3.0, np.float32)}, 0, 5, 0.1, 0.9),
+        Contribution("b", {"w": np.full((2, 2), 1.0, np.float32)}, 5, 0.1, 0.9, metrics={STALENESS: 0.0}),
+        Contribution("b", {"w": np.full((1, 1), 3.0, np.float32)}, 5, 0.1, 0.9, metrics={STALENESS: 0.0}),
     ]
     new = merge_results(FedBuff(buffer_size=2), 1, model, results)
     assert new["w"].tolist() == [[12.0, 11.0], [11.0, 11.0]]

@@ -36,7 +36,6 @@ from fedge.analysis.placement.placement_contention import (
 from fedge.analysis.placement.placement_contention import StretchFactors as Stretched
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
-from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Floats
@@ -55,22 +54,12 @@ def test_a_network_that_a_dla_runs_whole_has_nothing_left_for_the_gpu():
     assert compute_demand(ORIN, resnet50(), DLA).fallback_s == 0
 
 
-def test_the_counted_resnet50_runs_on_a_dla_whole():
-    counted = find_known_network("resnet50-imagenet")
-    assert counted is not None
-    assert split_network(counted, DLA_2).fallen == ()
-
-
 def test_what_falls_back_is_counted_with_every_change_of_place():
     parts = split_network(of_kinds("conv", "gelu", "gelu", "conv", "layer_norm"), DLA_2)
     assert parts.fallen == ("gelu", "layer_norm")
     assert (parts.launches, parts.fallback_launches, parts.switches) == (2, 3, 4)
     assert (parts.flop, parts.fallback_flop) == (2e9, 3e9)
     assert (parts.weight_bytes, parts.fallback_weight_bytes) == (2e6, 3e6)
-
-
-def test_views_run_nowhere():
-    assert split_network(of_kinds("conv", "view"), None).launches == 1
 
 
 def test_softmax_runs_on_orins_dla_and_not_on_xaviers():
@@ -195,24 +184,10 @@ def test_no_accelerator_is_held_for_more_than_all_of_the_time(seed):
     assert all(share <= 1 + 1e-6 for share in held.values())
 
 
-@given(seed=st.integers(0, 10**6))
-def test_instances_alike_do_alike(seed):
-    board, net, placement = drawn(seed)
-    twice = Placement((placement.instances[0], *placement.instances))
-    found = evaluate_placement(board, net, twice).instances
-    assert found[0].batch_s == pytest.approx(found[1].batch_s, rel=1e-9)
-
-
 def test_alone_an_instance_takes_the_rounded_roofline():
     board = simple(place("a", "gpu"))
     found = evaluate_placement(board, network(1e9, 5e8), Placement((Instance("a", 2, "fp32"),)))
     assert found.latency_s == pytest.approx((2.0**3 + 1.0**3) ** (1 / 3))
-
-
-def test_two_that_only_compute_share_their_engine_evenly():
-    board = simple(place("a", "gpu"))
-    found = evaluate_placement(board, network(1e9, 0.0), Placement((Instance("a", 1, "fp32"),) * 2))
-    assert [one.batch_s for one in found.instances] == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(0.0, 1.0), (0.5, 1.5), (1.0, 2.0)])

@@ -20,7 +20,7 @@ from fedge.analysis.roofline.board_constants import (
 from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
-from fedge.types import Floats, PowerMode
+from fedge.types import Floats
 
 TOP = SPEC.maxn
 
@@ -35,13 +35,6 @@ def test_each_constant_follows_its_own_clock():
     assert extra.kernel_s / extra.kernel_s[0] == pytest.approx([1, 2, 1, 1])
     assert extra.launch_s[3] > 1.8 * extra.launch_s[0]
     assert (lines.pi_0_w[1:] < lines.pi_0_w[0]).all()
-
-
-def test_fewer_cores_draw_less_and_launch_hardly_slower():
-    lines = compute_rooflines(TRUTH, stack_modes([TOP, PowerMode(4, TOP.cpu_mhz, TOP.gpu_mhz, TOP.mem_mhz)]))
-    extra = lines.overheads
-    assert lines.pi_0_w[1] < lines.pi_0_w[0]
-    assert extra.launch_s[0] < extra.launch_s[1] < 1.2 * extra.launch_s[0]
 
 
 def test_an_unseen_network_gets_factors_between_its_neighbours_and_never_beyond_them():

@@ -6,7 +6,6 @@ The chosen mode is the cheapest that is fast enough, lowers nothing for nothing,
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,8 +23,6 @@ from fedge.analysis.roofline.roofline_model import (
     build_roofline_batch,
     choose_within_slowdown,
     compute_batch_times,
-    describe_balance_side,
-    describe_implication,
     explain_choice,
     parse_mode,
 )
@@ -44,7 +41,6 @@ lines = st.builds(
     st.just("measured"),
 )
 works = st.builds(BatchWork, st.floats(1e3, 1e13), st.floats(1e3, 1e11))
-BOARD = Roofline(2.5e-13, 1e-11, 7.5e-12, 1.3e-10, 18.0, "calibrated")
 
 
 @given(lines, works)
@@ -52,14 +48,6 @@ def test_the_closed_form_is_the_energy_of_flop_bytes_and_constant_power(line, wo
     summed = line.eps_f * work.flop + line.eps_m * work.bytes + line.pi_0_w * line.time_s(work)
     assert line.energy_j(work) == pytest.approx(summed)
     assert work.flop / line.flop_per_j(work.intensity) == pytest.approx(summed, rel=1e-9)
-
-
-@given(lines, st.floats(0.01, 1e4))
-def test_the_closed_form_is_that_of_choi_where_a_flop_has_an_energy_of_its_own(line, at):
-    line = replace(line, eps_f=line.eps_f + 1e-15)
-    e, eta, b_eps = line.flop_j, line.eps_f / line.flop_j, line.eps_m / line.eps_f
-    weight = eta * b_eps + (1 - eta) * max(0.0, line.balance - at)
-    assert 1.0 / line.flop_per_j(at) == pytest.approx(e * (1 + weight / at))
 
 
 @given(lines, works)
@@ -85,17 +73,6 @@ def test_time_efficient_implies_energy_efficient_exactly_where_the_condition_hol
     elif line.balance < line.energy_balance * (1 - 1e-9):
         between = (line.balance * line.energy_balance) ** 0.5
         assert 1.0 / line.flop_per_j(between) > 2 * line.flop_j
-
-
-def test_words_say_which_side_and_why():
-    said = describe_balance_side(BOARD, BatchWork(5e9, 1e9))
-    assert "bound by memory in time (balance 40)" in said
-    assert "bytes" in said
-    assert "arithmetic" in describe_balance_side(BOARD, BatchWork(1e12, 1e9))
-    assert "implies" in describe_implication(BOARD)
-    dear_bytes = replace(BOARD, eps_m=1e-8)
-    assert not dear_bytes.time_implies_energy
-    assert "does not imply" in describe_implication(dear_bytes)
 
 
 BOARD_ROOFLINES = compute_rooflines(TRUTH, modes(), activation_intensity(HEAVY))
@@ -129,13 +106,6 @@ def test_overheads_only_ever_add(size, network):
         batch_energy_j(BOARD_ROOFLINES, batch, seconds.total_s)
         >= batch_energy_j(BARE, batch, compute_batch_times(BARE, batch).total_s)
     ).all()
-
-
-def test_a_small_batch_is_bound_by_launches_and_a_large_one_by_the_gpu():
-    top = int(np.argmax(modes().knobs.sum(axis=1)))
-    small, large = (compute_batch_times(BOARD_ROOFLINES, build_roofline_batch(HEAVY, size)) for size in (1, 64))
-    assert small.launch_s[top] > small.gpu_s[top]
-    assert large.gpu_s[top] > large.launch_s[top]
 
 
 def test_a_training_step_has_three_times_the_work_and_the_launches_of_a_forward_pass():

@@ -22,7 +22,6 @@ from fedge.analysis.topology.channel_plan import (
     is_evenly_grouped,
     plan_channels,
     randomize_weights,
-    rank_units,
     zero_channels,
 )
 from fedge.worker.channel_cuts import BadPlan, LayerCut, cut_module
@@ -41,23 +40,11 @@ def test_the_least_important_units_go_first_with_every_channel_of_theirs():
     assert removed == {("conv", "out"): [0, 2], ("dense", "in"): [0, 1, 4, 5]}
 
 
-def test_importance_of_a_unit_is_the_mean_over_its_channels():
-    assert rank_units([1.0, 5.0, 9.0, 2.0], 2).tolist() == [1, 0]  # units (1 + 9) / 2 and (5 + 2) / 2
-    assert rank_units([3.0, 1.0, 2.0], 3).tolist() == [1, 2, 0]
-
-
 def test_a_grouped_convolution_must_lose_the_same_places_in_every_group():
     grouped = LayerWidth(4, 4, 2)
     assert is_evenly_grouped(GroupMember("conv", "in", _ints(0, 1, 0, 1), _ints(0, 1, 2, 3)), grouped)
     assert not is_evenly_grouped(GroupMember("conv", "in", _ints(0, 0, 1, 1), _ints(0, 1, 2, 3)), grouped)
     assert not is_evenly_grouped(GroupMember("conv", "in", _ints(0, 1), _ints(0, 1)), grouped)
-
-
-def test_depthwise_and_plain_layers_may_lose_any_channel():
-    member = GroupMember("conv", "out", _ints(0, 1), _ints(0, 3))
-    assert LayerWidth(4, 4, 4).is_depthwise
-    assert is_evenly_grouped(member, LayerWidth(4, 4, 4))
-    assert is_evenly_grouped(member, LayerWidth(4, 4))
 
 
 def _chain(units: int, order: list[int] | None = None) -> ChannelCoupling:

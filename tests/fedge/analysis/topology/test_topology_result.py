@@ -18,7 +18,6 @@ from fedge.analysis.topology.topology_result import (
     list_channel_shares,
 )
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
-from fedge.errors import BadInput
 from fedge.worker.channel_cuts import LayerCut
 
 
@@ -66,17 +65,6 @@ def test_where_needs_do_not_rise_what_is_found_still_fits(fits, coarse):
         assert not any(fits[i] for i in looked_at if i > found)
 
 
-def test_few_widths_are_looked_at():
-    asked: set[int] = set()
-
-    def fits(i: int) -> bool:
-        asked.add(i)
-        return i <= 3
-
-    assert find_largest_fitting(181, fits) == 3
-    assert len(asked) <= 9 + 5
-
-
 @given(
     memory_mb=st.floats(80.0, 1500.0),
     step_s=st.none() | st.floats(0.005, 0.2),
@@ -97,18 +85,6 @@ def test_a_margin_is_kept_between_the_prediction_and_the_limit():
     assert StepLimits(105.0, z=1.0).memory_with_margin_mb(need) == pytest.approx(110.517, abs=1e-3)
     assert not StepLimits(None, 1.1, 1.0).is_met_by(need)
     assert StepLimits(None, None, 3.0).is_met_by(need)
-
-
-@pytest.mark.parametrize(("memory_mb", "step_s"), [(0.0, None), (-1.0, None), (float("nan"), None), (None, 0.0)])
-def test_limits_must_be_above_zero(memory_mb, step_s):
-    with pytest.raises(BadInput, match="above 0"):
-        StepLimits(memory_mb, step_s)
-
-
-def test_widths_run_from_the_least_to_the_whole():
-    shares = list_channel_shares(0.1)
-    assert (shares[0], shares[-1], len(shares)) == (0.1, 1.0, 181)
-    assert list(shares) == sorted(set(shares))
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.2, 0.5, 1.0]), st.integers(1, 6), st.booleans()), max_size=12))
@@ -136,16 +112,3 @@ def test_smaller_variants_follow_the_largest_and_all_fit():
     shares = [one.variant.channel_share for one in below]
     assert shares == sorted(shares, reverse=True)
     assert all(one.fits for one in below)
-
-
-def test_batch_sizes_at_which_nothing_fits_are_left_out():
-    search = VariantSearch(list_channel_shares(0.1), _variant, _need, StepLimits(130.0))
-    assert [one.batch_size for one in search.find_largest_per_batch_size((1, 8, 16, 64, 128))] == [1, 8, 16]
-    assert search.find_largest(64) is None
-    assert search.evaluate(0, 64).need.memory_mb == pytest.approx(164.0)
-
-
-def test_a_curve_spans_all_widths_whether_they_fit_or_not():
-    curve = VariantSearch(list_channel_shares(0.1), _variant, _need, StepLimits(130.0)).sample_widths(8, 5)
-    assert [one.variant.channel_share for one in curve] == pytest.approx([0.1, 0.325, 0.55, 0.775, 1.0])
-    assert [one.fits for one in curve] == [True, True, False, False, False]

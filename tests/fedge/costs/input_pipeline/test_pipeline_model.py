@@ -15,7 +15,6 @@ from fedge.costs.input_pipeline.pipeline_model import (
     HostCores,
     Loader,
     Storage,
-    batch_read_s,
     compute_slowdown,
     compute_slowdowns,
     count_served_readers,
@@ -46,13 +45,6 @@ def test_a_storage_moves_one_reader_s_bytes_at_a_time():
     assert count_served_readers(replace(disk, latency_s=0.0), 0.1) == 1.0
     assert count_served_readers(disk, 0.0) == 8.0
     assert count_served_readers(replace(disk, latency_s=0.0), 0.0) == 8.0
-
-
-def test_only_what_is_not_cached_is_read():
-    whole = batch_read_s(replace(PLAIN, cached=0.0))
-    assert whole == pytest.approx(4 * (0.001 + 0.1 / 100.0))
-    assert batch_read_s(replace(PLAIN, cached=0.75)) == pytest.approx(whole / 4)
-    assert batch_read_s(replace(PLAIN, cached=0.0, samples=replace(PLAIN.samples, file_mb=0.0))) == 0.0
 
 
 @given(pipelines())

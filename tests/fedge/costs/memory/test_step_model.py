@@ -18,7 +18,6 @@ from fedge.costs.memory.step_model import (
     MEMORY_TERMS,
     OWN_TIME_TERMS,
     TIME_TERMS,
-    MemoryModel,
     TimeModel,
     balance_weights,
     compute_features,
@@ -143,15 +142,6 @@ def test_arithmetic_is_that_of_whole_tiles(channels, padded):
     assert found["1x1"] == pytest.approx(2 * 3)
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(3.0, 2.0), (2.0, 1.0), (3.0, 1.0)])
-def test_every_small_dense_kernel_counts_its_arithmetic(kernel, stride):
-    layers = shape(32, 64, kernel)
-    layers[1, 4] = stride
-    found = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(layers, ONE)[0], strict=True))
-    assert found["3x3"] > 0
-    assert found["3x3 weights"] > 0
-
-
 def test_depthwise_layers_move_but_count_no_dense_arithmetic():
     own = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
     other = dict(zip(TIME_TERMS, compute_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
@@ -159,13 +149,6 @@ def test_depthwise_layers_move_but_count_no_dense_arithmetic():
     assert own["3x3"] == own["3x3 weights"] == 0.0
     assert own["depthwise"] == pytest.approx(moved)
     assert other["traffic"] == pytest.approx(1 + 0.5 * moved)  # the first layer's one output, and half of the moved
-
-
-def test_memory_is_seen_between_the_floor_and_the_full_board():
-    model = MemoryModel(np.array([1.0]), 1600.0, 6200.0)
-    need_mb = model.need_mb(np.array([[100.0], [3000.0], [9000.0]]))
-    assert need_mb.tolist() == [100.0, 3000.0, 9000.0]
-    assert model.clip_to_board_mb(need_mb).tolist() == [1600.0, 3000.0, 6200.0]
 
 
 def test_steps_at_the_floor_and_of_a_full_board_are_not_fitted_to():
@@ -182,14 +165,6 @@ def test_steps_at_the_floor_and_of_a_full_board_are_not_fitted_to():
 def test_without_a_telling_step_the_prior_stands():
     model = fit_memory_model(np.ones((4, 6)), np.full(4, 1600.0), np.array(["a"] * 4), 6200.0)
     assert model.coefficients == pytest.approx(MEMORY_PRIOR)
-
-
-def test_a_step_takes_what_launching_or_computing_takes_whichever_is_more():
-    model = TimeModel(np.array([1.0]), 2.0)
-    step_ms = model.step_ms(np.array([[1.0], [1000.0], [20.0]]), np.full(3, 10.0))
-    assert step_ms[0] == pytest.approx(20.0, rel=0.01)
-    assert step_ms[1] == pytest.approx(1000.0, rel=0.01)
-    assert 20.0 < step_ms[2] < 40.0
 
 
 def test_time_is_found_beside_steps_that_only_launch():

@@ -1,4 +1,4 @@
-"""An experiment's own network is counted once, when the file is read, and stands in the run's YAML."""
+"""An experiment's file with its overrides: networks are counted, and options of another policy leave."""
 
 from __future__ import annotations
 
@@ -85,15 +85,6 @@ def test_what_was_counted_is_not_counted_again(tmp_path: Path, monkeypatch: pyte
     assert load_experiment(saved) == first
 
 
-def test_another_batch_size_of_a_measured_workload_is_an_estimate(tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    for batch_size, label in ((16, "calibrated"), (4, "estimated")):
-        content = SMALL | {"fleet": ["agx-orin"], "workload": {"batch_size": batch_size}}
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        experiment = load_experiment(path)
-        assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == label
-
-
 def test_a_file_of_layers_is_found_beside_the_experiment(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"workload\.network\.model"):
         load_experiment(_written(tmp_path, network="nothing.json"))
@@ -114,20 +105,6 @@ def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_
     assert experiment.workload.cost == "resnet34"
     assert found is not None
     assert len(found.convolutions) == 36
-
-
-def test_another_input_in_a_run_s_yaml_is_counted_anew(tmp_path: Path) -> None:
-    large, small = (load_experiment(_saved(tmp_path), more) for more in ([], ["workload.network.input=[3, 64, 64]"]))
-    costs = [find_priced_network(experiment.fleet[0], experiment.workload) for experiment in (large, small)]
-    assert costs[0] is not None
-    assert costs[1] is not None
-    assert costs[1].flop < costs[0].flop / 5
-
-
-def test_an_override_goes_into_a_network_that_is_a_bare_name(tmp_path: Path) -> None:
-    network = load_experiment(_written(tmp_path), ["workload.network.loading=inline"]).workload.network
-    assert network is not None
-    assert (network.model, network.loading) == ("resnet18", "inline")
 
 
 USERS = """
@@ -165,3 +142,34 @@ def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(
     with pytest.raises(BadInput, match=message) as caught:
         load_experiment(_written(tmp_path, **workload))
     assert "\n" not in str(caught.value)
+
+
+FILE = "fleet: [nano]\npolicy: {name: energy-budget, budget_j: 9000, confidence: 0.9}\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limits", "noted"),
+    [
+        (["policy.name=balanced"], {"confidence": 0.9}, ["budget_j"]),
+        (["policy.name=maxn"], {}, ["budget_j, confidence"]),
+        (["policy.deadline_s=9", "policy.name=least-energy"], {"confidence": 0.9, "deadline_s": 9.0}, ["budget_j"]),
+        (["policy.name=energy-budget"], {"budget_j": 9000.0, "confidence": 0.9}, []),
+        (["policy.budget_j=5"], {"budget_j": 5.0, "confidence": 0.9}, []),
+        (["policy.name=mine:choose"], {"budget_j": 9000.0, "confidence": 0.9}, []),
+        (["policy=maxn"], {}, ["budget_j, confidence"]),
+        (["policy.confidence=0.8", "policy=balanced"], {"confidence": 0.8}, ["budget_j"]),
+        (["policy=balanced", "policy.time_weight=0.7"], {"time_weight": 0.7}, ["budget_j, confidence"]),
+        (["policy.name=maxn", "policy=least-energy"], {}, ["budget_j, confidence"]),
+    ],
+)
+def test_options_of_the_file_s_policy_follow_if_the_other_takes_them(
+    overrides: list[str], limits: dict[str, float], noted: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    notes: list[str] = []
+
+    found = load_experiment(path, overrides, note=notes.append)
+
+    assert found.policy.limits == limits
+    assert [note.partition(" of the file's policy ")[0] for note in notes] == noted

@@ -1,11 +1,10 @@
-"""Every clock keeps the same manners."""
+"""Clocks count as their owner says."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedge.clock import RealClock, SimulatedClock
-from fedge.protocols import Clock
+from fedge.protocols import Clock, RealClock, SimulatedClock
 
 
 class ClockContract:

@@ -1,4 +1,4 @@
-"""A message is what was sent, or it is refused with a reason: nothing that a stranger may write does more."""
+"""Messages of boards: limits of every field, and their JSON form."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from fedge.json_reader import MalformedJson
 from fedge.telemetry import trace_operations
-from fedge.telemetry.board_messages import (
+from fedge.telemetry.live_records import (
+    COLUMN_RANGES,
     MAX_MESSAGE_BYTES,
+    MOST_STRETCHES,
+    BoardProgress,
     OversizedMessage,
+    TelemetryBatch,
     decode_batch,
     encode_batch,
     keep_plausible,
 )
-from fedge.telemetry.live_records import COLUMN_RANGES, MOST_STRETCHES, BoardProgress, TelemetryBatch
 from fedge.telemetry.trace_operations import MOST_RAILS, check_trace
 from fedge.types import EMPTY_TRACE, Trace
 
@@ -76,7 +79,10 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"more": 1}, "got the field 'more'"),
         ({"trace": []}, "trace: got a list; an object is right"),
         ({"trace": {"start_s": [T0]}}, "span_s is missing"),
-        ({"trace": {"start_s": [T0], "span_s": [1.0, 1.0], "power_w": [1.0]}}, "a list of 1 numbers"),
+        (
+            {"trace": {"start_s": [T0], "span_s": [1.0, 1.0], "power_w": [1.0]}},
+            "trace: span_s has 2 values",
+        ),
         ({"trace": {"start_s": [T0], "span_s": [0.0], "power_w": [1.0]}}, "span_s: got 0.0"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [True]}}, "power_w: got True"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [None]}}, "power_w: got None"),
@@ -84,8 +90,8 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [1e9]}}, "power_w"),
         ({"trace": {"start_s": [T0 * 1000], "span_s": [1.0], "power_w": [5.0]}}, "start_s"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [5.0], "gpu_load": [1.5]}}, "gpu_load"),
-        ({"trace": {"start_s": [T0, T0 + 0.5], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
-        ({"trace": {"start_s": [T0, T0 - 9], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
+        ({"trace": {"start_s": [T0, T0 + 0.5], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "begins before it ends"),
+        ({"trace": {"start_s": [T0, T0 - 9], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "begins before it ends"),
         ({"trace": {"start_s": [T0] * (MOST_STRETCHES + 1)}}, "start_s: got a list; at most 600 items"),
         ({"trace": {"start_s": {"a": 1}}}, "start_s: got an object; a list is right"),
         ({"trace": {"rails_w": {f"r{i}": [] for i in range(99)}, "start_s": []}}, "rails_w"),
