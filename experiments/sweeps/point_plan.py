@@ -105,10 +105,6 @@ class SweepPlan:
 def plan_sweep(path: Path, note: Callable[[str], None] = lambda _: None) -> SweepPlan:
     """Read a sweep's file and resolve the experiments of all its variants; of a sampler's, those at the ends.
 
-    Args:
-        path: The sweep's file.
-        note: Called once with each sentence on what the variants remove from the experiment.
-
     Raises:
         BadInput: For the first error in the file, or in the experiment of a variant.
     """
@@ -149,12 +145,6 @@ def build_variant(
     path: Path, spec: SweepSpec, values: Mapping[str, Any], note: Callable[[str], None] = lambda _: None
 ) -> ExperimentVariant:
     """Resolve the experiment with these values.
-
-    Args:
-        path: The sweep's file.
-        spec: Its content.
-        values: Values by key.
-        note: Called with a sentence on what a value removes.
 
     Raises:
         BadInput: If the experiment is invalid with them.

@@ -67,11 +67,7 @@ def fit_boards(
 ) -> tuple[BoardPosterior, ...]:
     """Fit the experiment's predictor to what the boards measured; boards that measured nothing are left out.
 
-    Args:
-        experiment: The run's experiment.
-        states: The boards' states at its end.
-        fronts: Their last offers.
-        shared: Measurements of other boards of their kind.
+    ``shared`` has measurements of other boards of their kind.
     """
     return tuple(
         _fit_board(experiment, board.index, states[board.name], fronts[board.name], shared.get(board.name, ()))

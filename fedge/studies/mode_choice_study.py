@@ -161,14 +161,6 @@ def run_mode_choice(
 
     The predictor's priors never include the table's workload.
 
-    Args:
-        table: The measured table that is the truth.
-        ratio: Deadlines are drawn from 1 to this multiple of the fastest possible round.
-        rounds: Number of rounds.
-        steps: Steps per round.
-        policy: One of ``POLICIES``.
-        seed: Seed of the deadlines and of the policy.
-
     Raises:
         UnknownName: For an unknown policy.
     """
@@ -419,12 +411,7 @@ class ModeChoiceStudy:
     jobs: tuple[ModeChoiceJob, ...]
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[ModeChoiceResult]:
-        """Execute all runs in parallel.
-
-        Args:
-            report: Called with the name of each finished run.
-            workers: Number of processes; None for the cores that this process may use.
-        """
+        """Execute all runs in parallel."""
         return run_jobs(_run_job, self.jobs, report, workers)
 
 
@@ -458,12 +445,7 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
 
 
 def list_board_notes(table: ProfileTable, device: str | None) -> tuple[str, ...]:
-    """Return notes on a table whose board is not in the catalogue or has other clocks.
-
-    Args:
-        table: The table.
-        device: The board that the user named, or None.
-    """
+    """Return notes on a table whose board is not in the catalogue or has other clocks."""
     spec = find_board_spec(table.device)
     origin = "named by --board" if device else "taken from the table's folder, --board names another"
     if spec is None:

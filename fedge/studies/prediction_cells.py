@@ -139,11 +139,6 @@ def resolve_setup(method: str, explorer: str | None = None, choice: str | None =
 def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
     """Profile, fit, predict, choose and score one cell.
 
-    Args:
-        cell: The cell to run.
-        target: Its target.
-        clock: Measures the seconds of exploring, fitting and predicting.
-
     Returns:
         The result. Any exception of the method becomes the row's ``error``.
     """

@@ -191,14 +191,7 @@ def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> Tr
 
 
 def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int], seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the default predictor after some numbers of modes of its own choice.
-
-    Args:
-        judged: The table.
-        left_out: What is left out with it.
-        counts: Numbers of measured modes.
-        seeds: Number of repetitions; without measurements one is enough.
-    """
+    """Yield the rows of the default predictor after some numbers of modes of its own choice; without modes, once."""
     table, knowledge = judged.table, _build_knowledge(judged, left_out)
     board = TableBoard(table)
     for count in (count for count in counts if count < len(table.modes)):
@@ -264,13 +257,9 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
 def judge_rooflines(
     judged: JudgedTable, left_out: LeftOut, among: Sequence[JudgedTable], method: Literal["roofline", "pagoda"]
 ) -> Iterator[TransferRow]:
-    """Yield the rows of a board's rooflines, fitted to the inference tables of the board that remain.
+    """Yield the rows of a board's rooflines, fitted to the inference tables of the board that remain of ``among``.
 
-    Args:
-        judged: A table of inference.
-        left_out: What is left out with it.
-        among: All tables.
-        method: fedge's constants, or Pagoda's five constants per mode.
+    They are fedge's constants, or Pagoda's five constants per mode.
     """
     table = judged.table
     kept = [one.table for one in list_remaining(judged, left_out, among) if _is_same_bench(one, judged)]
@@ -312,11 +301,7 @@ def _is_same_bench(one: JudgedTable, judged: JudgedTable) -> bool:
 def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], board: str) -> Iterator[TransferRow]:
     """Yield the rows of memory and time of a training step of one network, predicted from the board's others.
 
-    Args:
-        network: The network to judge.
-        left_out: ``workload`` for this network alone, ``family`` for all of its family.
-        tables: The measured steps of all networks on the board.
-        board: Name of the board.
+    Left out is the network alone (``workload``), or all of its ``family``.
     """
     own = find_family(network)
     kept = [t for t in tables if t.network != network and (left_out != "family" or find_family(t.network) != own)]

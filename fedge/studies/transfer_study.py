@@ -108,12 +108,7 @@ class TransferStudy:
         return self.cells
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[TransferRow]:
-        """Judge every cell in parallel.
-
-        Args:
-            report: Called with the name of each finished cell.
-            workers: Number of processes; None for the cores that this process may use.
-        """
+        """Judge every cell in parallel."""
         with limit_to_one_thread():
             return [row for rows in run_jobs(partial(_run_cell, self), self.cells, report, workers) for row in rows]
 

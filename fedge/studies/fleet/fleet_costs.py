@@ -175,12 +175,6 @@ def find_best_presets(
 
     All round lengths up to ``limit_s`` that presets can have are tried; for each, every board takes the preset of least
     energy that ends by then, or its fastest one.
-
-    Args:
-        options: The boards' rounds in their presets.
-        radio_j: Energy of each board's radio, in joules.
-        limit_s: Upper limit of the round's length, in seconds.
-        aim: The objective to minimise.
     """
     floor_s = max(min(option.busy_s for option in options[board]) for board in options)
     ends_s = {option.busy_s for of_board in options.values() for option in of_board}
@@ -255,11 +249,7 @@ def plan_oracle_work(
 ) -> dict[str, BoardWork]:
     """Return every board's work of least energy within its goal, as the policy's planner sets it from these fronts.
 
-    Args:
-        fronts: The boards' true fronts.
-        steps: The boards' steps without the warm-up.
-        policy: The policy whose planner sets the goals.
-        else_s: The deadline in seconds if none is planned.
+    The deadline is ``else_s`` if none is planned.
     """
     goals, _ = _plan_goals(fronts, policy)
     found = {}

@@ -403,12 +403,7 @@ class StrategySearch:
 def find_holding_choice(
     choices: ServingChoices, order: Sequence[int], arrivals: Sequence[Arrivals]
 ) -> SimulatedChoice | None:
-    """Return the first choice that keeps every latency budget at the 99th percentile under these arrivals.
-
-    Args:
-        choices: All choices.
-        order: Places of the choices to simulate, best first.
-        arrivals: Arrivals of each service.
+    """Return the first choice of ``order``, best first, that keeps every latency budget at the 99th percentile.
 
     Returns:
         The choice, or, if none of those simulated holds, the one with the fewest violations. None without choices or

@@ -352,12 +352,6 @@ def build_pair_knowledge(
     Left out for both jobs are all calibrated profiles, of training and of inference and on any board, that bear the
     name of one job's workload, or were fitted to one of its tables (by SHA-256), and all others of the name under which
     that table was calibrated.
-
-    Args:
-        pair: The two jobs.
-        train: Table of the training job, if there is one.
-        infer: Tables of the inference job, one per batch size.
-        calibrated: Profiles of both kinds; by default those that ship with fedge.
     """
     profiles = (*load_calibrated_training(), *load_calibrated_inference()) if calibrated is None else tuple(calibrated)
     jobs = (*([] if train is None else [train]), *infer)

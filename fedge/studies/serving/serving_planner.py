@@ -200,9 +200,7 @@ def find_best_option(jobs: ServingJobs, power_w: float) -> ServingOption | None:
 def list_runners_up(found: ServingChoices, order: Sequence[int]) -> list[ServingOption]:
     """Return the runners-up: the choice with most steps per second, further modes of the best one's sizes, and others.
 
-    Args:
-        found: All choices.
-        order: Places of the choices that keep all limits, best first.
+    ``order`` has the places of the choices that keep all limits, best first.
 
     Returns:
         At most ``MAX_RUNNERS_UP`` choices. If the best one trains, those that leave no time for training are left out.

@@ -141,12 +141,6 @@ def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
 def score_answer(problem: ServingProblem, pair: JobPair, choice: Trial | None, tried: int) -> ProblemScore:
     """Score an answer by the tables.
 
-    Args:
-        problem: The problem.
-        pair: The tables of its jobs.
-        choice: The strategy's answer, None if it has none.
-        tried: Number of trials that the answer took.
-
     Raises:
         ValueError: For a choice that the pair does not have.
     """
