@@ -442,7 +442,10 @@ def list_simulated_services(
 ) -> list[SimulatedService]:
     """Return the services to simulate for a choice."""
     services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
-    return [SimulatedService(one.name, size, one.latency_s, come, infer_s) for one, size, come, infer_s in services]
+    return [
+        SimulatedService(one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s)
+        for one, size, come, infer_s in services
+    ]
 
 
 def simulated_duration_s(jobs: ServingJobs) -> float:
