@@ -23,7 +23,7 @@ from fedge.devices.local_board import SETTINGS_PATH, NodeSettings, TelemetrySett
 from fedge.devices.sensing import open_sensor
 from fedge.devices.sensing.sampler import Sampler
 from fedge.errors import BadInput, FedgeError, SensorLost
-from fedge.powerd.device_tree import identify_board
+from fedge.powerd.board_control import identify_board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.protocols import Clock, RealClock

@@ -26,7 +26,7 @@ from fuzz.mutation import (
 from fedge.errors import FedgeError
 from fedge.powerd.config import BadConfig
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.powerd.saved_state import CorruptState
+from fedge.powerd.state_keeper import CorruptState
 from fedge.worker.frames import FrameError
 from fedge.worker.refusal import Refusal
 
@@ -161,18 +161,18 @@ def _feed_conf(data: bytes, folder: Path) -> None:
 
 
 def _feed_request(data: bytes, folder: Path) -> None:
-    from fedge.powerd import line_protocol, verb_fields
+    from fedge.powerd import line_protocol
 
     request = line_protocol.decode_request(data)
-    verb_fields.parse_verb(request)
+    line_protocol.parse_verb(request)
     if "mode" in request:
-        verb_fields.parse_mode(request)
-        verb_fields.parse_token(request)
+        line_protocol.parse_mode(request)
+        line_protocol.parse_token(request)
     for field in ("seconds", "percent"):
         if field in request:
-            verb_fields.parse_number(request, field)
+            line_protocol.parse_number(request, field)
     if "name" in request:
-        verb_fields.parse_text(request, "name")
+        line_protocol.parse_text(request, "name")
     line_protocol.encode_reply({"got": request})
 
 
@@ -243,11 +243,11 @@ def _feed_serve(data: bytes, folder: Path) -> None:
 
 
 def _make_saved_states() -> Sequence[bytes]:
-    from fedge.powerd import saved_state
+    from fedge.powerd import state_keeper
 
     with tempfile.TemporaryDirectory(prefix="fedge-fuzz-") as name:
-        saved_state.write(Path(name), saved_state.SavedState("boot", {"cores": {"1": 1}}))
-        return [(Path(name) / saved_state.FILE).read_bytes()]
+        state_keeper.save_state(Path(name), state_keeper.SavedState("boot", {"cores": {"1": 1}}))
+        return [(Path(name) / state_keeper.FILE).read_bytes()]
 
 
 SERVE = {
@@ -743,7 +743,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "powerd-answer": _target(_to_bytes({"ok": True, "mode": {"cores": 2}, "stopped": []}), _feed_powerd_answer),
     "powerd-saved-state": _target(
         _make_saved_states,
-        _feed_file("found.json", lambda path: _import("fedge.powerd.saved_state", "read")(path.parent)),
+        _feed_file("found.json", lambda path: _import("fedge.powerd.state_keeper", "load_state")(path.parent)),
         mutate_json,
         CorruptState,
     ),

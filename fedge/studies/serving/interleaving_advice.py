@@ -41,7 +41,7 @@ from fedge.studies.serving.strategy_study import ProblemScore, score_answer
 from fedge.types import PowerMode, ProfileTable
 from fedge.worker.arrivals import KINDS, Arrivals, arrival_times, parse_arrivals
 from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 
 NO_STRATEGY = "none"
 
