@@ -56,7 +56,6 @@ class ModelOrigin:
     """The origin of a model's measurements.
 
     Attributes:
-        source: Name of the table or description of the emulated board.
         rows: Number of modes that could have been measured.
         sha256: Hash of the table; None for an emulated board.
         explorer: Explorer that chose among them; None if all were used.

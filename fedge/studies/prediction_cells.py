@@ -139,11 +139,6 @@ def resolve_setup(method: str, explorer: str | None = None, choice: str | None =
 def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
     """Profile, fit, predict, choose and score one cell.
 
-    Args:
-        cell: The cell to run.
-        target: Its target.
-        clock: Measures the seconds of exploring, fitting and predicting.
-
     Returns:
         The result. Any exception of the method becomes the row's ``error``.
     """
@@ -309,7 +304,6 @@ class BudgetCost:
     """The cost of choices over several problems; all but ``problems`` are None if there is no problem.
 
     Attributes:
-        problems: Number of problems.
         penalty_median: Median penalty in percent.
         penalty_mean: Mean penalty in percent.
         excess_w: Mean excess in watts.

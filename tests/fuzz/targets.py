@@ -708,12 +708,13 @@ POINT = {"identity": "abc", "variant": {"seed": 1}, "overrides": ["seed=1"], "se
 
 
 def _feed_point(data: bytes, folder: Path) -> None:
-    from experiments.sweeps.point_plan import read_point_record, read_point_summary
+    from experiments.sweeps.point_plan import RECORD, read_point_file
+    from fedge.telemetry import run_folder
 
     (folder / "point.json").write_bytes(data)
     (folder / "summary.json").write_bytes(data)
-    read_point_record(folder)
-    read_point_summary(folder)
+    read_point_file(folder / RECORD)
+    read_point_file(folder / run_folder.SUMMARY)
 
 
 SWEEP = b"""\

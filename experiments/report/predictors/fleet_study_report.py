@@ -31,7 +31,8 @@ from experiments.report.predictors.mode_choice_report import (
 from experiments.report.tables import Table, print_lines, swatch_cell, text_cell
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
-from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -47,7 +47,6 @@ class FleetColumns:
     """The constants of n clients, each of an entry of the experiment, which is of a kind.
 
     Attributes:
-        names: Names of the entries.
         kinds: The kinds; entries of equal boards and workload share one.
         kind_of: Index of each entry's kind, shape (entries,).
         entry: Index of each client's entry, shape (n,).

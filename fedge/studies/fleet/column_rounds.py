@@ -43,7 +43,6 @@ class SimulatedRound:
         true_s: Seconds of each client's work without noise; ``true_j`` its energy.
         waiting_w: Power of each client while it waits.
         busy_s: Seconds until each reply, as measured.
-        settled: The end of the round, as measured.
     """
 
     clients: Rows
@@ -338,7 +337,6 @@ class ClientGroups:
         scale: Mean of the clients' s, the steps times the offset of time.
         energy: Sum of s p over the clients, with p the offset of power.
         power: Sum of p over the clients.
-        count: Number of clients.
     """
 
     entry: Rows

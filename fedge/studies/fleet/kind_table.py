@@ -58,7 +58,6 @@ class KindTable:
         presets: Rows of ``surface`` of the board's presets, by name.
         plausible: Curve of the modes that the oracle may choose.
         every: The same with implausible rows of a measured table.
-        knowledge: Prior knowledge of the predictor.
         predict: Fits the predictor to measurements and predicts ``modes``.
     """
 
@@ -222,14 +221,7 @@ def learn(kind: KindTable, known: KindKnowledge, seen: PooledRows) -> KindKnowle
 
 
 def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, modes: int) -> int | None:
-    """Return the candidate that the kind should probe next, as a board of a run would, or None if none is worth it.
-
-    Args:
-        kind: The kind.
-        known: What it has measured.
-        budget: Work and time left of a typical client.
-        modes: Number of modes after which a kind probes no more.
-    """
+    """Return the candidate that the kind should probe next, as a board of a run would, or None if none is worth it."""
     if len(known.rows) == 0:
         return kind.to_candidate(kind.top)
     if len(known.rows) >= modes:
