@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fedge.errors import BadInput
 from fedge.file_lock import try_lock
@@ -19,17 +19,47 @@ from fedge.json_reader import MalformedJson, parse_json
 RETRY_ADVICE = "make room, then give the same command again"
 
 
-class JsonLines:
-    """An open journal that only one process writes."""
+class JournalState(Protocol):
+    """What the lines of a journal came to."""
 
-    def __init__(self, path: Path, file: int) -> None:
-        self.path, self._file = path, file
+    def apply_event(self, event: Mapping[str, Any]) -> None:
+        """Apply a line; raises KeyError, TypeError or ValueError if it is no line of such a journal."""
+
+
+P = TypeVar("P", bound=JournalState)
+
+
+class JsonLines(Generic[P]):
+    """An open journal that only one process writes; ``past`` is what its lines came to."""
+
+    def __init__(self, path: Path, command: str, replay: Callable[[Path, bytes], tuple[P, int]]) -> None:
+        """Open or create the journal, lock it, replay it, and cut off an incomplete last line.
+
+        Args:
+            path: The journal.
+            command: Name of the command that writes such journals, for the error message.
+            replay: Returns the state after the file's content, and the number of bytes in complete lines.
+
+        Raises:
+            BadInput: The path cannot be written, or another process holds the lock; and whatever ``replay`` raises.
+        """
+        self.path, self._file = path, _open_locked(path, command)
+        try:
+            self.past, whole = replay(path, path.read_bytes())
+            os.ftruncate(self._file, whole)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         os.close(self._file)
+
+    def _write_event(self, event: Mapping[str, Any]) -> None:
+        self._append(event)
+        self.past.apply_event(event)
 
     def _append(self, event: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk.
@@ -46,19 +76,8 @@ class JsonLines:
             raise BadInput(str(self.path), f"a file that cannot be written ({error.strerror})", RETRY_ADVICE) from error
 
 
-def open_locked(path: Path, command: str) -> int:
-    """Open ``path`` for appending with an exclusive lock, creating it if necessary.
-
-    Args:
-        path: The journal.
-        command: Name of the command that writes such journals, for the error message.
-
-    Returns:
-        The file descriptor; closing it releases the lock.
-
-    Raises:
-        BadInput: If the path cannot be written or another process holds the lock.
-    """
+def _open_locked(path: Path, command: str) -> int:
+    """Open ``path`` for appending with an exclusive lock, which closing the file descriptor releases."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
@@ -75,25 +94,22 @@ def open_locked(path: Path, command: str) -> int:
     return file
 
 
-def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right: str) -> int:
-    """Call ``take`` for every complete line.
+def replay_lines(path: Path, raw: bytes, take: Callable[[Any], None], right: str) -> int:
+    """Call ``take`` with the content of every complete line; return the number of bytes in them.
 
     Args:
         path: Name of the file for error messages.
         raw: The file's content.
-        take: Receives the line number (from 1) and the parsed content; may raise what a wrong value raises.
+        take: Receives the parsed content; may raise what a wrong value raises.
         right: Advice for the user if a line is invalid.
 
-    Returns:
-        Number of bytes in the complete lines.
-
     Raises:
-        BadInput: If a line is not JSON or ``take`` rejects it.
+        BadInput: A line is not JSON, or ``take`` rejects it.
     """
     whole = raw.rfind(b"\n") + 1
     for number, line in enumerate(raw[:whole].splitlines(), start=1):
         try:
-            take(number, parse_json(line))
+            take(parse_json(line))
         except (MalformedJson, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: line {number}", "a line that makes no sense", right) from error
     return whole
