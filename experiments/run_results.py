@@ -14,7 +14,7 @@ from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
-from fedge.telemetry.run_reader import open_run
+from fedge.telemetry.store_reader import open_run
 
 if TYPE_CHECKING:
     from experiments.report.page import Section

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedge.atomic_files import replace_file, write_text
+from fedge.atomic_files import is_locked, replace_file, write_text
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
-from fedge.file_lock import is_locked
 from fedge.knowledge.recall import read_run_knowledge
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
 from fedge.telemetry.store import LOCK, RunTables

@@ -21,10 +21,9 @@ from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
-from fedge.atomic_files import write_text
+from fedge.atomic_files import FileLock, write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import WORD, Experiment
-from fedge.file_lock import FileLock
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder

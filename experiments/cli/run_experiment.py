@@ -167,7 +167,7 @@ def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
     from experiments.report.run.run_tables import can_encode, describe_costs, describe_links
     from experiments.spec import experiment_checks
     from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
-    from fedge.workloads.null_task import NULL_TASK
+    from fedge.workloads import NULL_TASK
 
     labels = experiment_checks.build_link_labels(experiment)
     kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"

@@ -56,8 +56,7 @@ from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK, load_experiment_task
 from fedge.workloads.partitions import split_task
 from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value

@@ -42,7 +42,7 @@ from fedge.experiment import (
     label_network,
     list_boards,
 )
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
     InferenceCosts,
@@ -52,8 +52,7 @@ from fedge.serving.standing_service import (
 )
 from fedge.types import DeviceSpec, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import explain_missing_cuda, load_experiment_task
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK, explain_missing_cuda, load_experiment_task
 from fedge.yaml_files import format_value
 
 MEMORY_FIELD = "workload.memory"

@@ -30,9 +30,9 @@ from experiments.sweeps.point_plan import (
 )
 from experiments.sweeps.sweep_spec import DimensionSpec, SamplerSpec
 from experiments.sweeps.sweep_summary import SweepSummary, VariantResults, summarise_variants, write_summary
+from fedge.atomic_files import FileLock
 from fedge.errors import BadInput
 from fedge.extras import build_install_command
-from fedge.file_lock import FileLock
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
 
 if TYPE_CHECKING:

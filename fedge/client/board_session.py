@@ -19,8 +19,7 @@ from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task, read
 from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
 from fedge.devices.board_kinds import build_link, list_priors, mode_idle_power_w
-from fedge.devices.local_board import LocalBoard, open_local_board
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import LocalBoard, NodeSettings, open_local_board
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.json_reader import parse_json

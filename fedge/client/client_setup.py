@@ -28,12 +28,12 @@ from fedge.client.round import begin_round
 from fedge.client.round_state import RoundContext, RoundState, no_time_limit, warm_up_steps
 from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import choose_waiting_mode, load_policy
-from fedge.devices.network_link import NetworkLink
+from fedge.devices.board_kinds import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Device, Predictor, Training
-from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import DeviceSpec, Front, LinkUse, Modes, PowerMode, RoundGoal, TrainingScale, Workload
 from fedge.wire import RequestMessage
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import pareto, workloads
+from fedge import modes, workloads
 from fedge.call_cache import cache_last_call
 from fedge.client.answers import Answer, build_reply, first_attempt, run_attempts
 from fedge.client.client_setup import (
@@ -64,7 +64,7 @@ from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.workloads.partitions import split_task, split_test
@@ -416,7 +416,7 @@ def build_true_front(
             step_s_sd_log=none,
             power_w_sd_log=none,
         )
-        client.true_fronts[conditions] = pareto.build_front(
+        client.true_fronts[conditions] = modes.build_front(
             known,
             steps=steps,
             idle_w=idle_w,

@@ -32,9 +32,9 @@ from fedge.devices.emulated_board import (
     SharedWork,
     SharedWorkResult,
     find_top_mode,
+    mode_change_s,
 )
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
-from fedge.devices.mode_switch import mode_change_s
 from fedge.experiment import FleetBoard, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.telemetry.run_folder import LIVE
 
 REPORT_PERIOD_S = 0.2

@@ -20,12 +20,12 @@ from fedge.client import real_round
 from fedge.client.board_session import open_session
 from fedge.client.progress import finish_reporter
 from fedge.client.tracing_device import remove_service
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput, describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.json_reader import read_json
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.refusal import iter_causes

@@ -16,7 +16,7 @@ from fedge.experiment import ExplorationSpec
 from fedge.protocols import Device, Explorer, Policy, Predictor, Training
 from fedge.serving import standing_service
 from fedge.telemetry.live_records import ActivityState
-from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import (
     Decision,
     Front,

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
-from fedge.user_catalogue import read_catalogue
-from fedge.yaml_files import read_yaml, validate_fields
+from fedge.yaml_files import read_catalogue, read_yaml, validate_fields
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -205,7 +204,7 @@ def load_calibrated_inference() -> tuple[CostProfile, ...]:
 
 @lru_cache(maxsize=1)
 def load_user_profiles() -> tuple[CostProfile, ...]:
-    """Return the user's cost profiles (``fedge.user_catalogue``)."""
+    """Return the user's cost profiles (``fedge.yaml_files``)."""
     return tuple(read_catalogue("costs", read_profile))
 
 

@@ -24,7 +24,7 @@ from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layered_work import find_named_workload
 from fedge.costs.layers.network_record import format_layers
 from fedge.devices.board_kinds import build_kind
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, NetworkSpec, WorkloadSpec
 from fedge.knowledge.evidence_files import identify_client, read_evidence
@@ -46,8 +46,8 @@ from fedge.knowledge.recall import (
     recall_measurements,
 )
 from fedge.types import Label, Measurement
-from fedge.user_catalogue import FOLDER_VARIABLE
 from fedge.wire import ClientState, from_json, to_json
+from fedge.yaml_files import FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -38,10 +38,8 @@ from fedge.client.round_state import RoundContext, RoundResult, merge_consecutiv
 from fedge.decisions.planning import JOINT_POLICY, load_planner
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.gpu_workstation import open_power_limits
-from fedge.devices.local_board import LocalBoard, open_local_board
-from fedge.devices.node_settings import NodeSettings, load_local_settings
-from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.local_board import LocalBoard, NodeSettings, load_local_settings, open_local_board
+from fedge.devices.sensing.energy_counters import GpuEnergyCounter, PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, PolicySpec, WorkloadSpec
 from fedge.flower.node_memory import (

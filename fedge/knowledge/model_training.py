@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedge.devices import catalogue
-from fedge.devices.tables.mode_table import read_mode_table
-from fedge.devices.tables.table_checks import list_table_notes
+from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.model_file import (
     BoardModel,

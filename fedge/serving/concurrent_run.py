@@ -27,7 +27,7 @@ from fedge.serving.side_by_side import (
 )
 from fedge.worker import builtin_tasks
 from fedge.worker.arrivals import KINDS, MOST_HZ, parse_arrivals
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 EXECUTIONS = {MANAGED: (MANAGED,), NATIVE: (NATIVE,), ALONE: (ALONE,), "both": (MANAGED, NATIVE)}

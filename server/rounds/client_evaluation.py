@@ -12,8 +12,7 @@ from fedge.devices.battery import available_energy_j
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
 from fedge.telemetry.client_rows import RoundStart, compute_completed_work
-from fedge.telemetry.lateness import Completion
-from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, find_completion
+from fedge.telemetry.settlement import NOT_EVALUATED, Completion, EvaluationFigures, find_completion
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
 from fedge.wire import ClientState

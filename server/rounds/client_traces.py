@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedge.telemetry.board_messages import trace_bounds_s
+from fedge.telemetry.live_records import trace_bounds_s
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.telemetry.trace_operations import (
     check_plausible_trace,

@@ -15,8 +15,7 @@ from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.phases import begin_phase
 from fedge.telemetry.client_rows import RoundStart
-from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
-from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
+from fedge.telemetry.settlement import NO_CUTOFF, RoundSettlement, compute_real_cutoff, round_row, settle_round
 from fedge.telemetry.store_records import EventRow, RoundRow
 from fedge.types import FleetPlan, Floats32
 from fedge.wire import ReplyMessage

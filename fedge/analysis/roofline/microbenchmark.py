@@ -31,7 +31,7 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.devices.catalogue import find
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, RunFailed
 from fedge.physics.nonnegative_least_squares import solve_nonnegative
 from fedge.types import Floats, Label, ProfileTable

@@ -12,7 +12,7 @@ from fedge.studies.fleet.column_study import COLUMNS_FROM, ENGINES, check_column
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost, map_presets_to_modes
 from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison, compare_round
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 
 __all__ = [
     "COLUMNS_FROM",

@@ -36,7 +36,7 @@ from fedge.studies.fleet.kind_table import (
 )
 from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
 from fedge.types import Floats
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]

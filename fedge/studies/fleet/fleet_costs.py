@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import pareto
+from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
@@ -136,7 +136,7 @@ class PresetWork:
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
     """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
-    return {name: surface.modes[pareto.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
+    return {name: surface.modes[modes.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
 def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
@@ -234,7 +234,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     known = Predictions(
         kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    return pareto.build_front(
+    return modes.build_front(
         known,
         steps=truth.steps,
         idle_w=told.idle_w,

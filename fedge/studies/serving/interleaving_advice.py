@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedge import registry
-from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
+from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import JobPair
 from fedge.serving.side_by_side import describe_arrivals
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
@@ -41,7 +41,7 @@ from fedge.studies.serving.strategy_study import ProblemScore, score_answer
 from fedge.types import PowerMode, ProfileTable
 from fedge.worker.arrivals import KINDS, Arrivals, arrival_times, parse_arrivals
 from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 
 NO_STRATEGY = "none"
 

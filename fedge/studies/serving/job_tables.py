@@ -19,7 +19,7 @@ from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background, find_board_spec, name_prior_tables, resolve_maxn
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import SearchContext

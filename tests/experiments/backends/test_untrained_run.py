@@ -18,7 +18,7 @@ from fedge.errors import BadInput
 from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK
 
 YAML = """
 name: untrained

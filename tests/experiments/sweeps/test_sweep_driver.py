@@ -28,8 +28,8 @@ from experiments.sweeps.point_plan import (
 )
 from experiments.sweeps.sweep_driver import check_optuna, check_sweep, propose_variants, run_sweep
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
+from fedge.atomic_files import FileLock
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.file_lock import FileLock
 
 POLICIES = {"policy": ["balanced", "maxn"]}
 

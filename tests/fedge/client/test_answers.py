@@ -20,7 +20,7 @@ from fedge.client.answers import Answer, run_attempts
 from fedge.client.client_setup import ClientSetup
 from fedge.client.memory_scaling import ScaleAttempt
 from fedge.client.prediction_requests import Asking, run_alone
-from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.jetson_board import IdlePowerStore
 from fedge.devices.local_board import name_meter, open_local_board
 from fedge.errors import BoardError, NarrowingRefused, OutOfMemory
 from fedge.experiment import Experiment

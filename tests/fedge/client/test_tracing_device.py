@@ -16,12 +16,12 @@ from contracts.rounds import LOW, MAXN, WORK, ExactDevice
 from fedge.client import real
 from fedge.client.round_trace import RoundPhase
 from fedge.client.tracing_device import SERVICE_PREFIX, TracingDevice
-from fedge.clock import SimulatedClock
-from fedge.devices.idle_power import IdlePowerStore
+from fedge.devices.jetson_board import IdlePowerStore
 from fedge.devices.local_board import name_meter, open_local_board
 from fedge.devices.sensing.sampler import Sampler
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
+from fedge.protocols import SimulatedClock
 from fedge.serving.standing_service import latency_percentile_s
 from fedge.telemetry.trace_operations import MOST_STRETCHES, check_trace
 from fedge.types import Measurement, RoundGoal, SensorSample, Workload

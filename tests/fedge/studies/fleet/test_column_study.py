@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.backends.study_backend import run_study_fleet
-from fedge import pareto
+from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
@@ -208,7 +208,7 @@ def true_front(columns: FleetColumns, client: int, truth: BoardTruth) -> Front:
     kept = truth.surface.select_rows(mask_above_floor(truth.surface.modes))
     none, warm = np.zeros(len(kept.modes)), (truth.steps + WARM_UP_STEPS) / truth.steps
     known = Predictions(kept.modes, kept.step_s * warm, kept.power_w, none, none)
-    return pareto.build_front(
+    return modes.build_front(
         known,
         steps=truth.steps,
         idle_w=float(truth.surface.idle_w[kind.low]),

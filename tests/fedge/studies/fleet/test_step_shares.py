@@ -13,7 +13,7 @@ from fedge.seeds import make_generator
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.types import TrainingScale
 from fedge.wire import RequestMessage
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 from fedge.workloads.partitions import split_samples
 
 
