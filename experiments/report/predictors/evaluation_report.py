@@ -277,8 +277,8 @@ def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[
     """Plot predicted over measured time and power of modes not profiled (seed 0), with a slider over profiled modes."""
     table = target.table
     return (
-        _scatter_chart(f"{key}-predicted-time", ("time per step", "ms"), 1e3 * table.step_s, target, outcomes),
-        _scatter_chart(f"{key}-predicted-power", ("power", "W"), table.power_w, target, outcomes),
+        _scatter_chart(f"{key}-predicted-time", ("time per step", "ms"), 1e3 * table.step_s, target, outcomes=outcomes),
+        _scatter_chart(f"{key}-predicted-power", ("power", "W"), table.power_w, target, outcomes=outcomes),
     )
 
 
@@ -299,7 +299,7 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
         "measured values of the modes on the predicted front; on the line they are optimal."
     )
     title = "Fronts of time and power"
-    return Chart(f"{key}-fronts", title, caption, [], layout, height_px=420, frames=tuple(frames))
+    return Chart(f"{key}-fronts", title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
 
 
 def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
@@ -336,8 +336,8 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
         f"{key}-error",
         title,
         data,
-        axis("modes profiled", type="log", **ticks),
-        axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
+        xaxis=axis("modes profiled", type="log", **ticks),
+        yaxis=axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
         caption="Mean absolute error over the modes that were not profiled: mean over seeds, bars from best to worst.",
         height_px=330,
     )
@@ -367,7 +367,7 @@ def _scatter_chart(
     frames = []
     for count in _list_counts(outcomes):
         known, methods = _outcomes_with_predictions(outcomes, count), _list_methods(outcomes)
-        points = (_points_trace(outcome, methods, measured, unit, target.plausible) for outcome in known)
+        points = (_points_trace(outcome, methods, measured, unit, plausible=target.plausible) for outcome in known)
         data: list[Trace] = [_diagonal_trace(reach), *points]
         frames.append(ChartFrame(f"{count} modes profiled", data, layout))
     caption = (
@@ -376,7 +376,7 @@ def _scatter_chart(
         f"rows of the table."
     )
     title = f"Predicted and measured {title}"
-    return Chart(key, title, caption, [], layout, height_px=420, frames=tuple(frames))
+    return Chart(key, title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
 
 
 def _points_trace(
