@@ -95,6 +95,7 @@ ALL_ROWS_COLUMNS = (
     EvaluationColumn("by > 1 W, %", "over_limit_1w_all", 0),
 )
 """Further columns of a page's tables of errors and choices."""
+COLUMNS_NOTE = "time, power: MAPE; in 90 %: share inside the 90 % interval."
 
 
 def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
@@ -103,7 +104,7 @@ def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
         table.print(console)
     note = describe_seeds(len({row.seed for row in rows}))
     ways = {f"{row.method}: profiles by {row.explorer}, chooses {row.choice}" for row in rows}
-    print_lines(console, (note, "time, power: MAPE; in 90 %: share inside the 90 % interval.", *sorted(ways)))
+    print_lines(console, (note, COLUMNS_NOTE, *sorted(ways)))
 
 
 def build_evaluation_tables(rows: Sequence[PredictionRow]) -> list[Table]:
@@ -234,7 +235,8 @@ def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Se
 
 def _describe_table(target: PredictionTarget) -> str:
     count, strange = len(target.table.modes), int((~target.plausible).sum())
-    return f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
+    modes = f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
+    return f"{modes} In the table, {COLUMNS_NOTE}"
 
 
 def _describe_budgets(target: PredictionTarget, rows: Sequence[PredictionRow]) -> str:
@@ -338,7 +340,7 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
         data,
         xaxis=axis("modes profiled", type="log", **ticks),
         yaxis=axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
-        caption="Mean absolute error over the modes that were not profiled: mean over seeds, bars from best to worst.",
+        caption="Mean absolute error over the modes not profiled: mean over seeds, bars from best to worst seed.",
         height_px=330,
     )
 
