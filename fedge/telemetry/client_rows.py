@@ -96,6 +96,8 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         staleness=0 if done else None,
         link_mbps=report.link_mbps,
         moved_mb=report.link.moved_mb,
+        step_share=report.step_share,
+        encoding=report.encoding,
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),
