@@ -32,11 +32,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from experiments.report.analysis import side_by_side_terminal
+from experiments.report.analysis import concurrent_terminal
 from fedge.errors import FedgeError
-from fedge.serving import batch_sizing, side_by_side
+from fedge.serving import side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
-from fedge.serving.side_by_side import ALONE, MANAGED, NATIVE, SideBySideJobs, SideBySideOutcome, WorkerPair
+from fedge.serving.side_by_side import (
+    ALONE,
+    MANAGED,
+    NATIVE,
+    SideBySideJobs,
+    SideBySideOutcome,
+    WorkerPair,
+    peak_latency_s,
+)
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 NICE, HALVES = "native+nice", "native+halves"
@@ -65,7 +73,7 @@ class ServingRegime:
     rate_hz: float
 
     def __str__(self) -> str:
-        ms = side_by_side_terminal.format_milliseconds
+        ms = concurrent_terminal.format_milliseconds
         jobs = self.jobs
         return (
             f"training {jobs.train} by {jobs.train_batch} (t_tr {ms(self.step_s)} ms), serving {jobs.infer} by "
@@ -140,7 +148,7 @@ def prepare_workers(workers: dict[str, WorkerClient], options: argparse.Namespac
     side_by_side.load_task(one, train, options.device)
     step_s = side_by_side.measure_step_s(one, train_batch, "train")
     rate_hz = options.load * infer_batch / batch_s
-    budget_s = BUDGET_MARGIN * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
+    budget_s = BUDGET_MARGIN * peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
     arrivals = {"kind": "poisson", "rate_hz": rate_hz}
     return ServingRegime(
         SideBySideJobs(
@@ -170,7 +178,7 @@ def run_turns(
         for how in order[turn % len(order) :] + order[: turn % len(order)]:
             outcome = side_by_side.run_turn(pairs[how], seeded, ALONE if how == ALONE else how, options.seconds)
             done[how].append(outcome)
-            print(f"  turn {turn + 1} {how:12}{side_by_side_terminal.format_outcome(outcome)}", flush=True)
+            print(f"  turn {turn + 1} {how:12}{concurrent_terminal.format_outcome(outcome)}", flush=True)
     return done
 
 
@@ -189,7 +197,7 @@ def report_turns(
         speed = statistics.median([o.minibatches_hz for o in outcomes])
         print(f"{how:16}" + "".join(f"{cell:>9}" for cell in [*cells, late]) + f"{speed:>12.1f}{size:>8}")
     print(
-        f"\nbudget {side_by_side_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
+        f"\nbudget {concurrent_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
         f"at most {LATE_SHARE:.0%} late"
     )
     for text, holds in claims:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -53,14 +54,8 @@ class RequestMessage:
     Attributes:
         kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training,
             ``evaluate`` an evaluation of the model on the client's test samples; ``bye`` ends the run.
-        round: Number of the round.
-        start_s: Simulated time at which the round starts.
-        policy: Name of the policy.
-        state: The client's stored state.
-        goal: The client's goal in a round.
         model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
             known.
-        proximal_mu: Weight of FedProx's proximal term.
         learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
         trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
@@ -103,10 +98,6 @@ class ReplyMessage:
     """A client's reply.
 
     Attributes:
-        board: Name of the client.
-        front: Offer for the next round.
-        report: Report of the round.
-        state: Updated state.
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
         unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
@@ -116,7 +107,6 @@ class ReplyMessage:
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
-        evaluation: Report of an evaluation.
     """
 
     board: str
@@ -141,28 +131,21 @@ class InvalidMessage(FedgeError):
 
 def to_json(value: object) -> str:
     """Return the JSON text of a record of this file or of ``fedge.types``."""
-    return json.dumps(value, default=_list_fields, separators=(",", ":"))
+    return json.dumps(value, default=list_fields, separators=(",", ":"))
 
 
-_field_names: dict[type[Any], tuple[str, ...]] = {}
-
-
-def _list_fields(value: Any) -> dict[str, Any]:
+def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    kind = type(value)
-    if kind not in _field_names:
-        _field_names[kind] = tuple(field.name for field in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in _field_names[kind]}
+    return dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in _names(type(value))}
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def from_json(record: type[R], text: str) -> R:
     """Parse and validate a record.
-
-    Args:
-        record: Expected record type.
-        text: JSON text.
 
     Raises:
         InvalidMessage: If ``text`` is not JSON or does not match ``record``.

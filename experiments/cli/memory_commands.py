@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile
+from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile, PanelGroup
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -51,7 +50,7 @@ def evaluate(
 
     Example: fedge memory eval --data profiles/perf4sight-tx2 --leave-network-out
     """
-    from experiments.report.analysis.memory_terminal import build_error_tables
+    from experiments.report.analysis.network_terminal import build_error_tables
     from fedge.costs.memory.memory_study import read_memory_study
 
     check_output("--out", out, "[")
@@ -89,7 +88,7 @@ def predict(
     if as_json:
         print_json(memory_prediction_to_dict(prediction), indent=2)
         return
-    from experiments.report.analysis.memory_terminal import print_prediction
+    from experiments.report.analysis.network_terminal import print_prediction
 
     print_prediction(make_console(), prediction)
 
@@ -108,7 +107,7 @@ def fit(
 
     Example: fedge memory fit --data profiles/perf4sight-tx2 --out memory.yaml
     """
-    from fedge.costs.memory.memory_calibration import fit_memory_calibration, memory_calibration_to_yaml
+    from fedge.costs.memory.step_need import fit_memory_calibration, memory_calibration_to_yaml
     from fedge.costs.memory.step_table import read_step_tables
 
     check_output("--out", out, "#")

@@ -21,9 +21,9 @@ from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
-    from fedge.analysis.placement.execution.host_runtimes import AcceleratorRuntime
-    from fedge.analysis.placement.execution.placement_runs import PlacementRun, PlacementRunOptions
+    from fedge.analysis.placement.inference_jobs import AcceleratorRuntime
     from fedge.analysis.placement.placement_advice import PlacementOptions
+    from fedge.analysis.placement.placement_runs import PlacementRun, PlacementRunOptions
 
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Batch sizes to choose from.")]
 
@@ -71,7 +71,7 @@ def place(
 
 def print_placement(options: PlacementOptions, html: Path | None, out: Path | None, *, as_json: bool = False) -> None:
     """Plan, print and write the results."""
-    from experiments.report.analysis.placement_terminal import print_placement_advice
+    from experiments.report.analysis.placement_report import print_placement_advice
     from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
     from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
@@ -84,7 +84,7 @@ def print_placement(options: PlacementOptions, html: Path | None, out: Path | No
         print_placement_advice(make_console(), advice)
     write_json(out, placement_advice_to_dict(advice))
     if html is not None:
-        from experiments.report.analysis.placement_page import write_placement_page
+        from experiments.report.analysis.placement_report import write_placement_page
 
         write_output("--html", html, lambda path: write_placement_page(advice, path))
 
@@ -121,7 +121,7 @@ def place_run(
     Example: fedge place-run resnet50 --batch-sizes 1,8 --seconds 2
     """
     parameters = dict(locals())
-    from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
+    from fedge.analysis.placement.placement_runs import PlacementRunOptions, list_host_runtimes
 
     if network is None:
         runtimes = list_host_runtimes()
@@ -133,12 +133,12 @@ def place_run(
 
 def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_json: bool = False) -> None:
     """Measure, print and optionally write the measurements."""
-    from fedge.analysis.placement.execution.placement_runs import (
+    from fedge.analysis.placement.accelerator_fit import MEASUREMENT_COLUMNS
+    from fedge.analysis.placement.placement_runs import (
         placement_runs_to_csv,
         plan_placement_runs,
         run_placements,
     )
-    from fedge.analysis.placement.placement_measurements import MEASUREMENT_COLUMNS
 
     check_output("--out", out, ",".join(MEASUREMENT_COLUMNS[:4]))
     plan = plan_placement_runs(options)

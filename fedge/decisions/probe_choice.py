@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import least_energy_per_step
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 from fedge.types import Floats, Modes, PowerMode, Predictions
 
 MIN_EXPECTED_SAVING = 0.001
@@ -51,7 +51,7 @@ FEW_ROUNDS = 5
 """With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
 round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
 in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
-benchmarks/run_lengths.py.
+experiments/configs/run-lengths-sweep.yaml.
 """
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 

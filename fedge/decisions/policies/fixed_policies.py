@@ -6,7 +6,7 @@ import numpy as np
 
 from fedge.decisions.limits import format_figure
 from fedge.errors import UnknownName
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.types import Decision, DeviceSpec, Front, PowerMode, Predictions, RoundGoal
 
 CLOCK_TOLERANCE = 0.01

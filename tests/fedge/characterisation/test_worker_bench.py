@@ -28,16 +28,16 @@ from fedge.characterisation.worker_bench import (
     wait_for_board,
 )
 from fedge.client import worker_training
-from fedge.client.run_claim import CLAIM_FILE, write_claim
-from fedge.clock import SimulatedClock
+from fedge.client.real import CLAIM_FILE, write_claim
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, BoardError, WorkerFailed
 from fedge.experiment import WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file
 from fedge.powerd.powerd_client import PowerdClient as Power
+from fedge.protocols import SimulatedClock
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 
@@ -211,20 +211,6 @@ def test_a_campaign_runs_the_trainer_and_says_that_it_measured(bench, tmp_path):
     assert sum(board.done) == sum(board.chunks) > 0
     assert (header.label, header.emulated, header.total_power) == ("measured", False, "POM_5V_IN + EXTRA")
     assert header.software.keys() == {"fedge", "torch"}
-
-
-def test_its_modes_keep_it_reachable_unless_others_are_given(bench, fake):
-    _, one = bench
-    assert one.candidates.knobs[:, 0].min() >= 2
-    assert one.candidates.knobs[:, 1].min() >= 400
-
-    board, _ = fake()
-    allowed = one.candidates.__class__(one.candidates.knobs[:5])
-    narrow = build_real_bench(
-        board, Workload("net", 4), board.done.append, lambda: None, clock=SimulatedClock(), candidates=allowed
-    )
-    assert len(narrow.candidates) == 5
-    assert narrow.total_power == board.spec.total_power
 
 
 @pytest.mark.parametrize("batch_size", [16, 64])
