@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -184,6 +186,38 @@ def percent_of(part: float | None, whole: float | None) -> float | None:
     """Return ``part`` in percent of ``whole``; None if either is unknown."""
     share = ratio(part, whole)
     return None if share is None else 100 * share
+
+
+WORK_LEAD = (
+    "The part of the work that the plan asked of each board: steps relative to its whole share, and how its "
+    "update was encoded. In the other rounds it rested."
+)
+
+
+def build_work_sections(run: LoadedRun) -> tuple[Section, ...]:
+    """Build the section, if any board was asked for another share of its steps or an encoded update."""
+    table = asked_work_table(run)
+    return (Section("Work asked for", WORK_LEAD, (), table.html),) if table.rows else ()
+
+
+def asked_work_table(run: LoadedRun) -> Table:
+    """Build a table per board of the work that it was asked for; empty if that was always the whole share."""
+    asked = [row for row in run.clients if row.step_share is not None]
+    colour, rows = assign_colours(run.devices), []
+    if any(row.step_share != 1.0 or row.encoding != "none" for row in asked):
+        for board, device in run.device_by_board.items():
+            own = [row for row in asked if row.board == board]
+            shares = [row.step_share for row in own if row.step_share is not None]
+            encodings = Counter(row.encoding for row in own)
+            rows.append(
+                (
+                    swatch_cell(colour[device], board),
+                    value_cell(len(own)),
+                    *(value_cell(pick(shares) if shares else None, ".3g") for pick in (min, statistics.mean, max)),
+                    text_cell(", ".join(f"{kind} x {count}" for kind, count in encodings.most_common())),
+                )
+            )
+    return Table("work", ("board", "rounds", "least share", "mean share", "largest share", "encodings"), tuple(rows))
 
 
 MEMORY_LEAD = (
