@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -144,7 +145,8 @@ def to_json(value: object) -> str:
     return json.dumps(value, default=_list_fields, separators=(",", ":"))
 
 
-_field_names: dict[type[Any], tuple[str, ...]] = {}
+_field_readers: dict[type[Any], tuple[tuple[str, ...], Callable[[Any], Any]]] = {}
+"""Names of a record's fields and the function that reads them all: checkpoints hold thousands of records."""
 
 
 def _list_fields(value: Any) -> dict[str, Any]:
@@ -152,9 +154,11 @@ def _list_fields(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     kind = type(value)
-    if kind not in _field_names:
-        _field_names[kind] = tuple(field.name for field in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in _field_names[kind]}
+    if kind not in _field_readers:
+        names = tuple(field.name for field in dataclasses.fields(value))
+        _field_readers[kind] = names, attrgetter(*names)
+    names, read = _field_readers[kind]
+    return dict(zip(names, read(value), strict=True)) if len(names) > 1 else {names[0]: read(value)}
 
 
 def from_json(record: type[R], text: str) -> R:

@@ -26,7 +26,7 @@ from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.physics import time_power_model
-from fedge.physics.knob_table import as_knob_table
+from fedge.physics.time_power_model import as_knob_table
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
 
 WORKER_MB = 180.0

@@ -30,7 +30,7 @@ from fedge.client.round_context import RoundContext, no_time_limit
 from fedge.client.round_state import RoundState
 from fedge.client.step_accounting import warm_up_steps
 from fedge.decisions.planning import is_pinned
-from fedge.decisions.policies import choose_waiting_mode, load_policy
+from fedge.decisions.policies import choose_waiting_mode, is_builtin_policy, load_policy
 from fedge.devices.network_link import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -169,6 +169,7 @@ def build_round(
         device=device,
         predictor=setup.predictor,
         policy=load_policy(request.policy),
+        policy_reads_points=not is_builtin_policy(request.policy),
         workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),
         candidates=setup.candidates,
         fastest_mode=setup.fastest_mode,

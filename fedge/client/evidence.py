@@ -204,6 +204,8 @@ def build_front(
     own_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
+    *,
+    limit: int = pareto.MAX_FRONT_POINTS,
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
@@ -216,6 +218,7 @@ def build_front(
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         radio_j=link.radio_j,
+        limit=limit,
         power=context.includes_low_power,
     )
     return dataclasses.replace(

@@ -36,6 +36,7 @@ class RoundContext:
         device: Device that sets modes and measures steps.
         predictor: Predictor of step time and power in the reference condition of ``corrections``.
         policy: Policy that chooses the mode.
+        policy_reads_points: Whether it may read the points of the front, which take longer to find than the decision.
         workload: Work of one step.
         candidates: Modes that are predicted; corrections may rule some of them out.
         fastest_mode: Fastest of the candidates.
@@ -62,6 +63,7 @@ class RoundContext:
     fastest_mode: PowerMode
     waiting_mode: PowerMode
     exploration: ExplorationSpec
+    policy_reads_points: bool = True
     make_explorer: Callable[[Modes], Explorer] | None = None
     step_budgets_s: tuple[float, ...] = ()
     includes_low_power: bool = False

@@ -11,6 +11,7 @@ from fedge.client.evidence import KNOWN_MODE_SD_LOG, build_front, find_known_mod
 from fedge.client.round_state import RoundState, compute_probe_budget, remaining_goal
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
+from fedge.pareto import MAX_FRONT_POINTS
 from fedge.types import Decision, Front, ModeMix, PowerMode, Predictions, RoundGoal
 
 
@@ -20,7 +21,7 @@ class RoundSnapshot:
 
     Attributes:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
-        front: Front for the steps left.
+        front: Front for the steps left; without its points if the policy reads none.
         decision: The policy's decision for the steps left.
         preferred_modes: Modes that the policy would use if predictions were exact.
         known_modes: Modes that need no probe.
@@ -50,7 +51,12 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
         build_front(
-            context, predictions=predictions, own_measurements=state.own_measurements, steps=steps, link=state.link
+            context,
+            predictions=predictions,
+            own_measurements=state.own_measurements,
+            steps=steps,
+            link=state.link,
+            limit=MAX_FRONT_POINTS if context.policy_reads_points else 0,
         ),
         remaining_goal(state, steps),
     )

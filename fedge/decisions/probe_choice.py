@@ -218,9 +218,19 @@ class _RoundCosts:
     now_j: Floats
 
     def compute_savings(
-        self, rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)
+        self, rows: NDArray[np.intp], time_z: Floats | float, power_z: Floats | float, some: slice = slice(None)
     ) -> Floats:
-        """Return the share that each of ``rows`` would save if its time and power were so many deviations off."""
+        """Return the share that each of ``rows`` would save if its time and power were so many deviations off.
+
+        Args:
+            rows: The modes.
+            time_z: Standard deviations of the log time, one number or of shape (..., 1).
+            power_z: The same of the log power.
+            some: The rounds to weigh.
+
+        Returns:
+            Shares of shape (..., rows).
+        """
         predictions = self.predictions
         step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
         power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
@@ -276,10 +286,8 @@ def _find_most_saving_row(
     rows = np.flatnonzero(safe)
     at_best = costs.compute_savings(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
-    worth = np.mean(
-        [costs.compute_savings(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES],
-        axis=0,
-    )
+    time_z, power_z = SPREAD_FACTOR * np.array([(a, b) for a in QUANTILES for b in QUANTILES]).T[..., None]
+    worth = costs.compute_savings(rows, time_z, power_z).mean(axis=0)
     spent = _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(costs.now_j[-1]), room=room)
     net = worth - spent / max(1, min(room.rounds_left, MAX_ROUNDS_AHEAD))
     best = int(np.argmax(net))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.decisions.mode_objectives import FrontCost, find_front_rows, find_knee
-from fedge.predictors.prediction_accuracy import Z_90
+from fedge.predictors.table_board import Z_90
 from fedge.types import PowerMode, Predictions
 
 

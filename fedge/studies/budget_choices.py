@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.mode_objectives import find_fastest_within_power, find_largest_power_within
 from fedge.decisions.verified_choice import choose_verified_within_power
-from fedge.predictors.prediction_accuracy import check_predictions
-from fedge.predictors.table_board import TableBoard
+from fedge.predictors.table_board import TableBoard, check_predictions
 from fedge.protocols import Predictor
 from fedge.studies.power_budgets import BudgetCost, filter_solvable_budgets, score_budget_choices
 from fedge.types import Measurement, Predictions

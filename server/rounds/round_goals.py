@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedge.decisions.planning import BUDGET_POLICY
-from fedge.decisions.planning.board_energy import board_round_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
 from fedge.decisions.planning.round_plan import resting_power_w
 from fedge.experiment import Experiment
 from fedge.telemetry.lateness import deadline_with_grace_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.decisions.limits import compute_margin_z
-from fedge.decisions.planning.deadline_search import DeadlinePlan
+from fedge.decisions.planning.cost_sweep import DeadlinePlan
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, find_balanced_deadline, find_least_energy_deadline
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.experiment import PolicySpec

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.oort import UNCERTAINTY, exploration_share
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.decisions.selection.weighted_sampling import round_randomly
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedge import pareto
 from fedge.decisions.limits import LIMIT_ROUNDING
-from fedge.decisions.planning.board_energy import board_maxn_energy_j
+from fedge.decisions.planning.front_columns import board_maxn_energy_j
 from fedge.devices.emulated_board import WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost

@@ -19,7 +19,7 @@ from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import find_least_energy_point
+from fedge.decisions.planning.front_columns import find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.experiment import PolicySpec
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.decisions.limits import LIMIT_ROUNDING
-from fedge.decisions.policies.balanced_policy import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
+from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.pareto import front_mask
 from fedge.types import Floats, Predictions
 

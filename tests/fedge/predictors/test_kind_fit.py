@@ -58,16 +58,16 @@ def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_i
     assert isinstance(fit, UpdatedFit)
     kind, own = fit.time.kind, pool_measurements(measure(range(3), None), MAXN)
     alike = fit.kind.correlate(own.time.x)
-    rows = [one.add_rows(own.time, own.correlation, alike) for one in kind.posteriors]
+    rows = [one.add_rows([own.time], [own.correlation], [alike])[0] for one in kind.posteriors]
     first, rest = rows[0], rows[1:]
     assert len(kind.log_weights) > 1
     broken = first.log_evidence.copy()
     broken[0] = np.nan
 
-    blend = UpdatedBlend(kind, [dataclasses.replace(first, log_evidence=broken), *rest], count=3)
+    blend = UpdatedBlend(kind, [dataclasses.replace(first, log_evidence=broken), *rest])
 
     assert (0, 0) not in blend.members
     assert blend.weights.sum() == pytest.approx(1.0)
     nothing = [dataclasses.replace(one, log_evidence=np.full_like(one.log_evidence, np.nan)) for one in rows]
     with pytest.raises(BadInput, match="finite"):
-        UpdatedBlend(kind, nothing, count=3)
+        UpdatedBlend(kind, nothing)
