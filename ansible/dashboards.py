@@ -27,8 +27,6 @@ class Panel:
 
     Attributes:
         queries: Pairs of legend and PromQL expression.
-        unit: Unit in Grafana's notation.
-        width: Width in grid columns.
         kind: Type of the panel: ``stat``, ``timeseries`` or ``table``.
     """
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from experiments.fleet.firewall import build_firewall_rules  # noqa: E402 - the project of this very folder, installed or not
 from experiments.fleet.nginx_proxy import (  # noqa: E402
     ALL_ADDRESSES,
     CONTROL_PORT,
@@ -26,6 +25,7 @@ from experiments.fleet.nginx_proxy import (  # noqa: E402
     SUPERLINK_PORT,
     NginxProxy,
     build_configuration,
+    build_firewall_rules,
 )
 from fedge.errors import BadInput  # noqa: E402
 
@@ -80,8 +80,7 @@ def certificate(asked: argparse.Namespace, request: str) -> bytes:
     Raises:
         BadInput: The request or the CA is invalid.
     """
-    from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
-    from experiments.fleet.key_folder import read_signer
+    from experiments.fleet.key_folder import BOARD_DAYS, encode_certificate, make_board, parse_request, read_signer
 
     ca = read_signer(asked.ca, asked.ca_key)
     made = make_board(

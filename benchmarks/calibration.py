@@ -22,9 +22,9 @@ import numpy as np
 from figures import build_table, compute_mape, find_profiles, read_batch_sizes
 from rich.console import Console
 
+from fedge.costs.cost_priors import cost_at_batch_size
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.inference_cost import cost_at_batch_size
-from fedge.costs.table_calibration import TableCalibration, calibrate_table, calibrate_table_series
+from fedge.costs.table_calibration import calibrate_tables_jointly, find_top_mode
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
@@ -55,11 +55,11 @@ def main() -> None:
 def _calibrate_training(table: ProfileTable) -> list[str]:
     """Return the cells under ``TRAIN_HEADINGS``."""
     begin_s = time.perf_counter()
-    calibration = calibrate_table(table)
+    (profile,) = calibrate_tables_jointly([table])
     took_s = time.perf_counter() - begin_s
     x = table.modes.knobs / table.modes.knobs.max(axis=0)
     errors = (
-        *_fit_errors(calibration),
+        *_fit_errors(profile),
         _held_out_errors(table),
         (_least_squares_mape(x, table.step_s), _least_squares_mape(x, table.power_w)),
         (_least_squares_mape(1.0 / x, table.step_s), _least_squares_mape(np.hstack([x, x**2]), table.power_w)),
@@ -75,19 +75,20 @@ def _calibrate_inference(path: Path) -> list[list[str]]:
         [
             f"{fit.device} {fit.workload}",
             str(fit.batch_size),
-            str(fit.rows),
+            str(len(table.modes)),
             *map(_format_errors, _fit_errors(fit)),
-            f"{fit.time.rows_off} / {fit.power.rows_off}",
+            f"{fit.evidence.time_rows_off} / {fit.evidence.power_rows_off}" if fit.evidence else "",
             _format_errors(_left_out_errors(tables, left_out)),
         ]
-        for left_out, fit in enumerate(calibrate_table_series(tables))
+        for left_out, (table, fit) in enumerate(zip(tables, calibrate_tables_jointly(tables), strict=True))
     ]
 
 
-def _fit_errors(fit: TableCalibration) -> tuple[Errors, Errors]:
+def _fit_errors(fit: CostProfile) -> tuple[Errors, Errors]:
     """Return the mean errors and their 95th percentiles on the fitted rows."""
-    mean = (100 * fit.time.mape, 100 * fit.power.mape)
-    return mean, (100 * fit.time.p95_ape, 100 * fit.power.p95_ape)
+    assert fit.evidence
+    mean = (100 * (fit.time_mape or 0.0), 100 * (fit.power_mape or 0.0))
+    return mean, (100 * fit.evidence.time_p95_ape, 100 * fit.evidence.power_p95_ape)
 
 
 def _left_out_errors(tables: Sequence[ProfileTable], left_out: int) -> Errors | None:
@@ -95,35 +96,18 @@ def _left_out_errors(tables: Sequence[ProfileTable], left_out: int) -> Errors | 
     table, others = tables[left_out], [*tables[:left_out], *tables[left_out + 1 :]]
     if not others:
         return None
-    fits = calibrate_table_series(others)
     try:
-        cost = cost_at_batch_size([_build_profile(fit) for fit in fits], table.batch_size).coefficients
+        cost = cost_at_batch_size(calibrate_tables_jointly(others), table.batch_size).coefficients
     except BadInput:
         return None
-    return _prediction_errors(cost, fits[0].maxn, table)
-
-
-def _build_profile(fit: TableCalibration) -> CostProfile:
-    return CostProfile(
-        fit.device,
-        workload=fit.workload,
-        batch_size=fit.batch_size,
-        coefficients=fit.coefficients,
-        label="calibrated",
-        source=fit.table,
-        time_mape=fit.time.mape,
-        power_mape=fit.power.mape,
-        residual_time_sd_log=fit.time.residual_sd_log,
-        residual_power_sd_log=fit.power.residual_sd_log,
-        kind="infer",
-    )
+    return _prediction_errors(cost, find_top_mode(others), table)
 
 
 def _held_out_errors(table: ProfileTable) -> Errors:
     """Return errors on a random half of the rows of the model fitted to the other half."""
     order = np.random.default_rng(0).permutation(len(table.modes))
-    cost = calibrate_table(_select_rows(table, order[::2]), table.maxn).coefficients
-    return _prediction_errors(cost, table.maxn, _select_rows(table, order[1::2]))
+    (profile,) = calibrate_tables_jointly([_select_rows(table, order[::2])], table.maxn)
+    return _prediction_errors(profile.coefficients, table.maxn, _select_rows(table, order[1::2]))
 
 
 def _select_rows(table: ProfileTable, rows: np.ndarray) -> ProfileTable:

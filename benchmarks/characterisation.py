@@ -40,8 +40,15 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import (
+    HostCores,
+    InputPipeline,
+    Loader,
+    SampleCost,
+    StepCost,
+    Storage,
+    solve_steady_state,
+)
 from fedge.devices import catalogue
 from fedge.types import PowerMode
 

@@ -212,8 +212,8 @@ def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], Non
     import torch
 
     from fedge.worker import epoch_profiler, generated_images
+    from fedge.worker import step_timers as loading
     from fedge.worker import step_timers as steps
-    from fedge.worker import timed_loader as loading
     from fedge.worker.network_lookup import make_network
 
     torch.set_num_threads(1)
@@ -275,7 +275,7 @@ def _median_ratio(ratios: np.ndarray) -> tuple[float, float, float]:
 def _measure_stamp_cost_s() -> float:
     """Return the seconds per step of all recording: reading the clock, adding up, writing down."""
     from fedge.worker import epoch_profiler
-    from fedge.worker import timed_loader as loading
+    from fedge.worker import step_timers as loading
 
     now_s, batch_size, turns = loading.now_s, 16, 5000
     notes = epoch_profiler.StepTimeTable(turns)

@@ -34,9 +34,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from experiments.report.analysis import side_by_side_terminal
 from fedge.errors import FedgeError
-from fedge.serving import batch_sizing, side_by_side
+from fedge.serving import side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
-from fedge.serving.side_by_side import ALONE, MANAGED, NATIVE, SideBySideJobs, SideBySideOutcome, WorkerPair
+from fedge.serving.side_by_side import (
+    ALONE,
+    MANAGED,
+    NATIVE,
+    SideBySideJobs,
+    SideBySideOutcome,
+    WorkerPair,
+    peak_latency_s,
+)
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 NICE, HALVES = "native+nice", "native+halves"
@@ -140,7 +148,7 @@ def prepare_workers(workers: dict[str, WorkerClient], options: argparse.Namespac
     side_by_side.load_task(one, train, options.device)
     step_s = side_by_side.measure_step_s(one, train_batch, "train")
     rate_hz = options.load * infer_batch / batch_s
-    budget_s = BUDGET_MARGIN * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
+    budget_s = BUDGET_MARGIN * peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
     arrivals = {"kind": "poisson", "rate_hz": rate_hz}
     return ServingRegime(
         SideBySideJobs(

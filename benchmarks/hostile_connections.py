@@ -31,7 +31,7 @@ from typing import Any
 from live_channel import build_message, read_cpu_s
 
 from experiments.backends.dashboard_service import FleetDashboard, ListenAddress, serve_fleet
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 

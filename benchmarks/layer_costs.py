@@ -23,10 +23,10 @@ from typing import Any
 from figures import build_table, run_parts
 from rich.console import Console
 
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network, format_entry, list_known_workloads
 from fedge.costs.layers.network_source import build_module, load_network_cost
-from fedge.costs.workload_sizes import load_workload_sizes
 
 CONSOLE = Console(width=150)
 PUBLISHED_TOTALS = {

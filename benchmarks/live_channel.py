@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.telemetry.board_messages import encode_batch
-from fedge.telemetry.live_records import VERSION, BoardProgress, TelemetryBatch
+from fedge.telemetry.live_records import VERSION, BoardProgress, TelemetryBatch, encode_batch
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.types import Trace

@@ -19,7 +19,7 @@ import numpy as np
 from figures import build_parser
 
 from fedge import workloads
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.experiment import DataSpec, Experiment, FleetEntry
 from fedge.flower.update_codec import decode_result, encode_answer
 from fedge.seeds import derive_seed, make_generator

@@ -161,7 +161,7 @@ def main(grid: Grid, context: Context) -> None:
 def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float) -> Path:
     """Run the app in ``folder`` under ``flwr run`` and return the folder of its rows."""
     from experiments.backends.run_processes import RUN_MARK, find_marked_processes
-    from experiments.backends.simulation import find_free_port, simulation_environment
+    from experiments.backends.sim_backend import find_free_port, simulation_environment
 
     app, rows = folder / "app", folder / "rows"
     app.mkdir(parents=True)

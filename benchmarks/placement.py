@@ -1,12 +1,10 @@
 """Placement of inference: the paper's table, the planner against brute force, and predicted combinations.
 
-    python benchmarks/placement.py [paper|planner|recovery|here]...
+    python benchmarks/placement.py [paper|planner|here]...
 
 paper     ResNet-50 on the AGX Orin, images per second of every combination by batch size (estimated), the gains, watts
 planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
           3 precisions, 3 instances each
-recovery  a board whose parameters are all off by 40 % (one sd): fitted to 12 noisy rows, evaluated on combinations
-          without rows
 here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
           fitted, then pairs and triples outside the fit are measured too, and compared
 """
@@ -26,20 +24,22 @@ from figures import build_table, compute_mape, run_parts
 from rich.console import Console
 
 from fedge.analysis.placement.accelerator_fit import (
+    PlacementMeasurement,
     apply_parameters,
     find_parameter_keys,
     fit_board,
     predict_images_per_s,
 )
-from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
-from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.execution.host_runtimes import build_host_board, detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.inference_jobs import prepare_model_source
-from fedge.analysis.placement.execution.placement_runs import measure_placement
-from fedge.analysis.placement.placement_measurements import PlacementMeasurement
-from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard, build_placement_board
+from fedge.analysis.placement.inference_jobs import (
+    build_host_board,
+    detect_libraries,
+    list_runtimes,
+    prepare_model_source,
+)
+from fedge.analysis.placement.placement_outcome import PlacementGoal, compute_combination_curves, evaluate_placement
 from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
-from fedge.analysis.placement.placement_space import compute_combination_curves
+from fedge.analysis.placement.placement_runs import measure_placement
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import load_network_cost
@@ -172,40 +172,6 @@ def compute_cost(goal: PlacementGoal, outcome) -> float:
     return math.inf if broken else figures[goal.objective]
 
 
-def report_recovery() -> None:
-    """Report errors on combinations without rows, over ten boards."""
-    board = build_placement_board(find("agx-orin"))
-    seen = [
-        build_placement(names, size) for names in ((CUDA,), (TENSOR,), (DLA,), (CUDA, TENSOR)) for size in (1, 8, 64)
-    ]
-    left = [
-        build_placement(names, size)
-        for names in ((CUDA, DLA), (TENSOR, DLA), (CUDA, TENSOR, DLA), (CUDA, TENSOR))
-        for size in (2, 16, 32)
-    ]
-    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(one, 1.0) for one in seen]))
-    rows = []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        truth = apply_parameters(board, keys, rng.normal(0, 0.4, len(keys)))
-        noisy = [
-            PlacementMeasurement(
-                one, evaluate_placement(truth, resnet50(), one).images_per_s * math.exp(0.03 * rng.standard_normal())
-            )
-            for one in seen
-        ]
-        true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in left])
-        fit = fit_board(board, resnet50(), noisy)
-        errors = [compute_mape(predict_images_per_s(some, resnet50(), left), true) for some in (board, fit.board)]
-        rows.append([*errors, fit.error, fit.left_out_error or math.nan])
-    mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
-    CONSOLE.print(
-        f"recovery, {len(seen)} rows with 3 % noise, {len(left)} unseen placements, 10 boards: error before "
-        f"{mean[0]:.1f} %, after {mean[1]:.1f} % (worst {worst[1]:.1f}); on the rows {mean[2]:.1f} %, "
-        f"each left out {mean[3]:.1f} %"
-    )
-
-
 def report_host() -> None:
     """Report placements run on this machine."""
     network, can = load_network_cost(HOST_MODEL), list_runtimes(detect_libraries())
@@ -246,7 +212,7 @@ def report_host() -> None:
     )
 
 
-PARTS = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
+PARTS = {"paper": report_paper, "planner": report_planner, "here": report_host}
 
 if __name__ == "__main__":
     run_parts(__doc__, PARTS)

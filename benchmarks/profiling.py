@@ -23,8 +23,8 @@ import numpy as np
 from fedge.characterisation.emulated_bench import build_emulated_bench
 from fedge.characterisation.mode_measurement import ProfilingBench, count_chunk_steps, measure_mode
 from fedge.characterisation.stability import StabilityRule
-from fedge.clock import SimulatedClock
 from fedge.predictors.explorers import load_explorer
+from fedge.protocols import SimulatedClock
 from fedge.seeds import make_generator
 from fedge.types import Measurement, PowerMode
 

@@ -13,11 +13,9 @@ import numpy as np
 from figures import build_table, find_profiles, read_batch_sizes
 from rich.console import Console
 
-from fedge.analysis.roofline.board_constants import compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.pagoda_fit import fit_per_mode
-from fedge.analysis.roofline.roofline_model import ModeRooflines
-from fedge.analysis.roofline.slowdown_choice import find_oracle_row
+from fedge.analysis.roofline.board_constants import activation_intensity, compute_rooflines, fit_constants
+from fedge.analysis.roofline.microbenchmark import fit_per_mode
+from fedge.analysis.roofline.roofline_model import ModeRooflines, find_oracle_row
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find

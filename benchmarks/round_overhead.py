@@ -205,10 +205,9 @@ def _write_samples(folder: Path, count: int, seed: int) -> None:
 
 def _run_plain(options: argparse.Namespace, folder: Path, address: str, block: int) -> None:
     """Run the plain app with Flower's own command."""
-    from experiments.backends.fleet_backend import connection_toml
     from experiments.backends.flower_app import run_config_toml
     from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
-    from experiments.backends.run_submission import open_serverapp_log, submit
+    from experiments.backends.run_submission import open_serverapp_log, submit, write_connection
     from fedge.experiment import SuperlinkSpec
 
     place = folder / f"plain-{block}"
@@ -216,7 +215,7 @@ def _run_plain(options: argparse.Namespace, folder: Path, address: str, block: i
     shutil.copytree(Path(__file__).with_name("plain_flower"), app, ignore=shutil.ignore_patterns("__pycache__"))
     home = place / ".flwr"
     home.mkdir()
-    (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
+    write_connection(home, SuperlinkSpec(address=address))
     samples = str(folder / "test")
     config = {"rounds": options.rounds + 2, "nodes": len(BOARDS), "model": options.model, "samples": samples}
     config |= {"batch-size": BATCH, "steps": options.steps, "learning-rate": RATE, "momentum": MOMENTUM}

@@ -63,7 +63,7 @@ def data(source):
 PLAIN = """
 import sys
 from pathlib import Path
-from experiments.backends.simulation import simulate
+from experiments.backends.sim_backend import simulate
 app, run, nodes, sampled, rounds, samples, steps, channels, size = sys.argv[1:]
 config = {{"rounds": int(rounds), "nodes": int(nodes), "sampled": int(sampled), "model": {model!r}, "samples": samples,
           "channels": int(channels), "size": int(size), "batch-size": {batch}, "steps": int(steps),

@@ -26,7 +26,7 @@ from clients import app as client_app
 from fedge import modes
 from fedge.client.evidence import build_front, fit_and_predict
 from fedge.client.prediction_requests import run_alone
-from fedge.client.round_context import RoundContext
+from fedge.client.round_state import RoundContext
 from fedge.costs.cost_priors import build_priors
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.decisions.measured_correction import correct_with_measurements

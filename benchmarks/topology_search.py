@@ -28,7 +28,7 @@ from rich.console import Console
 
 from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE, PrunableNetwork, build_prunable
-from fedge.analysis.topology.variant_search import StepLimits, VariantSearch, list_channel_shares
+from fedge.analysis.topology.topology_result import StepLimits, VariantSearch, list_channel_shares
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
 from fedge.costs.layers.network_source import build_module
 from fedge.costs.memory.step_need import predict_step_need

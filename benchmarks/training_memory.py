@@ -1,9 +1,8 @@
 """Accuracy of a training step's memory and time predicted from the geometry of the layers.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [floor|levels|pairs|speed]...
+    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [floor|pairs|speed]...
 
 floor      the remaining error within a network after removing every evaluated level's own median offset
-levels     the latency errors within a network: the worst level, the scatter over batch sizes, the worst step
 pairs      fedge with two networks left out at a time: the accuracy from half of the tables
 speed      one prediction
 
@@ -51,22 +50,6 @@ def report_error_floor() -> None:
             errors = (compute_mape(np.exp(logs), np.ones(len(logs))) for logs in (off, off - own))
             cells.append(" -> ".join(f"{error:.1f}" for error in errors))
         shown.add_row(table.network, *cells)
-    CONSOLE.print(shown)
-
-
-def report_levels() -> None:
-    """Report latency within a network, measured by predicted: worst level, scatter over batch sizes, worst step."""
-    headings = ("network", "worst level: median", "from one batch size to the next", "worst step")
-    shown = build_table("within, ours, latency: measured by predicted", *headings)
-    for table in load_step_tables():
-        judge, off = _predict_left_out(table.network, "latency")
-        medians = {level: float(np.median(off[judge.level == level])) for level in np.unique(judge.level)}
-        worst = max(medians, key=lambda level: abs(medians[level]))
-        steps = np.concatenate(
-            [np.diff(off[at_level][np.argsort(judge.batch[at_level])]) for at_level in map(judge.level.__eq__, medians)]
-        )
-        cells = (f"{worst:g} %: x {np.exp(-medians[worst]):.2f}", f"{100 * np.median(np.abs(steps)):.1f} % (median)")
-        shown.add_row(table.network, *cells, f"x {np.exp(-off.min()):.1f}")
     CONSOLE.print(shown)
 
 
@@ -118,7 +101,6 @@ def report_speed() -> None:
 
 PARTS = {
     "floor": report_error_floor,
-    "levels": report_levels,
     "pairs": report_pairs,
     "speed": report_speed,
 }

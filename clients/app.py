@@ -90,7 +90,7 @@ def _compute_answer(
             experiment, index=int(str(node[PARTITION_KEY])), request=ask, arrays=arrays, folder=folder
         )
     from fedge.client import real as on_board
-    from fedge.devices.node_settings import SETTINGS_PATH, read_settings
+    from fedge.devices.local_board import SETTINGS_PATH, read_settings
 
     return on_board.answer_request(
         experiment, read_settings(Path(str(node.get("settings", SETTINGS_PATH)))), ask, arrays

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
     from fedge.analysis.topology.topology_result import TopologyResult
     from fedge.characterisation.board_profile import ProfileOutcome
-    from fedge.costs.layers.layer_summary import LayerSummary
+    from fedge.costs.layers.network_source import LayerSummary
     from fedge.knowledge.saved_model import ModelChoice, ModelFront, SavedModel
     from fedge.studies.serving.interleaving_advice import InterleavingAdvice
     from fedge.types import DeviceSpec, Predictions
@@ -153,7 +153,7 @@ def replay(
 
 def export(run: Run | FilePath, to: str, *, folder: FilePath | None = None, **options: Any) -> int:
     """Export every round of a run to ``tensorboard``, ``mlflow`` or an exporter of yours; return their number."""
-    from experiments.backends.stored_run_export import export_run
+    from experiments.backends.run_export import export_run
 
     texts = [f"{key}={json.dumps(value)}" for key, value in _to_plain(options).items()]
     return export_run(_to_folder(run), to, texts, None if folder is None else Path(folder))
@@ -186,7 +186,7 @@ def study_mode_choice(table: FilePath, *, quiet: bool = False, **options: Any) -
         quiet: Whether to show no progress.
         options: Fields of ``ModeChoiceOptions``, such as ``policies``, ``deadline_ratios`` and ``seeds``.
     """
-    from fedge.studies.mode_choice_options import ModeChoiceOptions, build_mode_choice_study
+    from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study
 
     study = build_mode_choice_study(_build_record(ModeChoiceOptions, {"table": Path(table), **options}))
     with _show_jobs(len(study.jobs), quiet) as report_job:
@@ -223,8 +223,8 @@ def predict(
         The model; ``predictions`` holds one row per mode, which ``to_table`` turns into a table. ``choose`` and
         ``front`` take it.
     """
-    from fedge.knowledge.fit_options import ModelFitOptions, fit_model
     from fedge.knowledge.model_file import save_model
+    from fedge.knowledge.model_training import ModelFitOptions, fit_model
     from fedge.knowledge.saved_model import build_saved_model
 
     given = {"table": None if table is None else Path(table), "board": board, "workload": workload, "modes": modes}
@@ -279,8 +279,7 @@ def evaluate_predictors(targets: Sequence[FilePath], *, quiet: bool = False, **o
         quiet: Whether to show no progress.
         options: Fields of ``PredictionStudyOptions``, such as ``methods``, ``modes`` or ``seeds``.
     """
-    from fedge.studies.prediction_options import PredictionStudyOptions, build_prediction_study
-    from fedge.studies.prediction_study import run_prediction_study
+    from fedge.studies.prediction_study import PredictionStudyOptions, build_prediction_study, run_prediction_study
 
     record = _build_record(PredictionStudyOptions, {"targets": tuple(map(Path, targets)), **options})
     study = build_prediction_study(record)
@@ -310,7 +309,7 @@ def layers(
     top: int = 10,
 ) -> LayerSummary:
     """Count a network's FLOP, bytes, parameters and activations by layer, as ``fedge layers`` does."""
-    from fedge.costs.layers.layer_summary import count_network
+    from fedge.costs.layers.network_source import count_network
 
     return count_network(network, input_shape, batch_size=batch_size, kind=kind, top=top)
 

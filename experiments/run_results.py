@@ -14,7 +14,7 @@ from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
-from fedge.telemetry.run_reader import open_run
+from fedge.telemetry.store_reader import open_run
 
 if TYPE_CHECKING:
     from experiments.report.page import Section
@@ -61,7 +61,6 @@ class Run(_ChartedRuns):
 
     Attributes:
         folder: The folder.
-        experiment: The resolved experiment.
 
     Raises:
         BadInput: If the folder is not that of a run.
@@ -153,9 +152,6 @@ class Run(_ChartedRuns):
 
 class RunComparison(_ChartedRuns):
     """Several runs side by side; runs that differ only in the seed form one group.
-
-    Attributes:
-        runs: The runs.
 
     Raises:
         BadInput: If there is none.

@@ -1,11 +1,16 @@
-"""Files that are replaced as a whole: a reader sees the old content or the new one, never a part."""
+"""Files that are replaced as a whole, so that a reader never sees a part, and locks between processes."""
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from fedge.errors import BadInput
 
 
 @contextmanager
@@ -13,9 +18,6 @@ def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that becomes ``path`` at the end of the context, once its content is on the disk.
 
     The folder is created. After an error ``path`` is unchanged and the temporary file is gone.
-
-    Args:
-        path: The file to replace or create.
 
     Raises:
         OSError: The file or its folder cannot be written; it names a file.
@@ -48,3 +50,81 @@ def sync_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger(__name__)
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, without waiting; return whether no other process holds it.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class FileLock:
+    """The lock on the file ``path``, held until ``release``, garbage collection or the end of the process.
+
+    On a file system without locks a warning is logged and writing goes on without one.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        """Take the lock.
+
+        ``what`` names the locked thing in error texts, such as "a store".
+
+        Raises:
+            BadInput: Another process holds the lock, or the file cannot be written.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise BadInput(str(path), str(error.strerror), "a folder that this user may write to") from error
+        self._end = weakref.finalize(self, os.close, fd)
+        try:
+            is_own = try_lock(fd)
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): nothing keeps two writers apart", path, error.strerror)
+            is_own = True
+        if not is_own:
+            owner = os.pread(fd, 64, 0).decode("ascii", "replace").strip()
+            self.release()
+            got = f"{what} that process {owner or '(unknown)'} is writing"
+            raise BadInput(str(path.parent), got, "one writer at a time: wait until it is done, or end it")
+        _write_owner(fd)
+
+    def release(self) -> None:
+        """Release the lock; further calls do nothing."""
+        self._end()
+
+
+def is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock on ``path``; None if nobody can tell, as on a file system without locks.
+
+    A missing file is not locked.
+    """
+    try:
+        with path.open("rb") as file:
+            return not try_lock(file.fileno(), shared=True)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+
+
+def _write_owner(fd: int) -> None:
+    """Write the process number for error texts; a full disk may prevent it."""
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except OSError:
+        logger.debug("the lock's owner could not be written", exc_info=True)

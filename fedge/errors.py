@@ -42,8 +42,6 @@ class BadInput(FedgeError):
 
     Attributes:
         where: File and field, e.g. ``"exp.yaml: policy.power_w"``.
-        got: The invalid value.
-        right: What would be valid.
     """
 
     def __init__(self, where: str, got: str, right: str) -> None:

@@ -1,14 +1,16 @@
-"""JSON from files and messages of others: bounded in size, depth and digits, in UTF-8, no key twice."""
+"""JSON from files and messages of others: bounded in size, depth and digits, in UTF-8, no key twice; and journals."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from fedge.atomic_files import try_lock
 from fedge.errors import BadInput, FedgeError, one_line
 
 MAX_BYTES = 200_000_000
@@ -26,10 +28,7 @@ class MalformedJson(FedgeError):
 def read_json(path: Path, right: str, *, finite: bool = True) -> Any:
     """Read a JSON file.
 
-    Args:
-        path: The file.
-        right: Description of the file for messages.
-        finite: See ``parse_json``.
+    ``right`` describes the file in messages; for ``finite`` see ``parse_json``.
 
     Raises:
         BadInput: The file cannot be read, is larger than ``MAX_BYTES``, or is refused by ``parse_json``.
@@ -45,9 +44,7 @@ def read_json(path: Path, right: str, *, finite: bool = True) -> Any:
 def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
     """Parse JSON.
 
-    Args:
-        data: The text, as bytes in UTF-8.
-        finite: Whether NaN and infinite numbers are refused, also those written as ``1e999``.
+    With ``finite``, NaN and infinite numbers are refused, also those written as ``1e999``.
 
     Raises:
         MalformedJson: It is no JSON, or exceeds a bound of this module.
@@ -112,3 +109,87 @@ _FINITE = json.JSONDecoder(
     object_pairs_hook=_reject_duplicates,
 )
 """Shared: creating a decoder takes as long as decoding a small message."""
+
+
+# JSON Lines journals --------------------------------------------------------------------------------------------------
+
+
+RETRY_ADVICE = "make room, then give the same command again"
+
+
+class JsonLines:
+    """An open journal with a single writer, which syncs every line to disk before it continues.
+
+    A killed process leaves at most one incomplete line, the last. It is ignored on reading and cut off before the next
+    line is written.
+    """
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path, self._file = path, file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._file)
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        """Append a line and sync it to disk.
+
+        Raises:
+            BadInput: If the file cannot be written.
+        """
+        line = (json.dumps(event) + "\n").encode()
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise BadInput(str(self.path), f"a file that cannot be written ({error.strerror})", RETRY_ADVICE) from error
+
+
+def open_locked(path: Path, command: str) -> int:
+    """Open ``path`` for appending with an exclusive lock, creating it if necessary.
+
+    ``command``, which writes such journals, is named in the error message.
+
+    Returns:
+        The file descriptor; closing it releases the lock.
+
+    Raises:
+        BadInput: If the path cannot be written or another process holds the lock.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "another folder") from error
+    try:
+        is_own = try_lock(file)
+    except OSError as error:
+        os.close(file)
+        raise BadInput(str(path), f"a file that cannot be locked ({error.strerror})", "another folder") from error
+    if not is_own:
+        os.close(file)
+        right = "wait until it is done, or write elsewhere"
+        raise BadInput(str(path), f"a journal that another `{command}` writes", right)
+    return file
+
+
+def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right: str) -> int:
+    """Call ``take`` for every complete line.
+
+    ``take`` receives the line number (from 1) and the parsed content, and may raise what a wrong value raises.
+
+    Returns:
+        Number of bytes in the complete lines.
+
+    Raises:
+        BadInput: If a line is not JSON or ``take`` rejects it.
+    """
+    whole = raw.rfind(b"\n") + 1
+    for number, line in enumerate(raw[:whole].splitlines(), start=1):
+        try:
+            take(number, parse_json(line))
+        except (MalformedJson, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise BadInput(f"{path}: line {number}", "a line that makes no sense", right) from error
+    return whole

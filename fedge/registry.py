@@ -19,10 +19,7 @@ MAX_VALUE_TEXT = 60
 def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
     """Import the object behind a configured name.
 
-    Args:
-        where: Field that the name comes from, for error messages.
-        name: An entry of ``table`` or ``module:attribute``.
-        table: Built-in names and their ``module:attribute``.
+    ``name`` is an entry of ``table`` or ``module:attribute``.
 
     Raises:
         UnknownName: If the name is neither in the table nor of the form ``module:attribute``.
@@ -42,11 +39,7 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
 def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any]) -> R:
     """Call a user's own function and return its result.
 
-    Args:
-        where: Field that the name comes from, for error messages.
-        name: The function's configured name.
-        result: The record that it must return.
-        call: Calls it.
+    ``result`` is the record that it must return.
 
     Raises:
         BadInput: In one line, if the function fails or returns something else.
@@ -84,11 +77,6 @@ def describe_value(value: object) -> str:
 
 def split_names(where: str, text: str, right: str) -> tuple[str, ...]:
     """Split names at commas.
-
-    Args:
-        where: The option or field, for messages.
-        text: Its value.
-        right: Description of a valid value.
 
     Raises:
         BadInput: If a name is empty or repeated.

@@ -103,20 +103,14 @@ class DeviceSpec:
 
     Attributes:
         name: Identifier in the catalogue, e.g. ``orin-nano``.
-        title: Name for display.
         cores: Numbers of CPU cores that can be online.
         cpu_mhz: CPU clocks in MHz; likewise ``gpu_mhz`` and ``mem_mhz``.
         presets: Power modes that the vendor ships, by name; ``default_preset`` is the vendor's default.
-        ram_gb: Memory shared by CPU and GPU.
-        idle_w: Power at rest.
-        max_w: Largest power that the board may draw.
         gpu_gflops: Peak arithmetic throughput of the GPU.
         mem_gbps: Peak memory bandwidth in GB/s.
         cpu_score: Single-core speed at the top CPU clock relative to an AGX Orin core (1.0).
-        rails: Names of the metered power rails.
         total_power: Formula of the total power from the rails, e.g. ``"VDD_IN"``.
         accelerators: Accelerators other than the GPU.
-        jetpacks: JetPack releases that support the board.
         sources: Source and label of the tables above, by field name.
     """
 
@@ -187,7 +181,6 @@ class Workload:
 
     Attributes:
         name: Name of the cost profile or network.
-        batch_size: Samples per step.
         kind: Whether the step trains or infers.
         layers: The network's layers if the step's cost is estimated from them because no measured table exists for the
             workload or for this batch size; None otherwise.
@@ -204,7 +197,6 @@ class TrainingScale:
     """The batch size and the network width of a training step.
 
     Attributes:
-        batch_size: Samples per step.
         width: Share of every layer's channels that is kept, in (0, 1].
     """
 
@@ -235,8 +227,6 @@ class MemoryUse:
     """The training scale of a round, the scale that the experiment requested, and the memory needed.
 
     Attributes:
-        asked: Scale that the experiment requests.
-        used: Scale that was trained at.
         predicted_mb: Memory predicted for ``used`` in MB, corrected by the board's earlier observations.
         limit_mb: Memory available for training, in MB.
         peak_mb: Measured peak in MB; None if it is unknown.
@@ -269,8 +259,6 @@ class ServiceUse:
         busy_s: Part of the interval that serving took.
         requests: Requests that were answered or dropped.
         late: Requests that were answered after the latency budget.
-        dropped: Requests that were discarded.
-        batches: Batches that were run.
         worst_s: Largest latency.
         latencies: Pairs (bin of ``fedge.worker.latency_histogram``, number of answered requests in it).
         played: Emulated boards: share of the requests that was simulated individually; the others are extrapolated.
@@ -300,8 +288,6 @@ class Measurement:
     """The mean step time and the mean module power of consecutive steps in one power mode.
 
     Attributes:
-        mode: Power mode of the steps.
-        steps: Number of steps.
         step_s: Mean seconds per step without warm-up, including stalls and the share of a standing service.
         power_w: Mean module power in watts.
         peak_c: Highest temperature in degrees Celsius; None if no sensor reports one.
@@ -349,10 +335,6 @@ class ReferenceRows:
     """A table of another workload on a kind of board, as rows for boards that do not have its file.
 
     Attributes:
-        device: Kind of board.
-        workload: Name of the workload.
-        batch_size: Samples per step.
-        label: Origin of the times and powers.
         rows: One measurement per mode.
     """
 
@@ -392,13 +374,9 @@ class SensorSample:
 
     Attributes:
         at_s: Time of the reading on a monotonic clock.
-        total_w: Total power.
-        rails_w: Power by rail.
         temperatures_c: Temperature by thermal zone or sensor.
         gpu_load: GPU utilisation from 0 to 1.
         cpu_mhz: Current clock of the fastest core.
-        gpu_mhz: Current GPU clock.
-        mem_mhz: Current memory clock.
         mem_load: Share of the bandwidth at the current memory clock, from 0 to 1.
         throttle_events: Cumulative count of throttling events.
     """
@@ -425,16 +403,11 @@ class Energy:
     """The energy of a time window, integrated by the trapezoid rule, with indicators of its quality.
 
     Attributes:
-        start_s: Start of the window.
-        end_s: End of the window.
-        energy_j: Energy in joules.
         samples: Number of power samples used.
         total_power: Formula of the rails that the energy is of.
         gaps: Intervals without a sample that were longer than three sampling periods.
         longest_gap_s: Longest interval between two samples.
         throttled: Whether a throttling event happened in the window.
-        mode_changes: Number of mode changes in the window.
-        peak_c: Highest temperature.
         power_se_log: Standard error of the mean power in log units, from the scatter of the samples.
     """
 
@@ -498,14 +471,10 @@ class ProfileTable:
     """A table of step time and power over power modes at one batch size.
 
     Attributes:
-        device: Kind of board.
-        workload: Name of the workload.
-        batch_size: Samples per step.
         modes: The n measured modes.
         step_s: Seconds per step, shape (n,).
         power_w: Module power in watts, shape (n,).
         sha256: Hash of the file.
-        path: Path of the file.
         duplicates: Rows that repeated a mode and were replaced by their median.
         idle_w: Power of the idle board in watts, shape (n,); None if it was not measured.
         label: Origin of the times and powers.
@@ -535,7 +504,6 @@ class Predictions:
     """Predicted step time and power of n modes; all arrays are float64 of shape (n,), row i belongs to ``modes[i]``.
 
     Attributes:
-        modes: The n modes.
         step_s: Seconds per step.
         power_w: Module power in watts.
         step_s_sd_log: Standard deviation of the natural logarithm of ``step_s``.
@@ -575,9 +543,7 @@ class FrontPoint:
     """One mode on a Pareto front with the time and energy of the client's whole share of work.
 
     Attributes:
-        mode: Power mode.
         work_s: Seconds for all steps.
-        work_j: Energy of all steps in joules.
         time_sd_log: Standard deviation of the natural logarithm of ``work_s``.
     """
 
@@ -595,9 +561,7 @@ class Front:
 
     Attributes:
         points: The optimal modes from fastest to cheapest.
-        maxn: The same work at MAXN.
         idle_w: Power in the mode in which the board waits.
-        link_s: Seconds to download and upload the model.
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
         radio_j: Energy of the radio above idle during both transfers, whatever the mode.
@@ -645,7 +609,6 @@ class RoundGoal:
     """The server's request to a client for one round.
 
     Attributes:
-        policy: Name of the policy that chooses the mode.
         steps: Steps to run, including the warm-up as far as it is known.
         deadline_s: Planned end, in seconds from the round's start and including the transfers; None without a plan.
         limits: The policy's numbers, e.g. ``power_w`` or ``time_weight``.
@@ -672,14 +635,10 @@ class FleetPlan:
     The expected figures are None if nothing was planned.
 
     Attributes:
-        goals: Goal by client.
         deadline_s: Deadline in seconds from the round's start; None if none was planned.
-        round_s: Expected length of the round.
-        energy_j: Expected energy of all clients.
         maxn_round_s: Expected length with every client at MAXN.
         maxn_energy_j: Expected energy with every client at MAXN.
         feasible: Whether the plan's limits can be met.
-        why: Explanation for the user.
     """
 
     goals: Mapping[str, RoundGoal]
@@ -697,17 +656,10 @@ class ClientStatus:
     """The server's knowledge of a client when it selects participants; unknown values are None.
 
     Attributes:
-        board: Name of the client.
         front: The client's latest offer.
-        samples: Number of training samples.
-        loss: Mean training loss in its last round.
         accuracy: Mean training accuracy in its last round, from 0 to 1.
         busy_s: Length of its last round.
-        last_round: Number of its last round.
-        rounds: Rounds that it took part in.
         charge: State of charge from 0 to 1; None on mains.
-        charge_j: Energy left in the battery; None on mains.
-        temperature_c: Last known temperature.
     """
 
     board: str
@@ -728,12 +680,8 @@ class SelectionContext:
     """The input of a selector for one round.
 
     Attributes:
-        round: Number of the round.
         count: Number of clients to select.
-        options: The selector's options from the experiment.
         memory: Numbers that the selector returned after the previous round, by names of its own.
-        policy: Policy of the round's goal.
-        limits: Limits of the round's goal.
     """
 
     round: int
@@ -768,7 +716,6 @@ class Decision:
 
     Attributes:
         mode: Mode of the work, or of its last part.
-        why: Explanation for the user.
         feasible: Whether the mode meets the goal.
         mix: Mode and number of the steps to run first; None if all steps run in ``mode``.
     """
@@ -784,9 +731,6 @@ class TrainOptions:
     """The options of a client's local training with SGD.
 
     Attributes:
-        steps: Number of steps.
-        batch_size: Samples per step.
-        learning_rate: Learning rate.
         momentum: Momentum in [0, 1).
         proximal_mu: Weight of FedProx's proximal term; 0 turns it off.
         width: Share of every layer's channels to train, the leading ones; 1 for the whole network.

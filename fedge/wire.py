@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
@@ -54,14 +55,8 @@ class RequestMessage:
     Attributes:
         kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training,
             ``evaluate`` an evaluation of the model on the client's test samples; ``bye`` ends the run.
-        round: Number of the round.
-        start_s: Simulated time at which the round starts.
-        policy: Name of the policy.
-        state: The client's stored state.
-        goal: The client's goal in a round.
         model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
             known.
-        proximal_mu: Weight of FedProx's proximal term.
         learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
         trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
@@ -104,10 +99,6 @@ class ReplyMessage:
     """A client's reply.
 
     Attributes:
-        board: Name of the client.
-        front: Offer for the next round.
-        report: Report of the round.
-        state: Updated state.
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
         unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
@@ -117,7 +108,6 @@ class ReplyMessage:
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
-        evaluation: Report of an evaluation.
     """
 
     board: str
@@ -142,31 +132,26 @@ class InvalidMessage(FedgeError):
 
 def to_json(value: object) -> str:
     """Return the JSON text of a record of this file or of ``fedge.types``."""
-    return json.dumps(value, default=_list_fields, separators=(",", ":"))
+    return json.dumps(value, default=list_fields, separators=(",", ":"))
 
 
-_field_readers: dict[type[Any], tuple[tuple[str, ...], Callable[[Any], Any]]] = {}
-"""Names of a record's fields and the function that reads them all: checkpoints hold thousands of records."""
-
-
-def _list_fields(value: Any) -> dict[str, Any]:
+def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-    kind = type(value)
-    if kind not in _field_readers:
-        names = tuple(field.name for field in dataclasses.fields(value))
-        _field_readers[kind] = names, attrgetter(*names)
-    names, read = _field_readers[kind]
+    names, read = _field_reader(type(value))
     return dict(zip(names, read(value), strict=True)) if len(names) > 1 else {names[0]: read(value)}
+
+
+@cache
+def _field_reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """Return the names of a record's fields and the function that reads all of them."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    return names, attrgetter(*names)
 
 
 def from_json(record: type[R], text: str) -> R:
     """Parse and validate a record.
-
-    Args:
-        record: Expected record type.
-        text: JSON text.
 
     Raises:
         InvalidMessage: If ``text`` is not JSON or does not match ``record``.

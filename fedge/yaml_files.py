@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import yaml
 
@@ -29,10 +32,6 @@ MAX_VALUE_LENGTH = 60
 
 def read_yaml_mapping(path: Path, right: str) -> dict[str, Any]:
     """Read the mapping in a YAML file.
-
-    Args:
-        path: The file.
-        right: Description of the mapping for messages.
 
     Raises:
         BadInput: See ``read_yaml``, or the file holds no mapping.
@@ -63,10 +62,6 @@ def read_yaml(path: Path | Traversable) -> Any:
 
 def parse_yaml(text: str, where: str) -> Any:
     """Parse one YAML document.
-
-    Args:
-        text: The document.
-        where: The file or option, for messages.
 
     Raises:
         BadInput: The text is not YAML, has a value that its form promises but that does not exist (``2024-13-45``),
@@ -120,11 +115,8 @@ EXPECTED = {
 def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[str, str] | None = None) -> R:
     """Validate parsed YAML as a record.
 
-    Args:
-        record: A pydantic model; keys that it takes besides its fields are in its attribute ``shorthands``.
-        given: The parsed YAML.
-        where: The file, and the place in it after ": ", for messages.
-        examples: An example of the line of a field, by the field's name.
+    Keys that a record takes besides its fields are in its attribute ``shorthands``. ``where`` is the file, and the
+    place in it after ": "; ``examples`` has lines of fields by their names. Both are for messages.
 
     Raises:
         BadInput: With the first field that is wrong.
@@ -199,9 +191,7 @@ def _join_words(error: Exception) -> str:
 def _measure_node(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
     """Return the numbers of values and of levels in a node with its aliases written out.
 
-    Args:
-        node: The node.
-        known: Results by the identity of the node; None while a node is being measured.
+    ``known`` holds the results by the identity of the node; None while a node is being measured.
     """
     if isinstance(node, yaml.ScalarNode):
         return 1, 0
@@ -225,3 +215,45 @@ def _list_parts(node: yaml.Node) -> Iterable[yaml.Node]:
         return (part for pair in node.value for part in pair)
     parts: Iterable[yaml.Node] = node.value
     return parts
+
+
+# Catalogues of the user -----------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+FOLDER_VARIABLE = "FEDGE_KNOWLEDGE"
+"""Environment variable with the path of the fleet's knowledge folder."""
+ENTRY_POINTS = "fedge.catalogue"
+"""Group of entry points; the value of each is a package with the folders ``boards`` and ``costs``."""
+SUFFIXES = (".yaml", ".yml")
+
+
+def list_catalogue_files(folder: Literal["boards", "costs"], environment: Mapping[str, str]) -> list[Traversable]:
+    """Return the user's boards or cost profiles, which are found by name like those of fedge.
+
+    They are in the folders ``boards`` and ``costs`` of the fleet's knowledge, which come first, and of packages that
+    name themselves as entry points of the group ``fedge.catalogue`` (docs/how-to/devices.md).
+    """
+    roots = list[Traversable]()
+    if environment.get(FOLDER_VARIABLE):
+        roots.append(Path(environment[FOLDER_VARIABLE]).expanduser())
+    for point in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            roots.append(resources.files(point.value))
+        except (ImportError, TypeError) as error:
+            logger.warning("the catalogue of the package %s cannot be found: %s", point.value, error)
+    places = [root / folder for root in roots]
+    found = [file for place in places if place.is_dir() for file in place.iterdir() if file.name.endswith(SUFFIXES)]
+    return sorted(found, key=lambda file: file.name)
+
+
+def read_catalogue(folder: Literal["boards", "costs"], read: Callable[[Traversable], T]) -> list[T]:
+    """Read the user's files of one kind; an invalid one is skipped with a warning that names it."""
+    contents = list[T]()
+    for file in list_catalogue_files(folder, os.environ):
+        try:
+            contents.append(read(file))
+        except BadInput as error:
+            logger.warning("%s; skipped", error)
+    return contents

@@ -7,15 +7,15 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedge.atomic_files import replace_file, write_text
+from fedge.atomic_files import is_locked, replace_file, write_text
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
-from fedge.file_lock import is_locked
-from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, read_run_knowledge
+from fedge.knowledge.recall import read_run_knowledge
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
 from fedge.telemetry.store import LOCK, RunTables
 from fedge.telemetry.store_reader import list_rounds
@@ -103,44 +103,25 @@ def is_run_over(claim: str) -> bool:
 
 
 def build_coordinator(
-    experiment: Experiment,
-    port: ClientPort,
-    tables: RowSink,
-    checkpoints: Path | None = None,
-    on_round: Callable[[int], None] = lambda _: None,
-    overdue: OverdueReplies = NO_OVERDUE_REPLIES,
-    *,
-    knowledge: RunKnowledge = NO_KNOWLEDGE,
+    experiment: Experiment, port: ClientPort, tables: RowSink, **options: Any
 ) -> Coordinator | AsyncCoordinator:
     """Build the synchronous or asynchronous loop that the experiment's strategy needs.
 
-    Without ``checkpoints``, nothing is kept on disk.
+    ``options`` are the keywords of ``RunLoop``; without ``checkpoints``, nothing is kept on disk.
     """
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):
-        return Coordinator(
-            experiment,
-            port=port,
-            task=task,
-            tables=tables,
-            checkpoints=checkpoints,
-            on_round=on_round,
-            overdue=overdue,
-            knowledge=knowledge,
-        )
+        return Coordinator(experiment, port, task, tables, **options)
     name = experiment.selection.name
     return AsyncCoordinator(
         experiment,
+        port,
+        task,
+        tables,
         strategy=strategy,
-        port=port,
-        task=task,
-        tables=tables,
         selector=load_selector(ASYNC_SELECTORS.get(name, name)),
         availability=build_availability(experiment),
-        checkpoints=checkpoints,
-        on_round=on_round,
-        overdue=overdue,
-        knowledge=knowledge,
+        **options,
     )
 
 

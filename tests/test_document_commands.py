@@ -20,12 +20,12 @@ from click import BadOptionUsage, NoSuchOption
 from contracts.launching import Launcher, run_here
 from typer.core import TyperGroup
 
-from experiments.cli.command_groups import DefaultCommandGroup
+from experiments.cli.command_options import DefaultCommandGroup
 from experiments.cli.main import app
 from experiments.spec import experiment_loader
 from fedge.costs.cost_priors import find_workload_cost
-from fedge.costs.named_workload import find_named_workload
-from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.costs.layered_work import find_named_workload
+from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import parse_table_path, parse_workload_kind, write_mode_table
 from fedge.types import Modes

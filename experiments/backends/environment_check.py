@@ -28,11 +28,7 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFinding:
-    """One check of the environment.
-
-    Attributes:
-        found: The version or the reason.
-    """
+    """One check of the environment."""
 
     what: str
     usable: bool

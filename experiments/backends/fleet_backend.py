@@ -6,11 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.backends.flower_app import CONNECTION, run_config_toml, stage_app
-from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
-from experiments.backends.run_submission import open_serverapp_log, stop_run_on_error, submit
+from experiments.backends.flower_app import stage_app
+from experiments.backends.run_processes import end_processes_on_exit, private_environment
+from experiments.backends.run_submission import (
+    open_serverapp_log,
+    prepare_launch,
+    stop_run_on_error,
+    submit,
+    write_connection,
+)
 from experiments.spec.user_plugins import list_plugin_files
-from fedge.experiment import Experiment, SuperlinkSpec
+from fedge.experiment import Experiment
 from fedge.workloads import TASK_FILE_SUFFIX
 
 
@@ -28,18 +34,10 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     own_task = [Path(task)] if task.endswith(TASK_FILE_SUFFIX) else []
     plugins = (*list_plugin_files(experiment.plugins), *own_task)
     app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
-    launch = Launch(
-        app.resolve(),
-        flwr_home=folder / ".flwr",
-        logs=folder / "logs",
-        env=private_environment(os.environ, folder),
-        on_poll=on_round,
-    )
-    launch.flwr_home.mkdir(parents=True, exist_ok=True)
-    config_file = launch.flwr_home / "run-config.toml"
     config = {"experiment": _drop_references(experiment).model_dump_json(), "folder": str(folder)}
-    config_file.write_text(run_config_toml(config), encoding="utf-8")
-    (launch.flwr_home / "config.toml").write_text(connection_toml(experiment.superlink), encoding="utf-8")
+    env = private_environment(os.environ, folder)
+    launch, config_file = prepare_launch(app, folder, env, on_round, config=config)
+    write_connection(launch.flwr_home, experiment.superlink)
     log = open_serverapp_log(launch)
     with end_processes_on_exit(launch), stop_run_on_error(launch, log):
         submit(launch, log=log, config_file=config_file, options=[], check=lambda: None)
@@ -49,10 +47,3 @@ def _drop_references(experiment: Experiment) -> Experiment:
     """Return the experiment without paths of reference tables: a board does not have the files, and gets the rows."""
     fleet = tuple(entry.model_copy(update={"references": ()}) for entry in experiment.fleet)
     return experiment.model_copy(update={"fleet": fleet})
-
-
-def connection_toml(superlink: SuperlinkSpec) -> str:
-    """Return Flower's ``config.toml`` for the SuperLink of a fleet."""
-    trust = f'root-certificates = "{superlink.root_certificates}"' if superlink.root_certificates else "insecure = true"
-    head = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-    return f'{head}address = "{superlink.address}"\n{trust}\n'

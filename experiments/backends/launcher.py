@@ -21,10 +21,9 @@ from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
-from fedge.atomic_files import write_text
+from fedge.atomic_files import FileLock, write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import WORD, Experiment
-from fedge.file_lock import FileLock
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
@@ -49,7 +48,6 @@ def choose_folder(
     """Return the path of the run folder without creating it.
 
     Args:
-        experiment: The experiment.
         out: The path; None stands for a folder in ``RUNS``.
         name: The folder's name in ``RUNS``; None makes one of the experiment's name, the changes and the time.
         changes: The keys of the experiment's file that were overridden, with their values.
@@ -104,9 +102,9 @@ def check_runnable(experiment: Experiment) -> None:
 
         flower_app.check_plugins(user_plugins.list_plugin_files(experiment.plugins))
     if experiment.exporters:
-        from experiments.backends import run_export
+        from server.exporters import exporter_factory
 
-        run_export.check_exporters(experiment)
+        exporter_factory.check_exporters(experiment.exporters)
     if experiment.backend == experiment_checks.FLEET_BACKEND:
         from experiments.fleet import superlink_check
 
@@ -173,9 +171,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     ended = find_budget_end(rounds, events)
     if ended and not rounds:
         raise RunFailed(f"no round was run: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
-    summary = summarise_run(
-        experiment, rounds=rounds, clients=read_rows(folder, ClientRow), wall_s=earlier_s, events=events
-    )
+    summary = summarise_rows(experiment, folder, earlier_s)
     summary["labels"] = experiment_checks.build_labels(
         experiment, {row.board for row in events if row.kind == RECORDED and row.board}
     )
@@ -192,13 +188,13 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     return summary
 
 
-def summarise_rows(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """Return the figures of a run from its rows so far."""
+def summarise_rows(experiment: Experiment, folder: Path, wall_s: float | None = None) -> dict[str, Any]:
+    """Return the figures of a run from its rows so far; its wall time is that of its last summary by default."""
     return summarise_run(
         experiment,
         rounds=read_rows(folder, RoundRow),
         clients=read_rows(folder, ClientRow),
-        wall_s=read_wall_s(folder),
+        wall_s=read_wall_s(folder) if wall_s is None else wall_s,
         events=read_rows(folder, EventRow),
     )
 

@@ -1,15 +1,156 @@
-"""The ``local`` backend: clients are called in this process and its workers, on the simulated clock."""
+"""The ``local`` backend: clients are called in this process or in workers that share them, on the simulated clock."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.backends.client_workers import open_clients
-from fedge.experiment import Experiment
-from server.run import run_experiment
-from server.transport.client_port import LocalPort
+from fedge.child_processes import count_cores, exit_with_parent, start_children
+from fedge.client import emulated
+from fedge.client.answers import Answer
+from fedge.client.emulated import ClientTask
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, list_boards
+from fedge.flower.update_codec import encode_answer
+from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
+
+MIN_CLIENT_ROUNDS = 400
+# A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuestion:
+    """A request to the client with an index."""
+
+    index: int
+    request: OutgoingRequest
+
+
+def count_jobs(experiment: Experiment) -> int:
+    """Return the number of processes for a run: as many as asked for, or as are worth their start."""
+    clients, num_gpus = len(list_boards(experiment)), experiment.backend_options.num_gpus
+    if num_gpus > 0:
+        clients = min(clients, int(1.0 / num_gpus))  # all of them train on one device
+    if experiment.jobs is not None:
+        return min(experiment.jobs, clients)
+    nested = multiprocessing.parent_process() is not None
+    return 1 if nested or clients * experiment.rounds < MIN_CLIENT_ROUNDS else min(count_cores(), clients)
+
+
+class InProcessClients:
+    """Answers for all clients in this process."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self._experiment, self._folder = experiment, folder
+        self._index = {board.name: board.index for board in list_boards(experiment)}
+
+    def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
+        questions = [ClientQuestion(self._index[name], request) for name, request in requests.items()]
+        answers = answer_questions(self._experiment, self._folder, questions)
+        return {name: IncomingReply(*answer) for name, answer in zip(requests, answers, strict=True)}
+
+
+class ClientWorkers:
+    """Answers for the clients in worker processes."""
+
+    def __init__(self, experiment: Experiment, pools: list[ProcessPoolExecutor]) -> None:
+        self._pools = pools
+        self._index = {board.name: board.index for board in list_boards(experiment)}
+
+    def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
+        """Answer requests; raises ``RunFailed`` if a worker process died."""
+        shares: list[dict[str, ClientQuestion]] = [{} for _ in self._pools]
+        for name, request in requests.items():
+            index = self._index[name]
+            shares[index % len(shares)][name] = ClientQuestion(index, request)
+        try:
+            answering = [
+                pool.submit(_answer_share, list(share.values()))
+                for pool, share in zip(self._pools, shares, strict=True)
+            ]
+            answers = {
+                name: IncomingReply(*answer)
+                for share, future in zip(shares, answering, strict=True)
+                for name, answer in zip(share, future.result(), strict=True)
+            }
+        except BrokenProcessPool as error:
+            raise RunFailed("a worker process ended before its time (out of memory?)") from error
+        return {name: answers[name] for name in requests}
+
+
+@contextmanager
+def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClients | ClientWorkers]:
+    """Open the clients of a run; the processes that it starts end with the block, or with this process.
+
+    Args:
+        folder: Folder of the run.
+    """
+    jobs = count_jobs(experiment)
+    if jobs < 2:
+        yield InProcessClients(experiment, folder)
+        return
+    # Spawned, not forked: a forked child inherits threads' locks and may hang.
+    context = multiprocessing.get_context("spawn")
+    arguments = experiment.model_dump_json(), folder
+    before = {process.pid for process in multiprocessing.active_children()}
+    pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs)]
+    try:
+        with start_children():
+            for pool in pools:
+                pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
+        yield ClientWorkers(experiment, pools)
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.terminate()
+        raise
+    finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
+
+
+def answer_questions(experiment: Experiment, folder: Path, questions: list[ClientQuestion]) -> list[Answer]:
+    """Answer questions to clients in this process."""
+    answers = emulated.answer_together(
+        [ClientTask(experiment, one.index, one.request.ask, one.request.arrays, folder=folder) for one in questions]
+    )
+    if experiment.mods:
+        from fedge.flower.client_mods import apply_mods
+
+        answers = [
+            apply_mods(experiment, one.request.ask, one.request.arrays, answer)
+            for one, answer in zip(questions, answers, strict=True)
+        ]
+    return [
+        encode_answer(one.request.ask, one.request.arrays, one.request.residual, answer)
+        for one, answer in zip(questions, answers, strict=True)
+    ]
+
+
+_experiment: Experiment
+_folder: Path
+
+
+def _start_worker(experiment_json: str, folder: Path) -> None:
+    """Prepare a worker process."""
+    global _experiment, _folder
+    from experiments.spec.user_plugins import import_plugins
+
+    exit_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    _experiment, _folder = Experiment.model_validate_json(experiment_json), folder
+    import_plugins(_experiment)
+
+
+def _answer_share(questions: list[ClientQuestion]) -> list[Answer]:
+    return answer_questions(_experiment, _folder, questions)
 
 
 def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
@@ -18,6 +159,8 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     Raises:
         RunFailed: If the run cannot continue.
     """
+    from server.run import run_experiment  # no worker of this module needs the strategies
+
     # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with open_clients(experiment, folder) as clients:

@@ -17,10 +17,9 @@ from rich.console import Console
 from experiments.backends import launcher
 from experiments.report.run.live_terminal import summary_table
 from experiments.spec.experiment_loader import load_experiment
-from fedge.clock import RealClock
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, list_boards
-from fedge.protocols import Clock
+from fedge.protocols import Clock, RealClock
 from fedge.telemetry import run_folder
 from fedge.wire import ReplyMessage
 from server.run import run_experiment
@@ -66,8 +65,6 @@ class EmulatingNodes:
     """A ``ClientPort`` that deals the requests to the nodes, which emulate the boards of their messages.
 
     Args:
-        grid: Flower's connection to the nodes.
-        experiment: The resolved experiment.
         clock: Wall clock.
     """
 

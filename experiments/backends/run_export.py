@@ -1,26 +1,25 @@
-"""Exporters on the launcher's side: check them before a run, export a finished run, hand over its files."""
+"""Exporters on the launcher's side: check them before a run, export a stored run, hand over a run's files."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from experiments.backends import launcher
+from experiments.spec.user_plugins import import_plugins
+from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import Experiment, ExporterSpec
 from fedge.telemetry.run_folder import REPORT, SUMMARY
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.yaml_files import parse_yaml
 from server.exporters import exporter_factory
 from server.exporters.exporting_tables import MAX_REASON_LENGTH
 
 logger = logging.getLogger(__name__)
-
-
-def check_exporters(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for an exporter that cannot be created."""
-    exporter_factory.check_exporters(experiment.exporters)
 
 
 def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
@@ -68,3 +67,43 @@ def hand_over(experiment: Experiment, folder: Path) -> None:
         except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
             logger.warning("exporter %s did not take the report: %s", name, reason)
+
+
+OptionValue = bool | int | float | str
+
+
+def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | None = None) -> int:
+    """Export every round of a run and return their number.
+
+    Args:
+        run: The run folder.
+        options: Its options as ``key=value``, with values as in YAML.
+        out: Folder to write into; None for the exporter's default.
+
+    Raises:
+        BadInput: If the folder is not a run folder, or the exporter cannot be created.
+        RunFailed: If the exporter fails.
+    """
+    experiment = launcher.load_saved_experiment(run)
+    import_plugins(experiment)
+    values = dict(_parse_option(option) for option in options)
+    if out is not None:
+        values["out"] = str(out.resolve())
+    try:
+        return export_rounds(experiment, run.resolve(), ExporterSpec(name=exporter, options=values))
+    except FedgeError:
+        raise
+    except Exception as error:  # others' code, and others' servers
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RunFailed(f"{exporter} did not take {run}: {reason}") from error
+
+
+def _parse_option(text: str) -> tuple[str, OptionValue]:
+    """Parse ``key=value``, with the value as YAML."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise BadInput("--option", repr(text), "key=value, for example --option tracking_uri=http://127.0.0.1:5000")
+    parsed = parse_yaml(value, f"--option {key}")
+    if not isinstance(parsed, OptionValue):
+        raise BadInput(f"--option {key}", repr(value), "a number, text, true or false")
+    return key.strip(), parsed

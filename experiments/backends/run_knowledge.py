@@ -16,11 +16,14 @@ from fedge.devices.board_kinds import build_kind, load_references
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
-from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
 from fedge.knowledge.evidence_files import (
     MODEL,
+    REAL,
     TABLE,
     describe_file,
+    describe_reference,
+    identify_client,
+    is_of_client,
     move_entry,
     read_evidence,
     to_reference_rows,
@@ -56,7 +59,7 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import Label, ReferenceRows
-from fedge.user_catalogue import FOLDER_VARIABLE
+from fedge.yaml_files import FOLDER_VARIABLE
 from server.state import checkpoint
 
 logger = logging.getLogger(__name__)
@@ -104,10 +107,8 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     References of the clients' own workload become measurements of such boards, and model files become tables.
 
     Args:
-        experiment: The checked experiment.
         run: The run folder.
         name: Name of the run in the knowledge, unlike that of any other run.
-        now: Time of the run's start.
 
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.

@@ -12,9 +12,9 @@ from typing import Literal
 from experiments.backends import launcher
 from experiments.report.run.run_names import UNTOLD_FIELDS, find_differences
 from experiments.report.run.run_summary import find_budget_end
+from fedge.atomic_files import is_locked
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import Experiment
-from fedge.file_lock import is_locked
 from fedge.telemetry import run_folder
 from fedge.telemetry.store import LOCK
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows

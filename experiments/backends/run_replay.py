@@ -29,13 +29,12 @@ from typing import Any
 from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
 from experiments.report.confidence_intervals import student_t
-from experiments.report.run.run_summary import summarise_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, list_boards
-from fedge.knowledge.client_identity import find_kinds
+from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
 from fedge.seeds import make_generator
 from fedge.studies.board_posterior import (
@@ -49,7 +48,7 @@ from fedge.studies.board_posterior import (
 from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import RoundRow
 from fedge.types import Label, NamedArrays
 from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
@@ -74,9 +73,6 @@ class ReplayFigure:
     """A figure of the run and of its replay.
 
     Attributes:
-        name: Its name in a run's summary.
-        actual: The run's own.
-        predicted: Prediction for the changed run.
         low: Lower end of the 90 % interval; None for a single draw.
         high: Upper end.
     """
@@ -95,13 +91,10 @@ class ReplayResult:
     Attributes:
         run: Folder of the run.
         changes: The keys that were changed, as ``key=value``.
-        rounds: Finished rounds of the run.
-        draws: Number of draws of the boards.
         measured: Boards of the changed run that are drawn from their own measurements.
         siblings: Boards drawn from the measurements of another board of their kind.
         modelled: Boards of kinds that the run had not, emulated by their cost profile.
         warning: Why the prediction cannot be trusted; None if nothing is known against it.
-        label: Origin of the predicted figures.
     """
 
     run: str
@@ -138,7 +131,6 @@ def replay_run(
     Args:
         folder: Folder of a run with at least one finished round.
         changes: Changed keys of the experiment, as ``key=value``.
-        draws: Number of draws of the boards' time and power.
         workers: Number of draws that run at a time; None for as many as there are cores.
         report: Called with the name of every draw that has ended.
         note: Called with a sentence on what another policy removes.
@@ -164,7 +156,7 @@ def replay_run(
         raise BadInput(
             str(folder), "a run in which no board measured anything", "a run with measurements of its boards"
         )
-    actual = _summarise(run, folder)
+    actual = launcher.summarise_rows(run, folder)
     run_draw = partial(_run_draw, base, changed, boards, known)
     pairs = run_jobs(run_draw, [_Draw(number, draws) for number in range(draws)], report, workers)
     names, devices = {board.name for board in boards}, {board.device for board in boards}
@@ -278,12 +270,7 @@ def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, fo
     folder.mkdir()
     write_run_knowledge(folder, knowledge)
     run_local(experiment.model_copy(update={"fleet": fleet}), folder, lambda: None)
-    return _summarise(experiment, folder)
-
-
-def _summarise(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
-    return summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=read_rows(folder, EventRow))
+    return launcher.summarise_rows(experiment, folder)
 
 
 def _compare_figures(

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.backends.flower_app import CONNECTION
+from experiments.backends.flower_app import CONNECTION, ConfigValue, run_config_toml
 from experiments.backends.run_processes import POLL_S, Launch, RunLog, poll_and_sleep, spawn
 from fedge.errors import RunFailed
+from fedge.experiment import SuperlinkSpec
 from fedge.phases import begin_phase
 
 FLOWER_FAILURE_PREFIX = re.compile(r"^(ServerApp|Simulation) failed with exception: ")
@@ -19,6 +20,30 @@ FLOWER_FAILURE_PREFIX = re.compile(r"^(ServerApp|Simulation) failed with excepti
 STARTED = re.compile(r"started run (\d+)", re.IGNORECASE)
 STOP_WITHIN_S = 15.0
 NO_PHASES: Mapping[str, str] = {}
+
+
+def prepare_launch(
+    app: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    on_poll: Callable[[], None],
+    *,
+    config: Mapping[str, ConfigValue],
+) -> tuple[Launch, Path]:
+    """Return the launch of a staged app in a run folder, and the TOML file with its run config."""
+    launch = Launch(app.resolve(), flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
+    launch.flwr_home.mkdir(parents=True, exist_ok=True)
+    config_file = launch.flwr_home / "run-config.toml"
+    config_file.write_text(run_config_toml(config), encoding="utf-8")
+    return launch, config_file
+
+
+def write_connection(flwr_home: Path, superlink: SuperlinkSpec) -> None:
+    """Write Flower's ``config.toml`` for a SuperLink; without a certificate the connection is not encrypted."""
+    root = superlink.root_certificates
+    trust = f'root-certificates = "{root}"' if root else "insecure = true"
+    head = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+    (flwr_home / "config.toml").write_text(f'{head}address = "{superlink.address}"\n{trust}\n', encoding="utf-8")
 
 
 def open_serverapp_log(launch: Launch) -> RunLog:
@@ -64,7 +89,6 @@ def submit(
     """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and prints the ServerApp's log.
 
     Args:
-        launch: Settings of the launch.
         log: Log of the submission.
         config_file: TOML file with the run config.
         options: Further options of ``flwr run``.

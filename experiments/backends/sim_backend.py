@@ -1,14 +1,34 @@
-"""The ``sim`` backend: Flower's simulation runtime on Ray, with a private SuperLink."""
+"""The ``sim`` backend: Flower's simulation runtime on Ray, on a private SuperLink; no process outlives the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.backends.flower_app import stage_app
-from experiments.backends.simulation import simulate
+from experiments.backends.flower_app import ConfigValue, stage_app
+from experiments.backends.run_processes import (
+    Launch,
+    RunLog,
+    end_processes_on_exit,
+    has_living_child,
+    poll_and_sleep,
+    private_environment,
+    spawn,
+)
+from experiments.backends.run_submission import open_serverapp_log, prepare_launch, submit, write_connection
 from experiments.spec.user_plugins import list_plugin_files
-from fedge.experiment import Experiment, list_boards
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, SuperlinkSpec, list_boards
+from fedge.phases import begin_phase
+
+logger = logging.getLogger(__name__)
 
 
 def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
@@ -23,3 +43,138 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
     num_gpus = experiment.backend_options.num_gpus
     simulate(app, folder, config, len(list_boards(experiment)), num_gpus=num_gpus, on_poll=on_round)
+
+
+START_WITHIN_S = 60.0
+PORT_TRIES = 5
+RAY_TRIES = 3
+RAY_TOO_SLOW = "The current node timed out during startup"
+"""What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
+START_PHASES = {
+    "successfully started run": "installing the app",
+    "successfully installed": "starting Ray and the clients",
+}
+"""What begins when Flower 1.41 logs one of these."""
+
+
+def simulate(
+    app_dir: Path,
+    run_dir: Path,
+    run_config: Mapping[str, ConfigValue],
+    n_nodes: int,
+    *,
+    num_gpus: float = 0.0,
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a staged app with simulated clients until it has finished.
+
+    Starts a private SuperLink (state in ``run_dir``/.flwr, a free loopback port, logs in ``run_dir``/logs). No process
+    of the run outlives the call, not even after an error or a signal. If RAY_ADDRESS is set, the clients run on that
+    Ray cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
+
+    Args:
+        run_dir: The run folder.
+        n_nodes: Number of simulated clients.
+        num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
+        on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
+
+    Raises:
+        RunFailed: With the reason and the end of the relevant log.
+    """
+    env = simulation_environment(os.environ, app_dir.resolve(), run_dir.resolve())
+    launch, config_file = prepare_launch(app_dir, run_dir.resolve(), env, on_poll, config=run_config)
+    with end_processes_on_exit(launch):
+        begin_phase("starting Flower's SuperLink", announce=True)
+        watch = SuperLinkWatch(*_start_superlink(launch))
+        options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
+        _submit_patiently(launch, config_file, options, watch.check)
+
+
+def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+    """Submit the app, and once more if Ray was too slow to start."""
+    for tries in range(1, RAY_TRIES + 1):
+        log = open_serverapp_log(launch)
+        try:
+            submit(launch, log=log, config_file=config_file, options=options, check=check, phases=START_PHASES)
+        except RunFailed as error:
+            if RAY_TOO_SLOW not in log.text():
+                raise
+            if tries == RAY_TRIES:
+                raise RunFailed(f"Ray did not start within 30 s, {tries} times: this machine is too busy") from error
+            logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
+        else:
+            return
+
+
+@dataclass(slots=True)
+class SuperLinkWatch:
+    """A SuperLink that must live, and so must its child, the SuperExec: without it a run waits for ever."""
+
+    superlink: subprocess.Popen[bytes]
+    log: RunLog
+    has_child: bool = False
+
+    def check(self) -> None:
+        """Raise ``RunFailed`` if one of them died; the SuperExec is started some time after the SuperLink."""
+        if self.superlink.poll() is not None:
+            raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
+        had_child, self.has_child = self.has_child, has_living_child(self.superlink.pid)
+        if had_child and not self.has_child:
+            raise RunFailed(f"Flower's SuperExec, which starts the run's other processes, died\n{self.log.tail()}")
+
+
+def simulation_environment(base: Mapping[str, str], app_dir: Path, run_dir: Path) -> dict[str, str]:
+    """Build the environment of a simulation's processes, with a private Ray or the cluster at RAY_ADDRESS."""
+    env = private_environment(base, run_dir)
+    # Flower passes PYTHONPATH on to Ray's actors, wherever they were started.
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(app_dir), base.get("PYTHONPATH", ""))))
+    # "local" keeps Ray from joining an unrelated cluster on this machine.
+    env["RAY_ADDRESS"] = base.get("RAY_ADDRESS") or "local"
+    if env["RAY_ADDRESS"] == "local":
+        # Ray listens on all interfaces and executes any client's code, so a token known only to this run is required.
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    return env
+
+
+def federation_config(n_nodes: int, env: Mapping[str, str], num_gpus: float = 0.0) -> str:
+    """Return Flower's simulation settings; an existing Ray cluster keeps its own CPU count."""
+    settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus={num_gpus}"
+    if env["RAY_ADDRESS"] != "local":
+        return settings
+    return f"{settings} init-args-num-cpus={max(1, min(n_nodes, os.cpu_count() or 1))}"
+
+
+def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:
+    """Start a SuperLink and wait until it listens; retries if another program takes the port meanwhile."""
+    log = RunLog.open(launch.logs / "superlink.log")
+    for _ in range(PORT_TRIES):
+        port = find_free_port()
+        log = RunLog.open(log.path)
+        options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+        process = spawn(launch, ["flower-superlink", *options], log)
+        if _wait_until_listening(launch, process, log, port):
+            write_connection(launch.flwr_home, SuperlinkSpec(address=f"127.0.0.1:{port}"))
+            return process, log
+        if "address already in use" not in log.text().lower():
+            break
+        logger.info("port %d was taken by another program, trying the next", port)
+    raise RunFailed(f"Flower's SuperLink did not start\n{log.tail()}")
+
+
+def find_free_port() -> int:
+    """Return a loopback port that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_listening(launch: Launch, process: subprocess.Popen[bytes], log: RunLog, port: int) -> bool:
+    """Wait for the SuperLink's own log line: on a contested port, another program might accept the connection."""
+    deadline = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline:
+        if f"Uvicorn running on http://127.0.0.1:{port}" in log.text():
+            return True
+        if process.poll() is not None:
+            return False
+        poll_and_sleep(launch, 0.1)
+    return False

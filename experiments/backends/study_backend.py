@@ -88,7 +88,6 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
     """Build the study from the options.
 
     Args:
-        options: The command's options.
         note: Called with a sentence on what another policy removes.
 
     Raises:

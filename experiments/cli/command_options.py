@@ -1,4 +1,4 @@
-"""Options that several commands have, and records of options that are made of a command's parameters."""
+"""What several commands have: groups, options, and records of options that are made of a command's parameters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+import typer.core
+import typer.main
 
 R = TypeVar("R")
 
@@ -70,7 +72,6 @@ def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Col
     """Return a record of options with a command's parameters of the same names.
 
     Args:
-        record: A dataclass.
         parameters: The command's parameters, a copy of ``locals()`` at its beginning; lists become tuples, and a
             parameter that was not given leaves the record's default.
         others: The parameters that are no options of the record, such as the files that the command writes.
@@ -94,3 +95,54 @@ def _fill(record: type[R], parameters: Mapping[str, Any]) -> R:
         if value is not None or field.default is field.default_factory is dataclasses.MISSING:
             values[field.name] = tuple(value) if isinstance(value, list) else value
     return record(**values)
+
+
+FULL_SENTENCE = 1000
+"""Characters of a command's summary in its group's help: all of its first sentence."""
+
+
+class DescribedArgument(typer.core.TyperArgument):
+    """Argument whose help is shown once: Click from 8.4 on empties it, and would list arguments with one a second time.
+
+    Typer before 0.21, which Flower needs, does not know of this.
+    """
+
+    def __init__(self, *, help: str | None = None, **rest: Any) -> None:  # noqa: A002  Typer's own name
+        super().__init__(help=help, **rest)
+        self._text = help
+
+    def get_help_record(self, ctx: Any) -> Any:
+        """Return the argument and its help as they stand in the help of its command."""
+        kept, self.help = self.help, self._text
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.help = kept
+
+
+typer.main.TyperArgument = DescribedArgument  # type: ignore[attr-defined]
+
+
+class PanelGroup(typer.core.TyperGroup):
+    """Command group that lists its commands under headings, their help panels, in plain text."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section per panel, in the order in which the panels were first used."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            summary = command.get_short_help_str(FULL_SENTENCE)
+            panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, summary))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
+class DefaultCommandGroup(PanelGroup):
+    """Command group whose first command is meant when the first word names none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read ``roofline resnet50 ...`` as ``roofline NETWORK resnet50 ...``."""
+        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)

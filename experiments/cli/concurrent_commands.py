@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     OutFile,
+    PanelGroup,
     Seed,
     Seeds,
     TableBatchSize,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from fedge.serving.concurrent_run import ConcurrentRunOptions
     from fedge.serving.side_by_side import SideBySideJobs, SideBySideOutcome
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
-    from fedge.studies.serving.strategy_scores import StrategyRow
-    from fedge.studies.serving.strategy_study import StrategyJob, StrategyStudyOptions
+    from fedge.studies.serving.strategy_study import StrategyJob, StrategyRow, StrategyStudyOptions
 
 RUN_START = '{\n  "concurrent_run"'
 """First characters of the JSON of ``run``."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,11 +67,11 @@ def board(
         url, token = parse_address(source)
         if relay_token_file is not None:
             token = read_token(relay_token_file)
-        backend.show_relay(url, token=token, place=place, told=_announce_url(open_it), note=_note)
+        backend.show_relay(url, token=token, place=place, told=partial(announce_page, opened=open_it), note=_note)
     elif find_run_folders(Path(source)):
-        backend.show_runs(Path(source).absolute(), place, _announce_url(open_it))
+        backend.show_runs(Path(source).absolute(), place, partial(announce_page, opened=open_it))
     else:
-        backend.show_run(_find_or_await_run(Path(source)), place, _announce_url(open_it))
+        backend.show_run(_find_or_await_run(Path(source)), place, partial(announce_page, opened=open_it))
 
 
 def _find_or_await_run(source: Path) -> Path:
@@ -95,19 +96,17 @@ def _serve_fleet(serve: Path, given: Mapping[str, object], *, opened: bool) -> N
     place = backend.ListenAddress(settings.host, settings.port, settings.token_file, settings.names)
     limits = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
     service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *limits)
-    backend.serve_fleet(service, place, _announce_url(opened))
+    backend.serve_fleet(service, place, partial(announce_page, opened=opened))
 
 
 def _note(text: str) -> None:
     warn(f"note: {text}")
 
 
-def _announce_url(opened: bool) -> Callable[[str], None]:
-    def announce(url: str) -> None:
-        begin_phase("")  # it serves from now on
-        sys.stdout.write(f"{url}\n")
-        sys.stdout.flush()
-        if opened:
-            webbrowser.open(url)
-
-    return announce
+def announce_page(line: str, opened: bool) -> None:
+    """Print a line that begins with a page's address; ``opened`` also opens it in a browser."""
+    begin_phase("")  # it serves from now on
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    if opened:
+        webbrowser.open(line.partition(" ")[0])

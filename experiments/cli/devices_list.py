@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson
+from experiments.cli.command_options import AsJson, PanelGroup
 from experiments.cli.command_output import make_console, print_json
 from experiments.report.quantities import LABEL_MARKS
 from fedge.errors import UnknownName

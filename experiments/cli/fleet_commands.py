@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, Seed
+from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, PanelGroup, Seed
 from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -67,7 +67,7 @@ def keys(
     Example: fedge fleet keys --folder ../fleet-keys --host fleet.lan
     """
     from experiments.fleet import key_folder as command
-    from experiments.fleet.certificates import SERVER_DAYS
+    from experiments.fleet.key_folder import SERVER_DAYS
 
     if check and (renew or host or days):
         raise BadInput("--check", "other options beside it", "--check alone: it changes nothing")
@@ -149,9 +149,23 @@ def board(
 
     Example: fedge fleet board --open
     """
-    from experiments.cli.fleet_dashboard import open_fleet_dashboard as command
+    from experiments.backends.sim_backend import find_free_port
+    from experiments.cli.dashboard_view import announce_page
+    from experiments.fleet import selected_fleet, server_connection
+    from experiments.fleet.process_cleanup import handle_signals
 
-    command(_build_options(inventory, playbooks), port, open_it)
+    member = selected_fleet.read_fleet(_build_options(inventory, playbooks)).inventory.server
+    server, page = server_connection.build_connection(member), server_connection.find_dashboard_address(member)
+    if server.command_prefix[0] == "sh":
+        # If this machine is the server, no tunnel is needed.
+        if not server_connection.probe_page(page.host, page.port):
+            raise server_connection.no_page_error(server)
+        announce_page(f"http://{page.host}:{page.port}/", open_it)
+        return
+    local_port = port or find_free_port()
+    with suppress(KeyboardInterrupt), handle_signals(), server_connection.open_tunnel(server, page, local_port) as wait:
+        announce_page(f"http://127.0.0.1:{local_port}/ is the page of {server.name}, until Ctrl-C", open_it)
+        wait()
 
 
 @fleet.command("run")
@@ -375,7 +389,7 @@ def firewall(
 
     Example: fedge fleet firewall --account fedge --out fedge.nft
     """
-    from experiments.fleet.firewall import build_firewall_rules
+    from experiments.fleet.nginx_proxy import build_firewall_rules
 
     _print_or_write(build_firewall_rules(account, superlink_port), out)
 

@@ -32,9 +32,7 @@ class FleetProfileRow:
     """The measurements of one board of the fleet so far.
 
     Attributes:
-        board: Name of the board in the inventory.
         record: The record beside its table; None if there is no table.
-        table: The fetched table; None if there is none.
         failure: Why the board stopped; None if it did not fail.
     """
 

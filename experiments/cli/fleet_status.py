@@ -14,10 +14,9 @@ from rich.text import Text
 
 from experiments.cli.command_output import check_output, make_console, make_progress_console, print_json, write_output
 from experiments.cli.fleet_playbook import log_path
+from experiments.fleet.fleet_assessment import fleet_status_to_dict, inspect_fleet
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
-from experiments.fleet.status.host_facts import format_duration
-from experiments.fleet.status.status_records import BoardStatus, FleetStatus, ServerStatus
+from experiments.fleet.status_records import BoardStatus, FleetStatus, ServerStatus, format_duration
 from experiments.report.tables import print_lines
 from fedge.atomic_files import write_text
 

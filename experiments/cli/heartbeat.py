@@ -40,7 +40,6 @@ class Heartbeat:
 
     Args:
         name: The phase until another begins, such as the command's name.
-        stream: Standard error.
         age_s: Seconds of silence before.
     """
 

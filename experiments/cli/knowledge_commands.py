@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, TableBatchSize
+from experiments.cli.command_options import AsJson, PanelGroup, TableBatchSize
 from experiments.cli.command_output import make_console, print_json, print_line, warn
 
 if TYPE_CHECKING:

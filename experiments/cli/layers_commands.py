@@ -30,8 +30,8 @@ def layers(
     Example: fedge layers mobilenet_v3_large --batch-size 16 --top 5
     """
     from experiments.report.analysis.layers_terminal import print_layer_summary, print_uncounted
-    from fedge.costs.layers.layer_summary import count_network
     from fedge.costs.layers.network_record import RECORD_FORMAT, network_to_dict
+    from fedge.costs.layers.network_source import count_network
 
     check_output("--out", out, starts=f'{{\n  "format": "{RECORD_FORMAT}"')
     summary = count_network(network, input_shape, batch_size=batch_size, kind=kind, top=top)

@@ -6,18 +6,17 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
 from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Run
+from experiments.cli.command_options import AsJson, PanelGroup, Run
 from experiments.cli.command_output import make_console, print_json, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
@@ -37,8 +36,7 @@ from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
-from experiments.cli.run_status import status
-from experiments.cli.runs_list import runs
+from experiments.cli.run_status import runs, status
 from experiments.cli.schema_commands import explain, schema
 from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
@@ -112,18 +110,17 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
     yield from [word for word in sys.argv if word in getattr(inner, "commands", ())][:1]
 
 
-app.command(rich_help_panel=EXPERIMENTS)(run)
-app.command(rich_help_panel=EXPERIMENTS)(resume)
-app.command(rich_help_panel=EXPERIMENTS)(status)
-app.command(rich_help_panel=EXPERIMENTS)(runs)
-app.command(rich_help_panel=EXPERIMENTS)(sweep)
-app.command(rich_help_panel=EXPERIMENTS)(replay)
-app.command(rich_help_panel=EXPERIMENTS)(explain)
-app.command(rich_help_panel=EXPERIMENTS)(schema)
-app.command(rich_help_panel=EXPERIMENTS)(new)
-app.command(rich_help_panel=RESULTS)(report)
-app.command(rich_help_panel=RESULTS)(query)
-app.command(rich_help_panel=RESULTS)(board)
+def _register(panel: str, *commands: Callable[..., Any] | tuple[str, typer.Typer]) -> None:
+    """Add commands, and groups with their names, under a heading of the help."""
+    for one in commands:
+        if isinstance(one, tuple):
+            app.add_typer(one[1], name=one[0], rich_help_panel=panel)
+        else:
+            app.command(rich_help_panel=panel)(one)
+
+
+_register(EXPERIMENTS, run, resume, status, runs, sweep, replay, explain, schema, new)
+_register(RESULTS, report, query, board)
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -141,32 +138,17 @@ def export(
 
     Example: fedge export runs/office --to tensorboard --folder events
     """
-    from experiments.backends.stored_run_export import export_run
+    from experiments.backends.run_export import export_run
 
     count = export_run(run, to, option or [], folder)
     typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
 
 
-app.command(rich_help_panel=NETWORKS)(select_board)
-app.command(rich_help_panel=NETWORKS)(layers)
-app.command("place", rich_help_panel=NETWORKS)(place)
-app.command("place-run", rich_help_panel=NETWORKS)(place_run)
-app.add_typer(memory, name="memory", rich_help_panel=NETWORKS)
-app.add_typer(roofline, name="roofline", rich_help_panel=NETWORKS)
-app.add_typer(topology, name="topology", rich_help_panel=NETWORKS)
-app.add_typer(concurrent, name="concurrent", rich_help_panel=NETWORKS)
-app.add_typer(predict, name="predict", rich_help_panel=MODES)
-app.command(rich_help_panel=MODES)(profile)
-app.command(rich_help_panel=MODES)(calibrate)
-app.add_typer(knowledge, name="knowledge", rich_help_panel=MODES)
-app.add_typer(study, name="study", rich_help_panel=MODES)
-app.command("characterise", rich_help_panel=MODES)(characterise)
-app.command("characterise-report", rich_help_panel=MODES)(characterise_report)
-app.command("characterise-predict", rich_help_panel=MODES)(characterise_predict)
-app.add_typer(devices, name="devices", rich_help_panel=REAL_BOARDS)
-app.add_typer(fleet, name="fleet", rich_help_panel=REAL_BOARDS)
-app.add_typer(power, name="power", rich_help_panel=REAL_BOARDS)
-app.command("board-check", rich_help_panel=REAL_BOARDS)(board_check)
+_register(NETWORKS, select_board, layers, place, place_run)
+_register(NETWORKS, ("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent))
+_register(MODES, ("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study))
+_register(MODES, characterise, characterise_report, characterise_predict)
+_register(REAL_BOARDS, ("devices", devices), ("fleet", fleet), ("power", power), board_check)
 
 
 @app.command(rich_help_panel=HERE)

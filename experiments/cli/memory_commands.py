@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile
+from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile, PanelGroup
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -108,7 +107,7 @@ def fit(
 
     Example: fedge memory fit --data profiles/perf4sight-tx2 --out memory.yaml
     """
-    from fedge.costs.memory.memory_calibration import fit_memory_calibration, memory_calibration_to_yaml
+    from fedge.costs.memory.step_need import fit_memory_calibration, memory_calibration_to_yaml
     from fedge.costs.memory.step_table import read_step_tables
 
     check_output("--out", out, "#")

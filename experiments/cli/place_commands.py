@@ -21,9 +21,9 @@ from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
-    from fedge.analysis.placement.execution.host_runtimes import AcceleratorRuntime
-    from fedge.analysis.placement.execution.placement_runs import PlacementRun, PlacementRunOptions
+    from fedge.analysis.placement.inference_jobs import AcceleratorRuntime
     from fedge.analysis.placement.placement_advice import PlacementOptions
+    from fedge.analysis.placement.placement_runs import PlacementRun, PlacementRunOptions
 
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", metavar="N,...", help="Batch sizes to choose from.")]
 
@@ -121,7 +121,7 @@ def place_run(
     Example: fedge place-run resnet50 --batch-sizes 1,8 --seconds 2
     """
     parameters = dict(locals())
-    from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
+    from fedge.analysis.placement.placement_runs import PlacementRunOptions, list_host_runtimes
 
     if network is None:
         runtimes = list_host_runtimes()
@@ -133,12 +133,12 @@ def place_run(
 
 def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_json: bool = False) -> None:
     """Measure, print and optionally write the measurements."""
-    from fedge.analysis.placement.execution.placement_runs import (
+    from fedge.analysis.placement.accelerator_fit import MEASUREMENT_COLUMNS
+    from fedge.analysis.placement.placement_runs import (
         placement_runs_to_csv,
         plan_placement_runs,
         run_placements,
     )
-    from fedge.analysis.placement.placement_measurements import MEASUREMENT_COLUMNS
 
     check_output("--out", out, ",".join(MEASUREMENT_COLUMNS[:4]))
     plan = plan_placement_runs(options)

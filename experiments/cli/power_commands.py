@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
-from experiments.cli.command_options import AsJson, Settings, WorkerSocket
+from experiments.cli.command_options import AsJson, PanelGroup, Settings, WorkerSocket
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.cli.devices_list import app as devices
 from fedge.errors import BadInput
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedge.devices.board_check import BoardCheckFinding
-    from fedge.devices.node_settings import NodeSettings
+    from fedge.devices.local_board import NodeSettings
 
 PowerSocket = Annotated[str | None, typer.Option("--power-socket", metavar="SOCKET", help="The power daemon's socket.")]
 
@@ -37,9 +36,9 @@ def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: As
 
     Example: fedge power get
     """
-    from fedge.devices.board_power import read_power_state
+    from fedge.devices.board_power import ask_powerd
 
-    state = read_power_state(_read_settings(settings, socket).power_socket)
+    state = ask_powerd(_read_settings(settings, socket).power_socket, "get")
     if as_json:
         print_json(state)
     else:
@@ -78,9 +77,9 @@ def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: 
 
     Example: fedge power modes
     """
-    from fedge.devices.board_power import describe_power_modes
+    from fedge.devices.board_power import ask_powerd
 
-    described = describe_power_modes(_read_settings(settings, socket).power_socket)
+    described = ask_powerd(_read_settings(settings, socket).power_socket, "describe")
     if as_json:
         print_json(described)
     else:
@@ -93,9 +92,9 @@ def power_restore(settings: Settings = None, socket: PowerSocket = None, as_json
 
     Example: fedge power restore
     """
-    from fedge.devices.board_power import format_wire_mode, restore_power_state
+    from fedge.devices.board_power import ask_powerd, format_wire_mode
 
-    answer = restore_power_state(_read_settings(settings, socket).power_socket)
+    answer = ask_powerd(_read_settings(settings, socket).power_socket, "restore")
     _print_answer(answer, f"restored, read back {format_wire_mode(answer['mode'])}", as_json)
 
 
@@ -119,7 +118,7 @@ def print_modes(console: Console, described: Mapping[str, Any]) -> None:
 
 
 def print_state(console: Console, answer: Mapping[str, Any]) -> None:
-    """Print the state returned by ``read_power_state``."""
+    """Print the power daemon's state."""
     from experiments.report.tables import lay_out_lines
     from fedge.devices.board_power import WIRE_KNOBS
 
@@ -152,7 +151,7 @@ def board_check(
     Example: fedge board-check --seconds 10
     """
     from fedge.devices.board_check import check_board, is_passed
-    from fedge.telemetry.link_check import check_link
+    from fedge.telemetry.uplink import check_link
 
     given = _read_settings(settings, socket)
     report = partial(typer.echo, err=True)
@@ -215,7 +214,7 @@ def devices_record(
 
 def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
     """Read the board's settings from the named or default file, or use the defaults of a board."""
-    from fedge.devices.node_settings import load_local_settings
+    from fedge.devices.local_board import load_local_settings
 
     settings = load_local_settings(path)
     return settings if socket is None else settings.model_copy(update={"power_socket": socket})

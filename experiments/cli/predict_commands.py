@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import predict_use
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     ChartPage,
     OutFile,
+    PanelGroup,
     Seed,
     Seeds,
     TableBatchSize,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from experiments.report.tables import Table
     from fedge.devices.tables.table_import import TableImport
-    from fedge.knowledge.fit_options import ModelFitOptions
-    from fedge.knowledge.reference_networks import ReferenceNetworks
-    from fedge.studies.prediction_options import PredictionStudyOptions
+    from fedge.knowledge.model_training import ModelFitOptions
+    from fedge.knowledge.table_background import ReferenceNetworks
+    from fedge.studies.prediction_study import PredictionStudyOptions
 
 app = typer.Typer(
     cls=PanelGroup,
@@ -97,7 +97,7 @@ def evaluate(
     Example: fedge predict eval --target agx-orin/train/resnet18-imagenet.csv --modes 10,50
     """
     parameters = dict(locals())
-    from fedge.studies.prediction_options import PredictionStudyOptions
+    from fedge.studies.prediction_study import PredictionStudyOptions
 
     options = build_options(PredictionStudyOptions, parameters, others=("out", "html", "as_json"))
     evaluate_predictors(options, out, html, as_json=as_json)
@@ -114,8 +114,7 @@ def evaluate_predictors(
     """
     from experiments.report.predictors.evaluation_page import print_evaluation
     from fedge.studies.prediction_cells import row_to_dict
-    from fedge.studies.prediction_options import build_prediction_study
-    from fedge.studies.prediction_study import run_prediction_study
+    from fedge.studies.prediction_study import build_prediction_study, run_prediction_study
 
     check_output("--out", out, "[")
     check_output("--html", html, "<!doctype html")
@@ -149,7 +148,7 @@ def train_reference(
 
     Example: fedge predict train-reference agx-orin/train/resnet18-imagenet.csv
     """
-    from fedge.knowledge.reference_networks import train_reference_networks
+    from fedge.knowledge.table_background import train_reference_networks
 
     results = train_reference_networks(tables, batch_size)
     if as_json:
@@ -248,7 +247,7 @@ def fit(
     Example: fedge predict fit --board agx-orin --workload resnet18-imagenet --modes 10 --out orin.safetensors
     """
     parameters = dict(locals())
-    from fedge.knowledge.fit_options import ModelFitOptions
+    from fedge.knowledge.model_training import ModelFitOptions
 
     options = build_options(ModelFitOptions, parameters, others=("out", "as_json"))
     fit_to_file(options, out, as_json)
@@ -256,8 +255,8 @@ def fit(
 
 def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
     """Fit a model, save it and print its quality."""
-    from fedge.knowledge.fit_options import fit_model
     from fedge.knowledge.model_file import save_model
+    from fedge.knowledge.model_training import fit_model
     from fedge.knowledge.saved_model import model_summary_to_dict
 
     _check_model_path(out)

@@ -18,9 +18,8 @@ from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
 
 if TYPE_CHECKING:
-    from fedge.knowledge.mode_points import ModeFront
     from fedge.knowledge.model_summary import ModelSummary
-    from fedge.knowledge.saved_model import ModelChoice, ModelFront
+    from fedge.knowledge.saved_model import ModeFront, ModelChoice, ModelFront
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `fedge predict fit` wrote.")]
 

@@ -22,7 +22,7 @@ from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
-    from fedge.telemetry.run_reader import QueryAnswer, QueryRow
+    from fedge.telemetry.store_reader import QueryAnswer, QueryRow
 
 MAX_TABLE_ROWS = 200
 """Rows printed as a table; CSV and JSON have all. A default that keeps a terminal usable."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,18 +30,6 @@ def report(
     Runs that differ only in the seed form one group.
 
     Example: fedge report runs/balanced runs/maxn --out both.html
-    """
-    write_run_report(runs, out, tables)
-
-
-def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
-    """Write the report, optionally its tables, and print their paths.
-
-    By default, the report is in the folder of the run or sweep, or in the working directory for several. A sweep stands
-    for its finished points.
-
-    Raises:
-        BadInput: If a folder has no finished round, or a file cannot be written.
     """
     from experiments.report.run import sweep_report
     from experiments.report.run.run_page import write_report, write_report_tables

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_groups import DefaultCommandGroup
-from experiments.cli.command_options import AsJson, Board, ChartPage, InputShape, Network, OutFile, Seed, build_options
+from experiments.cli.command_options import (
+    AsJson,
+    Board,
+    ChartPage,
+    DefaultCommandGroup,
+    InputShape,
+    Network,
+    OutFile,
+    Seed,
+    build_options,
+)
 from experiments.cli.command_output import check_output, make_console, print_json, write_json
 from fedge.errors import UnknownName
 

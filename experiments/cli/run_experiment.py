@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -64,18 +64,29 @@ def run(
 
     Example: fedge run experiments/configs/quickstart.yaml --backend local --set rounds=3
     """
+    from experiments.spec import experiment_checks
+    from experiments.spec.experiment_loader import load_experiment, parse_override
+
     given = {"backend": backend, "seed": seed, "jobs": jobs}
-    extra = [f"{key}={value}" for key, value in given.items() if value is not None]
-    start_run(
-        config,
-        overrides=[*(override or []), *extra],
-        out=out,
-        name=name,
-        tags=tags or (),
-        as_json=as_json,
-        ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
-        dry_run=dry_run,
-    )
+    overrides = [*(override or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    console = make_console(stderr=as_json)
+    begin_phase("checking the experiment")
+    experiment = load_experiment(config, overrides, note=warn)
+    experiment_checks.require_libraries(experiment, "fedge run")
+    from experiments.backends import launcher
+
+    experiment = launcher.add_tags(experiment, tags or ())
+    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
+    with prefix_errors(str(config)):
+        launcher.check_runnable(experiment)
+        print_lines(console, _list_start_notes(experiment, config))
+    if dry_run:
+        print_plan(describe_plan(experiment, folder), as_json)
+        return
+    # The dashboard is not stored with the experiment: a run resumed without it is not shown.
+    execute = partial(launcher.start_run, written=experiment)
+    with _mirror_to_ray(experiment, folder, resolve_ray_port(ray_dashboard, ray_dashboard_port), console) as mirrored:
+        _launch(execute, mirrored, folder, console=console, as_json=as_json)
 
 
 def resume(
@@ -88,54 +99,19 @@ def resume(
 
     Example: fedge resume runs/office
     """
-    resume_run(folder, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
-
-
-def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
-    """Return the port of Ray's dashboard: 0 for any free one, None without a dashboard."""
-    return port or 0 if wanted or port else None
-
-
-def start_run(
-    config: Path,
-    overrides: Sequence[str],
-    *,
-    out: Path | None,
-    as_json: bool,
-    name: str | None = None,
-    tags: Sequence[str] = (),
-    ray_port: int | None = None,
-    dry_run: bool = False,
-) -> None:
-    """Start a new run, or only check and describe it; for ``ray_port`` see ``_mirror_to_ray``."""
-    from experiments.spec import experiment_checks
-    from experiments.spec.experiment_loader import load_experiment, parse_override
-
-    console = make_console(stderr=as_json)
-    begin_phase("checking the experiment")
-    experiment = load_experiment(config, overrides, note=warn)
-    experiment_checks.require_libraries(experiment, "fedge run")
     from experiments.backends import launcher
 
-    experiment = launcher.add_tags(experiment, tags)
-    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
-    with prefix_errors(str(config)):
+    experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
+    with prefix_errors(str(folder / run_folder.RUN_YAML)):
         launcher.check_runnable(experiment)
-        _print_costs(experiment, console)
-        _warn_power_limit(experiment, console)
-        _advise_columns(experiment, config, console)
-    if dry_run:
-        print_plan(describe_plan(experiment, folder), as_json)
-        return
-    with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
-        # The dashboard is not stored with the experiment: a run resumed without it is not shown.
-        _launch(
-            partial(launcher.start_run, written=experiment),
-            experiment=mirrored,
-            folder=folder,
-            console=console,
-            as_json=as_json,
-        )
+    port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
+    with _mirror_to_ray(experiment, folder.resolve(), port, console) as mirrored:
+        _launch(launcher.continue_run, mirrored, folder.resolve(), console=console, as_json=as_json)
+
+
+def resolve_ray_port(wanted: bool, port: int | None) -> int | None:
+    """Return the port of Ray's dashboard: 0 for any free one, None without a dashboard."""
+    return port or 0 if wanted or port else None
 
 
 def describe_plan(experiment: Experiment, folder: Path) -> dict[str, object]:
@@ -160,17 +136,6 @@ def describe_plan(experiment: Experiment, folder: Path) -> dict[str, object]:
     }
 
 
-def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
-    """Resume a run from its last checkpoint; for a finished run, only the report is rewritten."""
-    from experiments.backends import launcher
-
-    experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
-    with prefix_errors(str(folder / run_folder.RUN_YAML)):
-        launcher.check_runnable(experiment)
-    with _mirror_to_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
-        _launch(launcher.continue_run, experiment=mirrored, folder=folder.resolve(), console=console, as_json=as_json)
-
-
 @contextmanager
 def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, console: Console) -> Iterator[Experiment]:
     """Show the experiment on Ray's dashboard at ``port``: 0 for any free one, None for no dashboard."""
@@ -181,47 +146,40 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
     from fedge.experiment import list_boards
 
     ray_dashboard.check_dashboard(experiment, port or None, os.environ)
-    with ExitStack() as stack:
-        with make_progress_console().status(ray_dashboard.STARTING_MESSAGE):
-            count = len(list_boards(experiment))
-            dashboard = stack.enter_context(ray_dashboard.open_dashboard(count, folder, port or None))
-        print_lines(console, [str(dashboard)])
+    with open_ray_dashboard(port, len(list_boards(experiment)), folder, console):
         yield ray_dashboard.add_ray_exporter(experiment, os.environ)
 
 
-def _print_costs(experiment: Experiment, console: Console) -> None:
-    """Print one line on what a step is priced as and which model is moved."""
+@contextmanager
+def open_ray_dashboard(port: int, tasks: int, folder: Path, console: Console) -> Iterator[None]:
+    """Start Ray with its dashboard, or find that of the cluster at RAY_ADDRESS, and print where it is."""
+    from experiments.backends import ray_dashboard
+
+    with ExitStack() as stack:
+        with make_progress_console().status(ray_dashboard.STARTING_MESSAGE):
+            dashboard = stack.enter_context(ray_dashboard.open_dashboard(tasks, folder, port or None))
+        print_lines(console, [str(dashboard)])
+        yield
+
+
+def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
+    """Yield what a step is priced as, which boards cannot meet the power limit, and the faster engine for many."""
     from experiments.report.run.run_tables import can_encode, describe_costs, describe_links
     from experiments.spec import experiment_checks
+    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
+    from fedge.workloads import NULL_TASK
 
     labels = experiment_checks.build_link_labels(experiment)
     kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
     moved = describe_links(labels, encoded=can_encode(experiment))
-    text = f"a step is {kind} {describe_costs(labels)}; moved: {moved}"
-    print_lines(console, [text])
-
-
-def _warn_power_limit(experiment: Experiment, console: Console) -> None:
-    """Print one line per kind of board that cannot meet the power limit."""
-    from experiments.spec import experiment_checks
-
+    yield f"a step is {kind} {describe_costs(labels)}; moved: {moved}"
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
-        text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
-        print_lines(console, [text])
-
-
-def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
-    """Name the faster engine for a large fleet that trains nothing."""
-    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
-    from fedge.workloads.null_task import NULL_TASK
-
-    if experiment.workload.task == NULL_TASK and count_clients(experiment) >= COLUMNS_FROM:
+        yield f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
+    clients = count_clients(experiment)
+    if experiment.workload.task == NULL_TASK and clients >= COLUMNS_FROM:
         command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"
-        text = (
-            f"note: {count_clients(experiment):,} boards take long here; `{command}` simulates such fleets in columns"
-        )
-        print_lines(console, [text])
+        yield f"note: {clients:,} boards take long here; `{command}` simulates such fleets in columns"
 
 
 def _launch(

@@ -79,7 +79,7 @@ def load_record(kind: str) -> type[BaseModel]:
 
         return SweepSpec
     if kind == "board":
-        from fedge.devices.node_settings import NodeSettings
+        from fedge.devices.local_board import NodeSettings
 
         return NodeSettings
     if kind == "plan":

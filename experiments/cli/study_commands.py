@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from experiments.cli.command_groups import PanelGroup
 from experiments.cli.command_options import (
     AsJson,
     ChartPage,
@@ -19,6 +18,7 @@ from experiments.cli.command_options import (
     Jobs,
     OutFile,
     Overrides,
+    PanelGroup,
     Seeds,
     TableBatchSize,
     TableBoard,
@@ -39,7 +39,7 @@ from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from experiments.backends.study_backend import FleetStudyOptions
-    from fedge.studies.mode_choice_options import ModeChoiceOptions
+    from fedge.studies.mode_choice_study import ModeChoiceOptions
 
 app = typer.Typer(
     cls=PanelGroup,
@@ -95,7 +95,7 @@ def mode_choice(
     Example: fedge study mode-choice --table agx-orin/train/resnet18-imagenet.csv --policies fedge,maxn --seeds 3
     """
     parameters = dict(locals())
-    from fedge.studies.mode_choice_options import ModeChoiceOptions
+    from fedge.studies.mode_choice_study import ModeChoiceOptions
 
     options = build_options(ModeChoiceOptions, parameters, others=("out", "html", "as_json"))
     study_mode_choice(options, out, html, as_json=as_json)
@@ -110,7 +110,7 @@ def study_mode_choice(
         BadInput: If the input is invalid; raised before any run.
     """
     from experiments.report.predictors.choice_terminal import print_mode_choice
-    from fedge.studies.mode_choice_options import build_mode_choice_study
+    from fedge.studies.mode_choice_study import build_mode_choice_study
 
     _check_outputs(out, html)
     study = build_mode_choice_study(options)

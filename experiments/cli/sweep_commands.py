@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs
-from experiments.cli.command_output import make_console, print_json, print_line, print_plan, show_job_progress, warn
-from experiments.cli.run_experiment import RayDashboard, RayPort, interrupt_on_sigterm
+from experiments.cli.command_output import make_console, print_json, print_plan, show_job_progress, warn
+from experiments.cli.run_experiment import (
+    RayDashboard,
+    RayPort,
+    interrupt_on_sigterm,
+    open_ray_dashboard,
+    resolve_ray_port,
+)
 from experiments.report.tables import print_lines
 from fedge.errors import BadInput, RunFailed
 from fedge.json_reader import read_json
@@ -47,7 +53,7 @@ def sweep(
 
     Example: fedge sweep experiments/configs/policies-sweep.yaml --jobs 2
     """
-    port = ray_dashboard_port or 0 if ray_dashboard or ray_dashboard_port else None
+    port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
     from experiments.sweeps.sweep_driver import choose_sweep_folder
 
     folder = choose_sweep_folder(config, out)
@@ -114,29 +120,17 @@ def _run_shown(plan: SweepPlan, folder: Path, workers: int | None, ray_port: int
     from experiments.sweeps.sweep_driver import run_sweep
 
     try:
-        with (
-            interrupt_on_sigterm(),
-            _show_dashboard(folder, ray_port),
-            show_job_progress(plan.count) as report_point,
-        ):
+        with interrupt_on_sigterm(), ExitStack() as stack:
+            if ray_port is not None:
+                from experiments.backends.ray_dashboard import check_dashboard_port
+
+                check_dashboard_port(ray_port or None, os.environ)
+                stack.enter_context(open_ray_dashboard(ray_port, os.cpu_count() or 1, folder, make_console()))
+            report_point = stack.enter_context(show_job_progress(plan.count))
             return run_sweep(plan, folder, workers, report_point)
     except KeyboardInterrupt:
         make_console(stderr=True).print("stopped; the same command goes on with the points that have not ended")
         raise
-
-
-@contextmanager
-def _show_dashboard(folder: Path, port: int | None) -> Iterator[None]:
-    """Start Ray with its dashboard, or find that of the cluster at RAY_ADDRESS; nothing for no port."""
-    if port is None:
-        yield
-        return
-    from experiments.backends import ray_dashboard
-
-    ray_dashboard.check_dashboard_port(port or None, os.environ)
-    with ray_dashboard.open_dashboard(os.cpu_count() or 1, folder, port or None) as dashboard:
-        print_line(str(dashboard))
-        yield
 
 
 def _list_notes(summary: SweepSummary, report: Path) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""nginx configuration in front of a SuperLink: boards reach the Fleet API only, and control commands are blocked."""
+"""What stands before a SuperLink: nginx passes on the Fleet API only, a firewall rule names who may command it."""
 
 from __future__ import annotations
 
@@ -152,7 +152,6 @@ class NginxProxy:
     """Settings of the proxy in front of a SuperLink that listens on loopback.
 
     Attributes:
-        fleet_port: Public port for boards.
         control_port: Port for control commands from ``management``.
     """
 
@@ -232,3 +231,40 @@ def _format_address(text: str) -> str:
     except ValueError as error:
         raise BadInput("--listen", repr(text), "an address of this server, such as 192.168.1.10") from error
     return f"[{address}]" if address.version == 6 else str(address)
+
+
+ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+FIREWALL_FIRST_LINE = "# Made by `fedge fleet firewall`"
+FIREWALL_RULES = """\
+{starts}; written again rather than edited.
+# The SuperLink takes commands from whoever reaches its port. On this machine that is: {names}.
+table inet fedge_control
+delete table inet fedge_control
+table inet fedge_control {{
+    chain output {{
+        type filter hook output priority filter; policy accept;
+        oif "lo" tcp dport {port} meta skuid != {{ {accounts} }} reject with tcp reset
+    }}
+}}
+"""
+
+
+def build_firewall_rules(accounts: Sequence[str], port: int) -> str:
+    """Build the nftables rules; loading them again replaces the earlier ones.
+
+    Args:
+        accounts: User accounts that may connect: the SuperLink's (its ServerApps), nginx's (Debian: www-data) and those
+            of users who may start runs.
+        port: The SuperLink's port on loopback.
+
+    Raises:
+        BadInput: If a name is not a valid account name.
+    """
+    for account in accounts:
+        if not ACCOUNT.fullmatch(account):
+            raise BadInput("--account", repr(account), "the name of an account of this machine")
+    if not 0 < port < 65536:
+        raise BadInput("--superlink-port", str(port), "a port from 1 to 65535")
+    allowed = dict.fromkeys(("root", *accounts))
+    quoted = ", ".join(f'"{name}"' for name in allowed)
+    return FIREWALL_RULES.format(starts=FIREWALL_FIRST_LINE, names=", ".join(allowed), accounts=quoted, port=port)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from experiments.fleet.inventory import format_names
-from experiments.fleet.playbook_events import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
+from experiments.fleet.playbook_runner import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
 from experiments.report.tables import print_lines
 
 if TYPE_CHECKING:

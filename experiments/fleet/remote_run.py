@@ -32,13 +32,11 @@ def pack_experiment(experiment: Experiment) -> bytes:
     Plug-ins lie in one folder with the modules beside them that they import, under the names they are imported by.
     Data folders are not packed: they are paths on the server.
     """
-    files: list[Path] = []
+    files: dict[Path, str] = {}
 
     def sent(text: str) -> str:
         path = Path(text)
-        if path not in files:
-            files.append(path)
-        return f"files/{files.index(path)}/{path.name}"
+        return files.setdefault(path, f"files/{len(files)}/{path.name}")
 
     record = experiment.model_dump(mode="json")
     record["plugins"] = [f"{PLUGINS}/{Path(plugin).name}" for plugin in experiment.plugins]
@@ -48,30 +46,23 @@ def pack_experiment(experiment: Experiment) -> bytes:
         raw["references"] = [sent(path) for path in entry.references]
         if entry.device.endswith((".yaml", ".yml")):
             raw["device"] = sent(entry.device)
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        text = yaml.safe_dump(record, sort_keys=False).encode()
-        tar.addfile(_make_tar_info(EXPERIMENT, len(text)), io.BytesIO(text))
-        for path in files:
-            content = _read(path)
-            tar.addfile(_make_tar_info(sent(str(path)), len(content)), io.BytesIO(content))
-        for module in list_plugin_files(experiment.plugins):
-            for path in sorted(module.rglob("*.py")) if module.is_dir() else [module]:
-                content = _read(path)
-                name = f"{PLUGINS}/{path.relative_to(module.parent)}"
-                tar.addfile(_make_tar_info(name, len(content)), io.BytesIO(content))
-    return packed.getvalue()
+    contents = {EXPERIMENT: yaml.safe_dump(record, sort_keys=False).encode()}
+    contents.update((name, _read(path)) for path, name in files.items())
+    for module in list_plugin_files(experiment.plugins):
+        for path in sorted(module.rglob("*.py")) if module.is_dir() else [module]:
+            contents[f"{PLUGINS}/{path.relative_to(module.parent)}"] = _read(path)
+    return _pack(contents)
 
 
 def pack_tables(tables: Mapping[str, Path]) -> bytes:
     """Pack profiles and their records into an uncompressed tar, each table at its path in the tar."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, path in tables.items():
-            for suffix in ("", RECORD_SUFFIX):
-                content = _read(path.with_name(path.name + suffix))
-                tar.addfile(_make_tar_info(name + suffix, len(content)), io.BytesIO(content))
-    return packed.getvalue()
+    return _pack(
+        {
+            name + suffix: _read(path.with_name(path.name + suffix))
+            for name, path in tables.items()
+            for suffix in ("", RECORD_SUFFIX)
+        }
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -81,10 +72,14 @@ def _read(path: Path) -> bytes:
         raise BadInput(str(path), f"a file that cannot be read ({error.strerror})", "a file of yours") from error
 
 
-def _make_tar_info(name: str, size: int) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o640
-    return info
+def _pack(contents: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o640
+            tar.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
 
 
 STOP_WITHIN_S = 90.0
@@ -163,9 +158,7 @@ def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
 def import_tables(server: ServerConnection, tables: Mapping[str, Path]) -> str:
     """Import profiles with their records into the knowledge of the fleet's runs; return its path on the server.
 
-    Args:
-        server: The fleet's server.
-        tables: Table by its path in the bundle, ``BOARD/KIND/train/WORKLOAD.csv``.
+    ``tables`` has each table by its path in the bundle, ``BOARD/KIND/train/WORKLOAD.csv``.
 
     Raises:
         RunFailed: If the server cannot be reached or refuses.

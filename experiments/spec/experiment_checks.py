@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.spec.plugin_trial import try_own_functions
 from experiments.spec.resource_checks import (
     check_evaluation,
     check_loader,
@@ -21,12 +20,12 @@ from experiments.spec.resource_checks import (
     memory_label,
     serving_label,
 )
-from experiments.spec.user_plugins import format_error, import_plugins
+from experiments.spec.user_plugins import format_error, import_plugins, try_own_functions
 from fedge import registry, workloads
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layered_work import count_priced_bytes
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
 from fedge.decisions.selection.selector_options import check_options
@@ -50,16 +49,14 @@ from fedge.experiment import (
     list_boards,
 )
 from fedge.extras import require_modules
-from fedge.knowledge.client_identity import describe_reference, identify_client
-from fedge.knowledge.evidence_files import read_evidence
+from fedge.knowledge.evidence_files import describe_reference, identify_client, read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK, load_experiment_task
 from fedge.workloads.partitions import split_task
 from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value
@@ -482,7 +479,6 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     """Describe per fleet entry the provenance of its true costs and of its predictor's prior.
 
     Args:
-        experiment: The experiment.
         recorded: Boards of a real fleet that were replayed from a recorded folder, so that nothing was measured.
 
     Returns:

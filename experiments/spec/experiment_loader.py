@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 
 from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import (
     VARIANT_FILE,
@@ -115,7 +115,6 @@ def build_experiment(
         raw: The mapping, which the overrides change.
         path: Its file, which messages name; paths in the mapping are relative to its folder.
         overrides: Keys such as ``policy.power_w``, each with its value.
-        option: What precedes a key in messages about an override.
         note: Called with a sentence on what an override removes.
 
     Raises:
@@ -260,8 +259,6 @@ def set_field(raw: dict[str, Any], key: str, value: Any, option: str = "--set ")
     Args:
         raw: The mapping of the YAML file.
         key: Its key, ``a.b``; numbers in it index lists.
-        value: The value.
-        option: What precedes the key in messages.
 
     Raises:
         BadInput: If the key leads nowhere.

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.answers import describe_evaluation
 from fedge.client.emulated import partition_samples
-from fedge.client.emulated_loader import build_loader_pipeline
-from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
-from fedge.client.evaluation import describe_evaluation
+from fedge.client.emulated_resources import build_board_scaling, build_loader_pipeline, explain_narrowing_failure
 from fedge.client.inference_service import (
     average_inference_costs,
     build_demand,
@@ -26,7 +25,7 @@ from fedge.client.inference_service import (
 )
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
+from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
 from fedge.costs.memory.scale_choice import describe_safety
@@ -43,7 +42,7 @@ from fedge.experiment import (
     label_network,
     list_boards,
 )
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
     InferenceCosts,
@@ -53,8 +52,7 @@ from fedge.serving.standing_service import (
 )
 from fedge.types import DeviceSpec, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import explain_missing_cuda, load_experiment_task
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK, explain_missing_cuda, load_experiment_task
 from fedge.yaml_files import format_value
 
 MEMORY_FIELD = "workload.memory"
@@ -64,7 +62,6 @@ def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
     """Raise ``BadInput`` for GPUs that the clients cannot use.
 
     Args:
-        experiment: The experiment.
         elsewhere: Whether the clients run on machines of a cluster, whose devices are unknown here.
     """
     num_gpus, task = experiment.backend_options.num_gpus, experiment.workload.task

@@ -91,7 +91,6 @@ class KeyDescription:
 
     Attributes:
         key: Its place, such as ``fleet[].link.up_mbps``.
-        kind: Its type in words.
         default: Its default as YAML; None if the key is needed.
         allowed: Its range or its values; empty if every value of its type is allowed.
         example: A line of YAML or of ``--set``.

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.layered_work import find_named_workload
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.memory.step_need import find_largest_batch, predict_step_need
-from fedge.costs.named_workload import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.errors import BadInput
@@ -55,9 +55,7 @@ class MemoryFit:
 
     Attributes:
         need_mb: Memory of a step in MB; None for inference, and for networks with unknown layers.
-        allowed_mb: Memory available for training, in MB.
         batch_size: The largest batch size that fits, 0 for none, None if unknown.
-        label: Source of ``need_mb``.
     """
 
     need_mb: float | None
@@ -107,7 +105,6 @@ class BoardSelectionOptions:
         batch_size: Samples per step; by default the workload's own, or 16.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
         boards: Names of the boards to compare; all of the catalogue if empty.
-        kind: Kind of step to rank for.
     """
 
     workload: str
@@ -217,11 +214,8 @@ def find_best_row(
 ) -> tuple[int, tuple[str, ...]]:
     """Return the best mode within the limits, or, if there is none, the closest one and the limits that it breaks.
 
-    Args:
-        seconds: Seconds of an epoch by mode, shape (n,).
-        watts: Watts by mode, shape (n,).
-        limits: The limits. Their excess is measured as a ratio, and ratios of both limits are multiplied.
-        aim: The objective among the modes within the limits.
+    Seconds of an epoch and watts are of shape (modes,). The excess of a limit is measured as a ratio, and ratios of
+    both limits are multiplied.
     """
     over = np.maximum(1.0, watts / (limits.power_w or np.inf)) * np.maximum(1.0, seconds / (limits.epoch_s or np.inf))
     worth: dict[RankingObjective, Floats] = {

@@ -62,12 +62,7 @@ def predict_memory(
 ) -> MemoryPrediction:
     """Predict a step's need and the batches that fit into the memory that the board leaves for training.
 
-    Args:
-        model: A known workload, or any network as ``load_network_cost`` takes it.
-        device: Name of the board.
-        batch_size: Samples per step.
-        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
-        usable_mb: Returns the memory that a board leaves for training, in MB.
+    ``usable_mb`` returns the memory that a board leaves for training, in MB.
 
     Raises:
         BadInput: If the network or board is invalid.

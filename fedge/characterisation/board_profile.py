@@ -35,7 +35,7 @@ from fedge.registry import load_named
 from fedge.types import PowerMode
 
 if TYPE_CHECKING:
-    from fedge.devices.node_settings import NodeSettings
+    from fedge.devices.local_board import NodeSettings
 
 MAX_CONSECUTIVE_FAILURES = 3
 # Consecutive failures after which a campaign stops. Default: one may be an accident, three indicate a broken board.
@@ -344,7 +344,7 @@ def _wait_for_board(options: ProfileOptions, note: Callable[[str], None]) -> flo
 
 def _load_settings(options: ProfileOptions) -> NodeSettings:
     """Load the settings of this board."""
-    from fedge.devices.node_settings import SETTINGS_PATH, load_local_settings
+    from fedge.devices.local_board import SETTINGS_PATH, load_local_settings
 
     if options.settings is None and not SETTINGS_PATH.exists() and not JETSON_RELEASE_FILE.exists():
         right = f"{EMULATED}NAME, a board of `fedge devices list`"

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from fedge import __version__
 from fedge.characterisation.mode_measurement import ProfilingBench
-from fedge.clock import SimulatedClock
 from fedge.costs.cost_profile import WorkloadKind
-from fedge.costs.named_workload import find_named_workload
+from fedge.costs.layered_work import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_knowledge, build_surface, build_workload_kind
@@ -20,6 +19,7 @@ from fedge.devices.thermal_model import ThermalModel, build_thermal_model
 from fedge.errors import ModeNotSet
 from fedge.experiment import FleetBoard, FleetEntry
 from fedge.modes import find_mode_index
+from fedge.protocols import SimulatedClock
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, Workload
 

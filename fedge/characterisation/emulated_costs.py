@@ -16,12 +16,17 @@ from fedge.costs.input_pipeline.emulated_pipeline import (
     find_pipeline_kind,
     load_launch_counts,
 )
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch, Storage
-from fedge.costs.input_pipeline.steady_state import ClockShares, scale_to_clocks
+from fedge.costs.input_pipeline.pipeline_model import (
+    ClockShares,
+    InputPipeline,
+    Loader,
+    SimulatedEpoch,
+    Storage,
+    scale_to_clocks,
+)
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
-from fedge.costs.memory.memory_calibration import load_stock_calibration
-from fedge.costs.memory.step_need import predict_step_need
+from fedge.costs.memory.step_need import load_stock_calibration, predict_step_need
 from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.modes import stack_modes

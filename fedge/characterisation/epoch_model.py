@@ -3,8 +3,8 @@
 The model is fitted to a sweep's observations of one workload on one board. Computing is learnt by one of fedge's
 predictors (the physical model with a Gaussian process on its residuals) from measured compute times, corrected for
 shared cores. Loading is the input-pipeline model fitted to the observations (``observed_pipeline``); both meet in the
-steady state (``fedge.costs.input_pipeline.steady_state``). Power is learnt as that of computing, after subtracting the
-power of waiting (``fedge.client.loader_stalls``).
+steady state (``fedge.costs.input_pipeline.pipeline_model``). Power is learnt as that of computing, after subtracting
+the power of waiting (``fedge.client.loader_stalls``).
 
     epoch = fill + steps x (computing + stall + copy + overhead),  energy = epoch x mean power
 
@@ -25,8 +25,8 @@ from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
 from fedge.costs.cost_priors import transfer_priors
-from fedge.costs.input_pipeline.fitted_pipeline import FittedPipeline
-from fedge.costs.input_pipeline.steady_state import compute_host_factor
+from fedge.costs.input_pipeline.pipeline_fit import FittedPipeline
+from fedge.costs.input_pipeline.pipeline_model import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput

@@ -39,7 +39,7 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.sweep_plan import HERE, CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
 from fedge.characterisation.system_sampler import CpuWork, SamplingThread, SystemSample, SystemSampler
 from fedge.devices.local_board import BoardLocation
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.types import PowerMode
 

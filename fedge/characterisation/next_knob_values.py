@@ -1,6 +1,6 @@
 """Proposed next values of each knob, with the pipeline that the model expects from them.
 
-Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.steady_state``). The
+Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.pipeline_model``). The
 dependence of computing and of power on a clock is taken from the sweep (``estimate_slope``). Without such points,
 computing follows the GPU's clock as far as the GPU does not wait for launches, and the memory's clock by
 ``MEMORY_SLOPE``; power is then not predicted.
@@ -33,8 +33,7 @@ from fedge.characterisation.setting_model import (
 )
 from fedge.characterisation.sweep_plan import device_name
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import compute_host_factor, solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, PowerMode
 
 MEMORY_SLOPE = -0.5

@@ -1,7 +1,7 @@
 """A workload's input pipeline at a board's top clocks, fitted to observations in any modes, with any loaders.
 
 The time of a sample on a core is the observed one, divided by the slow-down of its mode and by that of shared cores
-(both: ``fedge.costs.input_pipeline.steady_state``). The geometric mean over observations is taken, of those without
+(both: ``fedge.costs.input_pipeline.pipeline_model``). The geometric mean over observations is taken, of those without
 workers if there are any. Crowding of the cores and background load come from a grid search: with the best pair, the
 observations agree most closely on what a sample, and computing at equal clocks, takes alone. The cost of reading from a
 storage is what fetching takes beyond fetching from the page cache.
@@ -19,11 +19,15 @@ import numpy as np
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
-from fedge.costs.input_pipeline.fitted_pipeline import WARM_SHARE, FittedPipeline
-from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.steady_state import (
+from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING, WARM_SHARE, FittedPipeline
+from fedge.costs.input_pipeline.pipeline_model import (
     BatchNeeds,
+    HostCores,
+    InputPipeline,
+    Loader,
+    SampleCost,
+    StepCost,
+    Storage,
     compute_host_factor,
     compute_slowdown,
     count_served_readers,

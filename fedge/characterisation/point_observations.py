@@ -11,8 +11,7 @@ from fedge.characterisation.point_measurement import EpochSummary, MinibatchTime
 from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat
-from fedge.costs.input_pipeline.fitted_pipeline import WARM_SHARE
-from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
+from fedge.costs.input_pipeline.pipeline_fit import WARM_SHARE, LoaderMeans
 from fedge.types import Label, PowerMode
 
 SETTLING_ROUNDS = 2

@@ -15,8 +15,7 @@ from fedge.characterisation.point_knobs import KnobValue, get_knob_value, withou
 from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, solve_steady_state
 
 
 @dataclass(frozen=True, slots=True, eq=False)

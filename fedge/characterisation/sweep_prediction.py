@@ -19,7 +19,7 @@ from fedge.characterisation.point_observations import PointObservation, extract_
 from fedge.characterisation.sweep_plan import WorkKind, parse_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
-from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader
+from fedge.costs.input_pipeline.pipeline_fit import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_grid, stack_modes

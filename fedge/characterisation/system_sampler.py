@@ -17,9 +17,9 @@ from typing import Self
 import numpy as np
 
 from fedge.characterisation.point_measurement import SensorTrace
-from fedge.devices.sensing import sysfs_readings
-from fedge.devices.sensing.control_files import ControlFiles
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing import sysfs_sensor
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
+from fedge.devices.sensing.sysfs_sensor import ControlFiles
 from fedge.powerd.machine import Machine
 from fedge.types import Floats
 from fedge.worker.page_cache import DISKSTATS
@@ -137,13 +137,13 @@ class SystemSampler:
         machine = Machine(self.root)
         self._files = ControlFiles(machine)
         self._proc = Path(self.root) / "proc"
-        self._zones = sysfs_readings.find_temperature_readers(self._files, machine)
+        self._zones = sysfs_sensor.find_temperature_readers(self._files, machine)
 
     def take_sample(self) -> SystemSample:
         """Take a sample now."""
         pids = () if self.pid is None else list_process_tree(self.pid, self._proc)
         busy, ticks = read_cpu_ticks(self._proc)
-        hottest_c = max(sysfs_readings.read_temperatures_c(self._zones).values(), default=math.nan)
+        hottest_c = max(sysfs_sensor.read_temperatures_c(self._zones).values(), default=math.nan)
         return SystemSample(
             self.now_s(),
             busy_so_far=busy,

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedge import __version__
 from fedge.characterisation.mode_measurement import ProfilingBench
-from fedge.client import run_claim
+from fedge.client.real import CLAIM_FILE, claim_left_s, explain_refusal, read_claim
 from fedge.client.worker_training import (
     STRETCH_LIMIT_S,
     WorkerTraining,
@@ -19,19 +19,17 @@ from fedge.client.worker_training import (
     read_file_task,
     translate_worker_errors,
 )
-from fedge.clock import RealClock
 from fedge.costs.cost_priors import build_priors
-from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.catalogue import load_catalogue
-from fedge.devices.local_board import open_local_board
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings, open_local_board
 from fedge.errors import BadInput, BoardError, WorkerFailed
 from fedge.experiment import WorkloadSpec
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
-from fedge.protocols import Clock, Device
+from fedge.protocols import Clock, Device, RealClock
 from fedge.types import Modes, TrainOptions, Workload
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
@@ -141,10 +139,10 @@ def wait_for_board(
 
 def _explain_use(settings: NodeSettings, now_s: float) -> str | None:
     """Return which run works with the board, from its claim, or who holds its power daemon; None if nobody does."""
-    claim = run_claim.read_claim(settings.state_dir / run_claim.CLAIM_FILE)
-    left_s = run_claim.claim_left_s(claim, "", now_s)
+    claim = read_claim(settings.state_dir / CLAIM_FILE)
+    left_s = claim_left_s(claim, "", now_s)
     if claim is not None and left_s > 0.0:
-        return run_claim.explain_refusal(settings.board, claim, left_s)
+        return explain_refusal(settings.board, claim, left_s)
     try:
         with closing(PowerdClient(settings.power_socket)) as power:
             lease = power.get()["lease"]

@@ -14,13 +14,12 @@ from fedge.client.client_setup import ClientSetup
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand, describe_service
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task, read_file_task
 from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
 from fedge.devices.board_kinds import build_link, list_priors, mode_idle_power_w
-from fedge.devices.local_board import LocalBoard, open_local_board
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import LocalBoard, NodeSettings, open_local_board
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.json_reader import parse_json
@@ -47,7 +46,6 @@ def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | 
     The file is written once per data set, split and seed.
 
     Args:
-        experiment: The resolved experiment.
         index: Index of the board.
         folder: Folder for data files.
         own: The board's own data folder; None for a share of the task's data set.
@@ -105,11 +103,6 @@ class BoardSession:
     """The context of one request on a real board.
 
     Attributes:
-        experiment: The resolved experiment.
-        board: The board's name, index and fleet entry.
-        here: The local board.
-        worker: Connection to its worker.
-        samples: Number of its training samples.
         recorded: Whether the board is a recorded folder instead of hardware.
     """
 
@@ -154,11 +147,6 @@ def build_setup(
     The board's lease is needed, because its idle power may have to be measured.
 
     Args:
-        experiment: The resolved experiment.
-        board: The board's name, index and fleet entry.
-        here: The opened board.
-        steps: Steps of a round.
-        samples: Training samples of the board.
         references: Rows of the entry's references, whose files are on the server.
         link_mbps: Measured rate of the board's link in Mbit/s; None if it is not known yet.
     """

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedge.client.corrections import Correction, predict_corrected
 from fedge.client.evidence import build_offer, select_consistent_peers, select_recalled
 from fedge.client.inference_service import (
     ExpectedService,
@@ -24,19 +23,17 @@ from fedge.client.memory_scaling import (
     measurement_scale,
     previous_scale,
 )
-from fedge.client.prediction_requests import Asking
+from fedge.client.prediction_requests import Asking, Correction, predict_corrected
 from fedge.client.round import begin_round
-from fedge.client.round_context import RoundContext, no_time_limit
-from fedge.client.round_state import RoundState
-from fedge.client.step_accounting import warm_up_steps
+from fedge.client.round_state import RoundContext, RoundState, no_time_limit, warm_up_steps
 from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import choose_waiting_mode, is_builtin_policy, load_policy
-from fedge.devices.network_link import NetworkLink
+from fedge.devices.board_kinds import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Device, Predictor, Training
-from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import DeviceSpec, Front, LinkUse, Modes, PowerMode, RoundGoal, TrainingScale, Workload
 from fedge.wire import RequestMessage
 
@@ -51,17 +48,10 @@ class ClientSetup:
     """A client as it is known before a round.
 
     Attributes:
-        board: Name, index and fleet entry.
-        spec: Specification of the board.
         workload: Work of one step at the requested scale.
-        exploration: Limits on probing.
         candidates: Modes that may be chosen, including the board's presets.
-        fastest_mode: Fastest of them.
-        knowledge: Prior knowledge of the board and the workload.
-        predictor: Predictor in the reference condition of ``fedge.client.corrections``.
+        predictor: Predictor in the reference condition of ``fedge.client.prediction_requests``.
         steps: Steps per round at the requested scale.
-        samples: Number of training samples.
-        link: The client's network.
         model_bytes: Size of the model whose steps are priced, which an emulated link moves; None for the size of the
             model that is trained.
         service: Standing service; None without one.
@@ -108,7 +98,6 @@ class RoundConditions:
     """The conditions of a round, on which its device depends.
 
     Attributes:
-        request: The server's request.
         attempt: Training scale to try; None if the memory need of a step is unknown.
         scale: That scale, or None if it is the requested one.
         waiting_mode: Mode in which the client waits.
@@ -157,10 +146,6 @@ def build_round(
     """Build the context of a round.
 
     Args:
-        setup: The client.
-        conditions: The conditions of the round.
-        device: The board, prepared for them.
-        reporter: Receives the progress of the round.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
     """
     request, scale, workload = conditions.request, conditions.scale, setup.workload

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import pareto, workloads
+from fedge import modes, workloads
 from fedge.call_cache import cache_last_call
+from fedge.client.answers import Answer, build_reply, first_attempt, run_attempts
 from fedge.client.client_setup import (
     ClientSetup,
     RoundConditions,
@@ -26,9 +27,14 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
-from fedge.client.emulated_evaluation import evaluate_emulated
-from fedge.client.emulated_loader import EmulatedLoader, build_loader
-from fedge.client.emulated_memory import MemoryLimitedTraining, build_board_scaling, true_peak_mb
+from fedge.client.emulated_resources import (
+    EmulatedLoader,
+    MemoryLimitedTraining,
+    build_board_scaling,
+    build_loader,
+    evaluate_emulated,
+    true_peak_mb,
+)
 from fedge.client.emulated_service import (
     EmulatedService,
     ServiceSimulation,
@@ -39,15 +45,12 @@ from fedge.client.emulated_service import (
 )
 from fedge.client.evidence import fit_and_predict
 from fedge.client.inference_service import ExpectedService, RoundService
-from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
 from fedge.client.prediction_requests import Asking, CachedPredictor, run_alone, run_together
 from fedge.client.progress import open_emulated_reporter
 from fedge.client.round import finish_round
-from fedge.client.round_context import RoundContext
-from fedge.client.round_report import build_reply
+from fedge.client.round_state import RoundContext, count_steps
 from fedge.client.round_trace import build_emulated_trace
-from fedge.client.step_accounting import count_steps
 from fedge.costs.layered_work import build_workload, count_priced_bytes
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.policies import find_lowest_mode
@@ -61,7 +64,7 @@ from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.workloads.partitions import split_task, split_test
@@ -82,7 +85,6 @@ class EmulatedClient:
 
     Attributes:
         setup: What is known beforehand.
-        kind: Kind of board.
         surface: True time and power of all n modes at the requested training scale, including the loader's stalls.
         candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
         share: Indices of its training samples, shape (samples,).
@@ -211,9 +213,7 @@ class ClientTask:
     """A request to an emulated client.
 
     Attributes:
-        experiment: The resolved experiment.
         index: Index of the board.
-        request: The request.
         arrays: Global model by name; needed for a training request.
         folder: Folder of the run for progress records, which do not affect the answer; None disables them.
         wall_s: Returns Unix time in seconds.
@@ -278,13 +278,7 @@ def _ask_answer(task: ClientTask) -> Asking[Answer]:
 
 
 def open_board(client: EmulatedClient, seed: int, conditions: RoundConditions) -> EmulatedBoard:
-    """Return the board in its state at the end of its last work, cooled down until the round's start.
-
-    Args:
-        client: The emulated client.
-        seed: Seed of the experiment.
-        conditions: The round.
-    """
+    """Return the board in its state at the end of its last work, cooled down until the round's start."""
     request, ambient_c, name = conditions.request, client.setup.board.entry.ambient_c, client.setup.board.name
     surface, service = client.surface_at(conditions.scale), None
     if client.serving is not None and conditions.service is not None:
@@ -376,9 +370,6 @@ class DeferredTraining:
 
     On an emulated board the steps do not change what is measured. So the clients that are computed together need not
     hold a model each.
-
-    Args:
-        start: Begins the training.
     """
 
     def __init__(self, start: Callable[[], Training]) -> None:
@@ -425,7 +416,7 @@ def build_true_front(
             step_s_sd_log=none,
             power_w_sd_log=none,
         )
-        client.true_fronts[conditions] = pareto.build_front(
+        client.true_fronts[conditions] = modes.build_front(
             known,
             steps=steps,
             idle_w=idle_w,

@@ -32,9 +32,9 @@ from fedge.devices.emulated_board import (
     SharedWork,
     SharedWorkResult,
     find_top_mode,
+    mode_change_s,
 )
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
-from fedge.devices.mode_switch import mode_change_s
 from fedge.experiment import FleetBoard, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator
@@ -64,10 +64,7 @@ class EmulatedService:
     """The parts of a board's service that stay constant over a run; rows of both tables belong to the same modes.
 
     Attributes:
-        spec: The service's settings.
-        demand: Request rate, latency budget and batch sizes.
         average: Batch costs of an average board of the kind, known beforehand.
-        true: Batch costs of this board.
     """
 
     spec: ServingSpec
@@ -78,11 +75,6 @@ class EmulatedService:
 
 def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedService | None:
     """Build the service of a board over all its modes.
-
-    Args:
-        board: The board.
-        kind: Its kind.
-        seed: Seed of the experiment.
 
     Returns:
         The service, or None if the board's fleet entry has none.
@@ -117,8 +109,6 @@ def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: ND
     """Return the expected batch costs in the candidate modes.
 
     Args:
-        serving: The service.
-        modes: The m candidate modes.
         allowed: Which of the board's n modes they are, shape (n,).
     """
     average = serving.average
@@ -131,8 +121,6 @@ def compute_served_surface(
     """Return the true time and power of training beside the service.
 
     Args:
-        serving: The service.
-        service_plan: The round's plan, with its modes and batch sizes.
         surface: True time and power of all n modes without the service.
         allowed: Which rows of ``surface`` are the candidates from which the plan was made, shape (n,).
     """
@@ -198,7 +186,6 @@ class ServiceSimulation:
         serving: The service with its true batch costs.
         round_service: The round's plan: which batch size in which mode.
         surface: True power at rest, over the same modes as the service.
-        seed: Seed of the arrivals.
         now_s: Simulated time.
     """
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import pareto
-from fedge.client.corrections import normalize
-from fedge.client.prediction_requests import Asking, PredictionRequest
-from fedge.client.round_context import RoundContext
-from fedge.client.step_accounting import mode_switch_s, warm_up_steps
+from fedge import modes
+from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
+from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -42,8 +40,6 @@ def select_recalled(
     That happens if the knowledge is another workload's, or the board or its software has changed.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements in this run.
         recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
@@ -112,11 +108,6 @@ def select_consistent_peers(
 
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
     would then be treated as outliers.
-
-    Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
     """
     usual = [
         measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled
@@ -143,9 +134,6 @@ def fit_and_predict(
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
     measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
@@ -169,11 +157,7 @@ def build_offer(
     peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
 
     Args:
-        context: The client's context.
-        own_measurements: The board's own measurements.
-        peer_measurements: Measurements of other boards of the same kind.
         steps: Steps of the share, including warm-up in units of steps.
-        link: Transfer times of the model.
     """
     own = normalize(context.corrections, own_measurements)
 
@@ -181,14 +165,14 @@ def build_offer(
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
         # Corrected, a measured mode may be off the front and uncover others.
         others = np.delete(np.arange(len(means.modes)), measured)
-        front = pareto.find_offered_rows(
+        front = modes.find_offered_rows(
             steps * means.step_s[others],
             power_w=means.power_w[others],
             idle_w=context.device.idle_w(context.waiting_mode),
             limit=None,
             power=context.includes_low_power,
         )
-        top = pareto.find_nearest_row(means.modes, context.fastest_mode)
+        top = modes.find_nearest_row(means.modes, context.fastest_mode)
         return np.unique(np.concatenate([others[front], measured, [top]]))
 
     fitted = yield from fit_and_predict(
@@ -205,12 +189,12 @@ def build_front(
     steps: float,
     link: LinkUse,
     *,
-    limit: int = pareto.MAX_FRONT_POINTS,
+    limit: int = modes.MAX_FRONT_POINTS,
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
     link_s = link.down_s + link.up_s
-    front = pareto.build_front(
+    front = modes.build_front(
         predictions,
         steps=steps,
         idle_w=idle_w,
@@ -241,17 +225,17 @@ def find_known_modes(
     return own | find_sure_modes(predictions, {measurement.mode for measurement in peer_measurements})
 
 
-def find_sure_modes(predictions: Predictions, modes: Iterable[PowerMode]) -> frozenset[PowerMode]:
-    """Return those of ``modes`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
-    named = list(modes)
-    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
+def find_sure_modes(predictions: Predictions, asked: Iterable[PowerMode]) -> frozenset[PowerMode]:
+    """Return those of ``asked`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
+    named = list(asked)
+    rows = np.array([modes.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
     sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
     return frozenset(mode for mode, known in zip(named, sure.tolist(), strict=True) if known)
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:
     """Return the prediction of ``mode`` from the nearest row."""
-    i = pareto.find_nearest_row(predictions.modes, mode)
+    i = modes.find_nearest_row(predictions.modes, mode)
     return Prediction(
         mode,
         step_s=float(predictions.step_s[i]),

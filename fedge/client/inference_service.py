@@ -10,17 +10,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.client.step_accounting import warm_up_steps
+from fedge.client.round_state import warm_up_steps
+from fedge.costs.cost_priors import estimate_inference_cost
 from fedge.costs.cost_profile import CostProfile
-from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.layered_work import network_from_spec
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
 from fedge.experiment import NetworkSpec, PlacedBatchSpec, ServingSpec
-from fedge.modes import find_mode_index
-from fedge.pareto import find_nearest_row
+from fedge.modes import find_mode_index, find_nearest_row
 from fedge.physics import time_power_model
 from fedge.serving.standing_service import (
     InferenceCosts,
@@ -86,11 +85,6 @@ def inference_costs_and_spreads(
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
     """Return the batch costs of an average board and their spread between boards.
 
-    Args:
-        device: The board's specification.
-        work: What is inferred, in k batch sizes.
-        modes: The n modes.
-
     Returns:
         Costs of shape (n, k), and per batch size the standard deviations of log time and log power between boards.
 
@@ -125,8 +119,6 @@ class ExpectedService:
     """A client's standing service as expected before any measurement.
 
     Attributes:
-        demand: Request rate, latency budget and batch sizes.
-        inference: Batch costs in the n candidate modes.
         idle_w: Power at rest in them, watts, shape (n,).
         one_batch_size: Whether all modes of a round use one batch size, because a worker has to warm up for each.
     """
@@ -142,8 +134,6 @@ class RoundService:
     """The plan of a board's service for one round.
 
     Attributes:
-        inference: Batch costs in the n candidate modes.
-        while_idle: Service while the board waits, over the candidates.
         while_training: Service beside training, over the modes marked by ``keep``.
         keep: Candidates that sustain the service beside training or must stay available, shape (n,).
     """
@@ -169,9 +159,7 @@ def plan_round_service(
     """Plan the service of a round from the measurements so far.
 
     Args:
-        service: The service as expected.
         predict_alone: Predicts the candidate modes without the service from measurements without it.
-        own_measurements: The board's own measurements.
         fastest_mode: The fastest mode, which remains available even if it does not sustain the service.
         other_modes: Further modes that remain available.
 
@@ -220,9 +208,6 @@ def choose_serving_wait_mode(service_plan: RoundService, policy: str, spec: Devi
     fixes it.
 
     Args:
-        service_plan: The round's plan.
-        policy: Name of the policy.
-        spec: The board's specification.
         idle_w: Power at rest in every mode of ``service_plan.inference``, watts, shape (n,).
     """
     modes = service_plan.inference.modes
@@ -235,11 +220,7 @@ def choose_serving_wait_mode(service_plan: RoundService, policy: str, spec: Devi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServiceCorrection:
-    """A ``fedge.client.corrections.Correction`` for a standing service, whose share of the time varies.
-
-    Attributes:
-        plan: The service of the round.
-    """
+    """A ``fedge.client.prediction_requests.Correction`` for a standing service, whose share of the time varies."""
 
     plan: RoundService
 

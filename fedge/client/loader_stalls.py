@@ -1,7 +1,7 @@
 """Stalls of training caused by data loading: adding them to predictions and removing them from measurements.
 
 Symbols for a step in one mode: X seconds of computing with its samples ready, T seconds in total beside loading
-(``fedge.costs.input_pipeline.steady_state``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
+(``fedge.costs.input_pipeline.pipeline_model``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
 watts while waiting:
 
     power = u P + (1 - u) W,   W = idle + (busy loading cores) x (watts of a busy core)
@@ -19,8 +19,7 @@ from typing import Self
 
 import numpy as np
 
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.steady_state import SteadyStates, compute_host_factor, solve_modes
+from fedge.costs.input_pipeline.pipeline_model import InputPipeline, SteadyStates, compute_host_factor, solve_modes
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import (
     POWER_NAMES,
@@ -52,8 +51,6 @@ class LoaderModel:
     """A board's input pipeline at the top clocks and the power while waiting for samples.
 
     Attributes:
-        pipeline: Input pipeline with times at the top clocks.
-        maxn: The top mode.
         costs: Coefficients of a step on such a board; they give the host's share and the power of a busy core.
         idle_w: Power at rest in the top mode, watts.
     """
@@ -94,8 +91,6 @@ def compute_paces(loading: LoaderModel, modes: Modes, compute_s: Floats) -> Stea
     """Solve the pipeline's steady state in every mode.
 
     Args:
-        loading: The loader.
-        modes: The n modes.
         compute_s: Seconds of computing a step without loading, shape (n,).
     """
     x = knob_shares(loading.maxn, modes)
@@ -108,8 +103,6 @@ def add_stalls(loading: LoaderModel, modes: Modes, compute_s: Floats, power_w: F
     """Add the effect of loading to steps.
 
     Args:
-        loading: The loader.
-        modes: The n modes.
         compute_s: Seconds of computing a step without loading, shape (n,).
         power_w: Power while computing in watts, shape (n,).
     """
@@ -170,7 +163,6 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
     Args:
         measurements: Measurements; those of peers, throttled ones and those at other scales are ignored.
-        loading: The expected loader.
 
     Returns:
         The factor, between e^-0.7 and e^0.7, and the number of stalls used.
@@ -188,10 +180,9 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderCorrection:
-    """A ``fedge.client.corrections.Correction`` for stalls.
+    """A ``fedge.client.prediction_requests.Correction`` for stalls.
 
     Attributes:
-        loading: The loader as far as it is known.
         sd_log: Uncertainty of its loading time, log units.
     """
 

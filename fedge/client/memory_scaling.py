@@ -52,11 +52,9 @@ class ScalingContext:
 
     Attributes:
         network: The network whose memory is predicted.
-        device: The board's specification.
         requested: The run's requested scale, to which step times refer.
         work: The step as it is priced; its batch size may differ from the trained one.
         limit_mb: Memory available for training in MB.
-        spec: The experiment's memory settings.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
         width: Largest width that the board may train.
     """
@@ -147,9 +145,6 @@ def build_scaling_context(
     """Build the memory and scaling options of a fleet entry's boards.
 
     Args:
-        experiment: The resolved experiment.
-        entry: The fleet entry.
-        device: The board's specification.
         narrow: Returns whether the task's network can be narrowed; the strategy must allow it too.
 
     Returns:
@@ -220,7 +215,6 @@ class ScaleAttempt:
     """One attempt of a round at a scale.
 
     Attributes:
-        choice: The chosen scale and its predicted memory.
         observations: Memory observations before the attempt.
         failures: Failed attempts before it in this round.
         lost_s: Seconds that those took.
@@ -381,10 +375,9 @@ def measurement_scale(scaling: ScalingContext | None, scale: TrainingScale | Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaleCorrection:
-    """A ``fedge.client.corrections.Correction`` for a training scale other than the requested one.
+    """A ``fedge.client.prediction_requests.Correction`` for a training scale other than the requested one.
 
     Attributes:
-        scaling: Memory and scaling options.
         scale: Scale of the round; None for the requested one.
     """
 

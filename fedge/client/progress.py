@@ -1,4 +1,4 @@
-"""Progress reporting of an emulated client's round; it does not change any result."""
+"""Progress reporting of a client's round; it does not change any result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.telemetry.run_folder import LIVE
 
 REPORT_PERIOD_S = 0.2
@@ -23,16 +23,25 @@ _last_report_s: OrderedDict[tuple[Path, str], float] = OrderedDict()
 
 
 @contextmanager
+def finish_reporter(reporter: ProgressReporter) -> Iterator[ProgressReporter]:
+    """Yield the reporter of one round, which ends with the state ``done`` or ``failed``."""
+    try:
+        yield reporter
+        reporter.finish("done")
+    except BaseException as error:
+        reporter.finish("failed", error=str(error))
+        raise
+
+
+@contextmanager
 def open_emulated_reporter(
     run_folder: Path | None, begun: BoardProgress, wall_s: Callable[[], float], clients: int = 1
 ) -> Iterator[ProgressReporter]:
-    """Open the reporter of one round, which ends with the state ``done`` or ``failed``.
+    """Open the reporter of one round of an emulated client.
 
     Args:
         run_folder: Folder of the run; None disables reporting.
-        begun: Initial progress.
         wall_s: Returns Unix time in seconds.
-        clients: Number of clients of the run.
     """
     if run_folder is None:
         yield ProgressReporter(None, begun, wall_s)
@@ -43,11 +52,8 @@ def open_emulated_reporter(
     period_s = max(REPORT_PERIOD_S, REPORT_PERIOD_PER_CLIENT_S * clients)
     reporter = ProgressReporter(run_folder / LIVE, begun, wall_s, period_s, states_at_once=False, last_s=last_s)
     try:
-        yield reporter
-        reporter.finish("done")
-    except BaseException as error:
-        reporter.finish("failed", error=str(error))
-        raise
+        with finish_reporter(reporter):
+            yield reporter
     finally:
         _last_report_s[key] = reporter.told_s
         _last_report_s.move_to_end(key)

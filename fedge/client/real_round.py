@@ -7,6 +7,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+from fedge.client.answers import Answer, answer_evaluation, build_reply, first_attempt, run_attempts
 from fedge.client.board_session import BoardSession, build_task_request
 from fedge.client.client_setup import (
     ClientSetup,
@@ -16,23 +17,24 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
-from fedge.client.evaluation import answer_evaluation
-from fedge.client.installed_service import InstalledService, ServiceReplies, install_service
-from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round import finish_round
-from fedge.client.round_context import RoundContext, RoundResult
-from fedge.client.round_report import build_reply
-from fedge.client.round_state import RoundState
+from fedge.client.round_state import RoundContext, RoundResult, RoundState
 from fedge.client.round_trace import build_link_phases
-from fedge.client.tracing_device import TracingDevice
-from fedge.client.watchdog import CancellableTraining, Watchdog, cancel_after
-from fedge.client.worker_training import WorkerTraining, ignore_reply, translate_worker_errors
-from fedge.clock import RealClock
+from fedge.client.tracing_device import InstalledService, ServiceReplies, TracingDevice, install_service
+from fedge.client.worker_training import (
+    CancellableTraining,
+    Watchdog,
+    WorkerTraining,
+    cancel_after,
+    ignore_reply,
+    translate_worker_errors,
+)
 from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
+from fedge.protocols import RealClock
 from fedge.seeds import derive_seed
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter
 from fedge.telemetry.trace_operations import shift_trace
 from fedge.types import Measurement, NamedArrays, TrainingScale, add_measurements
 from fedge.wire import ReplyMessage, RequestMessage
@@ -246,7 +248,6 @@ class _RoundTraining:
     """What is known of a training once it has failed or ended.
 
     Attributes:
-        watchdog: State of its time limit.
         worker: Training in the worker; None before it began.
         state: The round; None before it began.
     """

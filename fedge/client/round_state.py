@@ -1,19 +1,156 @@
-"""The state of a running round: the parts that are done, and running further parts until the round must end."""
+"""One client's round: its inputs, the parts that are done, its result, and the accounting of its steps."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fedge.client.corrections import normalize
-from fedge.client.round_context import RoundContext
-from fedge.client.step_accounting import merge_consecutive, mode_switch_s, warm_up_steps
+from fedge.client.prediction_requests import Correction, normalize
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
 from fedge.decisions.probe_choice import ProbeBudget, scale_slack
-from fedge.protocols import Training
+from fedge.experiment import ExplorationSpec
+from fedge.protocols import Device, Explorer, Policy, Predictor, Training
+from fedge.serving import standing_service
 from fedge.telemetry.live_records import ActivityState
-from fedge.types import Front, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
+from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
+from fedge.types import (
+    Decision,
+    Front,
+    LinkUse,
+    Measurement,
+    ModeMix,
+    Modes,
+    PowerMode,
+    Prediction,
+    Predictions,
+    RoundGoal,
+    TrainingScale,
+    TrainResult,
+    Workload,
+)
+
+DEFAULT_MODE_SWITCH_S = 0.1
+# Default until a mode change has been measured: a larger value makes two-mode rounds rarer, a smaller one risks the
+# deadline.
+
+
+def count_steps(samples: int, batch_size: int, local_epochs: float) -> int:
+    """Return the number of steps in a client's share of a round, at least 1."""
+    return max(1, round(math.ceil(samples / batch_size) * local_epochs))
+
+
+def warm_up_steps(measurements: Sequence[Measurement]) -> float:
+    """Return the median warm-up time of the measured rounds in units of steps, or 0 if none was measured."""
+    warm_ups = [m.warm_up_s / m.step_s for m in measurements if m.warm_up_s > 0]
+    return statistics.median(warm_ups) if warm_ups else 0.0
+
+
+def mode_switch_s(measurements: Sequence[Measurement]) -> float:
+    """Return the median time of a mode change in seconds, or ``DEFAULT_MODE_SWITCH_S`` if none was measured."""
+    switches_s = [m.switch_s for m in measurements if m.switch_s is not None]
+    return statistics.median(switches_s) if switches_s else DEFAULT_MODE_SWITCH_S
+
+
+def merge_consecutive(first: Measurement, more: Measurement) -> Measurement:
+    """Combine two consecutive measurements of one mode, weighting by steps and energy."""
+    steps, work_s = first.steps + more.steps, first.work_s + more.work_s
+    return dataclasses.replace(
+        more,
+        steps=steps,
+        step_s=(first.steps * first.step_s + more.steps * more.step_s) / steps,
+        power_w=(first.work_j + more.work_j) / work_s,
+        throttled=first.throttled or more.throttled,
+        warm_up_s=first.warm_up_s + more.warm_up_s,
+        switch_s=first.switch_s,
+        time_se_log=math.hypot(first.steps * first.time_se_log, more.steps * more.time_se_log) / steps,
+        power_se_log=math.hypot(first.steps * first.power_se_log, more.steps * more.power_se_log) / steps,
+        lost_s=first.lost_s + more.lost_s,
+        stall_s=(first.steps * first.stall_s + more.steps * more.stall_s) / steps,
+        service=standing_service.merge_service_use(first.service, more.service),
+    )
+
+
+def no_time_limit() -> None:
+    """Return None: the default of ``RoundContext.time_left_s``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundContext:
+    """A client's device, models and settings for one round.
+
+    Attributes:
+        device: Device that sets modes and measures steps.
+        predictor: Predictor of step time and power in the reference condition of ``corrections``.
+        policy: Policy that chooses the mode.
+        policy_reads_points: Whether it may read the points of the front, which take longer to find than the decision.
+        workload: Work of one step.
+        candidates: Modes that are predicted; corrections may rule some of them out.
+        waiting_mode: Mode in which the client waits.
+        make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
+        step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
+        includes_low_power: Whether fronts also include the modes of least power for their speed, for plans that limit
+            the watts.
+        corrections: Differences between this round and the predictor's reference condition, the outermost first.
+        scale: Training scale of the round's measurements; None for the requested one.
+        lost_s: Seconds of this round that attempts which ran out of memory took before it.
+        learns: Whether predictions are fitted to all measurements; otherwise only to the board's first one.
+        time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
+    """
+
+    board: str
+    device: Device
+    predictor: Predictor
+    policy: Policy
+    workload: Workload
+    candidates: Modes
+    fastest_mode: PowerMode
+    waiting_mode: PowerMode
+    exploration: ExplorationSpec
+    policy_reads_points: bool = True
+    make_explorer: Callable[[Modes], Explorer] | None = None
+    step_budgets_s: tuple[float, ...] = ()
+    includes_low_power: bool = False
+    corrections: tuple[Correction, ...] = ()
+    scale: TrainingScale | None = None
+    lost_s: float = 0.0
+    learns: bool = True
+    time_left_s: Callable[[], float | None] = no_time_limit
+    reporter: ProgressReporter = SILENT_REPORTER
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """The training result, measurements and decision of one round.
+
+    Attributes:
+        decision: Decision that was carried out.
+        mixed: Measurement of the part in the decision's second mode; None if there was none.
+        predicted: Prediction for the mode of ``measured``.
+        predictions: Predictions of every candidate from which the decision was made.
+        own_samples: Number of the board's own measurements to which the predictions were fitted.
+        shared_samples: Number of other boards' measurements to which they were fitted.
+        recalled_samples: Number of the board's measurements of earlier runs to which they were fitted.
+        contradicts_recalled: Whether there were such measurements and the board's own contradict them.
+        step_budget_s: Seconds per step that the deadline allowed; None without a deadline.
+    """
+
+    trained: TrainResult
+    decision: Decision
+    measured: Measurement
+    probes: tuple[Measurement, ...]
+    mixed: Measurement | None
+    predicted: Prediction
+    predictions: Predictions
+    own_samples: int
+    shared_samples: int
+    front: Front
+    step_budget_s: float | None
+    recalled_samples: int = 0
+    contradicts_recalled: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -21,17 +158,11 @@ class RoundState:
     """The initial conditions of a round and its progress.
 
     Attributes:
-        context: The client's device, models and settings.
-        goal: The server's request.
-        link: Transfer times of the model.
-        training: Training in progress.
-        earlier: The board's own measurements in earlier rounds.
         shared: Measurements of other boards that are consistent with its own.
         recalled: The board's own measurements of earlier runs that are consistent with those of this one.
         prior_step_s: Predicted seconds per step in the fastest mode if nothing had been measured before; else None.
         contradicts_recalled: Whether there were others, which its own measurements contradict.
         parts: Measurements of the parts done so far.
-        slow_part: Measurement of the part in the slower mode.
         first_steps: Measurement of the first steps, if they are part of what follows in the same mode.
         probe_count: Number of leading parts that were probes.
         stopped: Whether the round has ended, with or without all steps done.
@@ -167,7 +298,6 @@ def remaining_goal(state: RoundState, steps: float) -> RoundGoal:
     """Return the goal for the rest of the round.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
 
     Returns:
@@ -184,9 +314,7 @@ def compute_probe_budget(state: RoundState, steps: float, front: Front) -> Probe
     """Return the time left for probing, including slack, or None without a deadline.
 
     Args:
-        state: The round so far.
         steps: Steps left, including the remaining warm-up in units of steps.
-        front: The client's current front.
     """
     exploration, now_s = state.context.exploration, step_budget_s(state)
     end_s = _round_end_s(state, _probe_slack(state))

@@ -30,9 +30,7 @@ class RoundPhase:
     """A phase of a round with constant power and mode.
 
     Attributes:
-        seconds: Length of the phase.
         power_w: Mean power in watts.
-        mode: Power mode.
         is_working: Whether the phase is work, which heats the board; transfers leave the temperature unchanged.
         throttled: Whether the board throttled.
     """
@@ -50,9 +48,6 @@ def build_emulated_trace(
     """Build the trace of a round from its start to the end of the upload.
 
     Args:
-        report: Report of the round.
-        waiting: Mode during the transfers.
-        thermal: The board's thermal model.
         temperature_c: Temperature at the start in degrees Celsius.
         most: Largest number of intervals.
     """

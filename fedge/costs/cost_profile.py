@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
-from fedge.user_catalogue import read_catalogue
-from fedge.yaml_files import read_yaml, validate_fields
+from fedge.yaml_files import read_catalogue, read_yaml, validate_fields
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -27,13 +26,11 @@ WorkloadKind = Literal["train", "infer"]
 
 @dataclass(frozen=True, slots=True)
 class CalibrationEvidence:
-    """The table behind a fitted profile, and how well the model fits it.
+    """The table behind a fitted profile, and how well the model fits its time and power.
 
     Attributes:
         time_p95_ape: 95th percentile of the absolute relative error of time over the rows (0.1 is 10 %).
-        power_p95_ape: The same for power.
         time_rows_off: Rows whose time is more than ``OUTLIER_SHARE`` off the fit; not recorded for training.
-        power_rows_off: The same for power.
         label: Label of the table; the tables behind the shipped profiles are published measurements.
     """
 
@@ -53,11 +50,8 @@ class CostProfile:
     """Coefficients of the time and power model for a workload at one batch size on one board.
 
     Attributes:
-        coefficients: The model's log-parameters.
         time_mape: Mean absolute relative error of time over all rows of the table (0.1 is 10 %); None for estimates.
-        power_mape: The same for power.
         residual_time_sd_log: Standard deviation of log time about the model.
-        residual_power_sd_log: Standard deviation of log power about the model.
         evidence: The table behind a calibrated profile; None for estimates.
     """
 
@@ -138,29 +132,19 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
             profile_file_name(profile), f"an {profile.label} profile", "a fitted one, with the table behind it"
         )
     seen = profile.evidence
-    table = {"name": seen.table, "sha256": seen.sha256, "rows": seen.rows, "origin": seen.origin, "label": seen.label}
+    errors = {name: getattr(profile if hasattr(profile, name) else seen, name) for name in _Errors.model_fields}
     content: dict[str, Any] = {
         "device": profile.device,
         "workload": profile.workload,
-        **({} if profile.kind == "train" else {"kind": profile.kind}),
+        "kind": profile.kind,
         "batch_size": profile.batch_size,
-        "table": table,
-        "errors": {
-            "time_mape": _round_digits(profile.time_mape),
-            "time_p95_ape": _round_digits(seen.time_p95_ape),
-            "residual_time_sd_log": _round_digits(profile.residual_time_sd_log),
-            "power_mape": _round_digits(profile.power_mape),
-            "power_p95_ape": _round_digits(seen.power_p95_ape),
-            "residual_power_sd_log": _round_digits(profile.residual_power_sd_log),
-            **(
-                {}
-                if profile.kind == "train"
-                else {"time_rows_off": seen.time_rows_off, "power_rows_off": seen.power_rows_off}
-            ),
-        },
+        "table": {name: getattr(seen, "table" if name == "name" else name) for name in _Table.model_fields},
+        "errors": {name: _round_digits(value) if isinstance(value, float) else value for name, value in errors.items()},
         "time": _to_named_values(TIME_NAMES, profile.coefficients.time.tolist()),
         "power": _to_named_values(POWER_NAMES, profile.coefficients.power.tolist()),
     }
+    if profile.kind == "train":  # the defaults of a file
+        del content["kind"], content["errors"]["time_rows_off"], content["errors"]["power_rows_off"]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / profile_file_name(profile)
     head = f"# The physical model's coefficients for one workload on one board, fitted to a table ({seen.label}).\n"
@@ -188,7 +172,8 @@ def read_profile(path: Path | Traversable) -> CostProfile:
 
 def _parse_profile(raw: Any, path: Path | Traversable) -> CostProfile:
     content = validate_fields(_File, raw, str(path))
-    table, errors = content.table, content.errors
+    table, errors = content.table, content.errors.model_dump()
+    of_table = {name: errors.pop(name) for name in ("time_p95_ape", "power_p95_ape", "time_rows_off", "power_rows_off")}
     return CostProfile(
         content.device,
         workload=content.workload,
@@ -198,22 +183,9 @@ def _parse_profile(raw: Any, path: Path | Traversable) -> CostProfile:
         ),
         label=fitted_label(table.label),
         source=f"fitted to {table.rows} rows of {table.name} ({table.label}, sha256 {table.sha256[:12]}); "
-        f"time within {errors.time_mape:.1%}, power within {errors.power_mape:.1%} on average",
-        time_mape=errors.time_mape,
-        power_mape=errors.power_mape,
-        residual_time_sd_log=errors.residual_time_sd_log,
-        residual_power_sd_log=errors.residual_power_sd_log,
-        evidence=CalibrationEvidence(
-            table.name,
-            sha256=table.sha256,
-            rows=table.rows,
-            time_p95_ape=errors.time_p95_ape,
-            power_p95_ape=errors.power_p95_ape,
-            origin=table.origin,
-            time_rows_off=errors.time_rows_off,
-            power_rows_off=errors.power_rows_off,
-            label=table.label,
-        ),
+        f"time within {content.errors.time_mape:.1%}, power within {content.errors.power_mape:.1%} on average",
+        **errors,
+        evidence=CalibrationEvidence(table.name, **table.model_dump(exclude={"name"}), **of_table),
         kind=content.kind,
     )
 
@@ -232,7 +204,7 @@ def load_calibrated_inference() -> tuple[CostProfile, ...]:
 
 @lru_cache(maxsize=1)
 def load_user_profiles() -> tuple[CostProfile, ...]:
-    """Return the user's cost profiles (``fedge.user_catalogue``)."""
+    """Return the user's cost profiles (``fedge.yaml_files``)."""
     return tuple(read_catalogue("costs", read_profile))
 
 

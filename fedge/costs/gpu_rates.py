@@ -59,9 +59,7 @@ class RateObservation:
     """GPU time of one minibatch at the top clocks.
 
     Attributes:
-        training: Whether it is a training step.
         seconds: GPU time in seconds; not used in predictions.
-        mixed: Whether it is computed in mixed precision.
         slope: Whether ``seconds`` is the increase for ``batch_size`` more samples, without costs per step.
     """
 
@@ -98,9 +96,7 @@ class GpuRates:
 def fit_rates(observations: Sequence[RateObservation], specs: Mapping[str, DeviceSpec]) -> GpuRates:
     """Fit the most probable rates (maximum a posteriori) by Gauss-Newton steps.
 
-    Args:
-        observations: Measured GPU times; with none, the prior means are returned.
-        specs: Data sheets by board name; must contain every observed board.
+    ``specs`` must contain every observed board.
     """
     boards = tuple(sorted({one.device for one in observations}))
     networks = tuple(sorted({one.network for one in observations}))

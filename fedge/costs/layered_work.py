@@ -1,15 +1,20 @@
-"""Workloads with their layers: known workloads, and an experiment's own network."""
+"""Workloads with their layers: known workloads, and an experiment's own network.
+
+The work of a step that a user names: a known workload, or any network that can be counted by its layers.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, find_user_batch_size
+from fedge.costs.cost_scaling import load_forward_sizes, load_workload_sizes
 from fedge.costs.layers.network_cost import ELEMENT_BYTES, NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, parse_layers
-from fedge.costs.workload_sizes import load_forward_sizes, load_workload_sizes
+from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec, label_network
 from fedge.types import LayerWork, Workload
@@ -134,3 +139,50 @@ def _parse_counted_network(model: str, input_shape: tuple[int, ...], layers: str
         return NetworkCost(model, input_shape, parse_layers(layers), "counted when the experiment was launched")
     except ValueError as error:
         raise BadInput("workload.network.layers", f"text that cannot be read ({error})", "what was counted") from error
+
+
+DEFAULT_BATCH_SIZE = 16
+"""Default batch size of a network that is not a known workload."""
+
+
+def find_named_workload(
+    name: str,
+    *,
+    batch_size: int | None = None,
+    kind: WorkloadKind = "train",
+    input_shape: str | None = None,
+    option: str = "--workload",
+) -> tuple[Workload, NetworkCost | None]:
+    """Find a known workload by name, or any network by its layers.
+
+    The batch size is by default the workload's own, or ``DEFAULT_BATCH_SIZE``. The shape of one sample, as
+    ``3x224x224``, is needed for the user's own network. ``option`` names the workload in errors.
+
+    Returns:
+        The workload and its network; the network is None if its layers are not known.
+
+    Raises:
+        BadInput: If the network cannot be loaded or counted.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise BadInput("--batch-size", str(batch_size), "a whole number above 0")
+    known = load_workload_sizes().get(name)
+    layers = find_known_layers(name, kind)
+    if layers is not None and input_shape is None:
+        size = batch_size or (known.batch_size if known else DEFAULT_BATCH_SIZE)
+        return Workload(name, size, kind, layers), find_known_network(name)
+    if layers is None and input_shape is None and (own := find_user_batch_size(name, kind)) is not None:
+        return Workload(name, batch_size or own, kind), None
+    try:
+        network = load_network_cost(name, parse_input_shape(input_shape))
+    except BadInput as error:
+        raise BadInput(option if error.where == "NETWORK" else error.where, error.got, error.right) from error
+    if network.unknown:
+        raise BadInput(option, f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
+    if not network.flop:
+        raise BadInput(option, f"{name}, which computes nothing", "a network with layers")
+    stem = Path(name).stem
+    if stem in load_workload_sizes():  # another network or other images than those that were measured by this name
+        stem = f"{stem} {'x'.join(map(str, network.input_shape))}"
+    layers = LayerWork(stem, sum_layers(network), loading="cached" if kind == "infer" else "workers")
+    return Workload(stem, batch_size or DEFAULT_BATCH_SIZE, kind, layers), network

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import least_energy_per_step
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 from fedge.types import Floats, Modes, PowerMode, Predictions
 
 MIN_EXPECTED_SAVING = 0.001
@@ -51,7 +51,7 @@ FEW_ROUNDS = 5
 """With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
 round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
 in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
-benchmarks/run_lengths.py.
+experiments/configs/run-lengths-sweep.yaml.
 """
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
@@ -281,17 +281,30 @@ def _mask_paid_back(
 def _find_most_saving_row(
     predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: ProbeBudget
 ) -> int | None:
-    """Return the row of largest expected improvement, or None if that is not worthwhile."""
+    """Return the row of largest expected improvement, or None if that is not worthwhile.
+
+    No quantile foretells more than the lowest of time and power, unless the work may draw less than idling. In most
+    rounds that already rules out every row.
+    """
+    if room.rounds_left <= 0:
+        return None
     costs = _compute_round_costs(predictions, idle_w, known, room)
     rows = np.flatnonzero(safe)
     at_best = costs.compute_savings(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
-    time_z, power_z = SPREAD_FACTOR * np.array([(a, b) for a in QUANTILES for b in QUANTILES]).T[..., None]
-    worth = costs.compute_savings(rows, time_z, power_z).mean(axis=0)
     spent = _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(costs.now_j[-1]), room=room)
-    net = worth - spent / max(1, min(room.rounds_left, MAX_ROUNDS_AHEAD))
+    spent /= min(room.rounds_left, MAX_ROUNDS_AHEAD)
+    lowest_z = SPREAD_FACTOR * QUANTILES[0]
+    lowest_w = predictions.power_w[rows] * np.exp(lowest_z * predictions.power_w_sd_log[rows])
+    hoped = costs.compute_savings(rows, lowest_z, lowest_z)
+    left = (hoped - spent > MIN_EXPECTED_SAVING) | (lowest_w < idle_w) | (costs.now_j.min() <= 0.0)
+    if not left.any():
+        return None
+    rows, spent = rows[left], spent[left]
+    time_z, power_z = SPREAD_FACTOR * np.array([(a, b) for a in QUANTILES for b in QUANTILES]).T[..., None]
+    net = costs.compute_savings(rows, time_z, power_z).mean(axis=0) - spent
     best = int(np.argmax(net))
-    return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
+    return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING else None
 
 
 def _find_surely_saving_row(

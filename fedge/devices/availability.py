@@ -105,20 +105,12 @@ ALWAYS_AVAILABLE = TracedAvailability([(0.0, math.inf)])
 
 
 def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -> dict[str, Availability]:
-    """Build the availability of every board, by name.
-
-    Raises:
-        BadInput: An availability trace is invalid.
-    """
+    """Build the availability of every board, by name."""
     return {board.name: build_availability(board.entry.availability, board.name, experiment.seed) for board in boards}
 
 
 def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> Availability:
-    """Build the availability of one board; a board that its trace does not contain is never available.
-
-    Raises:
-        BadInput: The trace is invalid; see ``read_availability_trace``.
-    """
+    """Build the availability of one board; a board that its trace does not contain is never available."""
     if spec is not None and spec.trace is not None:
         return TracedAvailability(read_availability_trace(Path(spec.trace)).get(board, ()))
     if spec is None or spec.on_s is None or spec.off_s is None:

@@ -82,9 +82,6 @@ class BoardArchive:
 def write_board_archive(machine: Machine, archive: Path) -> BoardArchive:
     """Write a board's files to an archive, atomically.
 
-    Returns:
-        The archived and the unreadable files.
-
     Raises:
         BadInput: The machine is not a Jetson, or the archive cannot be written.
     """

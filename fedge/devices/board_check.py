@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedge.devices.board_power import WIRE_KNOBS, connect_powerd, format_wire_mode
+from fedge.devices.emulated_board import SWITCH_S
 from fedge.devices.jetson_board import BoardLease
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
-from fedge.devices.mode_switch import SWITCH_S
 from fedge.errors import BoardError
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 from fedge.types import Energy

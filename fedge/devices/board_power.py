@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from fedge.errors import BadInput, BoardError
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
@@ -26,17 +26,14 @@ CLOCK_TOLERANCE = 0.0005
 """Relative tolerance of typed clocks, for rounded values (1109.3 for 1109.25 MHz)."""
 
 
-def read_power_state(socket: str) -> Mapping[str, Any]:
-    """Return the daemon's state: mode, limits, preset, lease and temperature."""
-    with connect_powerd(socket) as power:
-        answer: Mapping[str, Any] = power.get()
-    return answer
+def ask_powerd(socket: str, verb: Literal["get", "describe", "restore"]) -> Mapping[str, Any]:
+    """Return the power daemon's answer.
 
-
-def describe_power_modes(socket: str) -> Mapping[str, Any]:
-    """Return the board's identity, presets and knob values from the daemon."""
+    ``get`` gives its state: mode, limits, preset, lease and temperature; ``describe`` the board's identity, presets and
+    knob values; ``restore`` restores the state that the daemon found at its start and gives the mode as read back.
+    """
     with connect_powerd(socket) as power:
-        answer: Mapping[str, Any] = power.describe()
+        answer: Mapping[str, Any] = getattr(power, verb)()
     return answer
 
 
@@ -57,13 +54,6 @@ def set_power_mode(text: str, socket: str) -> Mapping[str, Any]:
                 raise BadInput("MODE", repr(text), f"{MODE_FORM}; stock modes here: {', '.join(names) or 'none'}")
             return dict(power.set_preset(text))
         return dict(power.set_mode(parse_wire_mode(text, described["knobs"])))
-
-
-def restore_power_state(socket: str) -> Mapping[str, Any]:
-    """Restore the state that the daemon found at its start; return the mode as read back."""
-    with connect_powerd(socket) as power:
-        answer: Mapping[str, Any] = power.restore()
-    return answer
 
 
 def parse_wire_mode(text: str, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedge.atomic_files import try_lock
 from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
 from fedge.devices.catalogue import GPU_WORKSTATION
-from fedge.devices.sensing.gpu_energy import MW_PER_W, NO_NVML, try_load_nvml
+from fedge.devices.sensing.energy_counters import MW_PER_W, NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
 from fedge.errors import BadInput, BoardError
-from fedge.file_lock import try_lock
 from fedge.json_reader import read_json
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdError
@@ -50,7 +50,6 @@ class LimitLevel:
     """One value of the knob.
 
     Attributes:
-        clock_hz: Its nominal GPU clock.
         limits_mw: Power limit of each card.
     """
 
@@ -64,10 +63,6 @@ class GpuPowerLimits:
     Limits are written only under the lock on a file, so that no program undoes another's mode. Before a mode is set,
     the file gets the limits that were found: a process that was killed leaves them behind, and the next one of the same
     boot restores them. A reboot resets the cards itself.
-
-    Args:
-        nvml: The module ``pynvml``, initialised.
-        state_dir: Folder of the file.
 
     Raises:
         BoardError: The limits cannot be set, with the reason.

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
+
+from fedge.atomic_files import write_text
 from fedge.devices.board_spec import mode_from_wire, mode_to_wire
-from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.sensing.energy_integral import account_for_gaps, join_windows
-from fedge.devices.step_timing import TimedChunk, count_next_steps, estimate_step_timing
-from fedge.errors import ModeNotSet
+from fedge.errors import BadInput, ModeNotSet
+from fedge.json_reader import read_json
 from fedge.powerd.powerd_client import PowerdError
 from fedge.protocols import Clock
 from fedge.types import DeviceSpec, Energy, Measurement, PowerMode, Workload
@@ -69,7 +75,6 @@ class JetsonBoard:
 
     Args:
         knobs: Values of each knob by its name in the power daemon.
-        power: Sets the modes.
         connect: Opens another connection, for the lease.
     """
 
@@ -280,3 +285,136 @@ def _translate_errors(what: str) -> Iterator[None]:
     except PowerdError as error:
         untold = error.got is not None and str(error.got) not in error.text
         raise ModeNotSet(f"could not {what}: {error}{f' (read back {error.got})' if untold else ''}") from error
+
+
+# Timing of steps in chunks: the size of the next chunk, and step time with its standard error; pure functions ---------
+
+
+CHUNK_S = 0.5
+"""Seconds of a chunk of steps that is timed as one; a default of two samples of a slow power sensor."""
+UNKNOWN_STEP_SE_LOG = 0.05
+"""Standard error (log units) assumed for a step time from a single chunk; a default that gives such a measurement
+little weight.
+"""
+MIN_SE_LOG = 0.001
+"""Lower bound of the standard error (log units), since equal chunks do not exclude an error common to all. A
+default.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChunk:
+    """A number of steps and the seconds that they took together."""
+
+    steps: int
+    seconds: float
+
+    @property
+    def step_s(self) -> float:
+        return self.seconds / self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """Estimate of the step time.
+
+    Attributes:
+        step_s: Seconds per step, without warm-up.
+        se_log: Standard error of ``step_s`` in log units.
+    """
+
+    step_s: float
+    se_log: float
+    warm_up_s: float
+
+
+def count_next_steps(last: TimedChunk | None, left: int, room_s: float | None) -> int:
+    """Return the number of steps of the next chunk; the first step is timed alone, and run whatever the limit.
+
+    ``last`` is the previous chunk and ``room_s`` are the seconds until the time limit, if there are any.
+
+    Returns:
+        0 if the steps are done or the time is up.
+    """
+    if last is None or left <= 0:
+        return min(1, max(0, left))
+    step_s = last.step_s
+    count = max(1, int(CHUNK_S / step_s)) if step_s > 0 else left
+    if room_s is not None:
+        count = min(count, int(room_s / step_s) if step_s > 0 else left)
+    return max(0, min(count, left))
+
+
+def estimate_step_timing(chunks: Sequence[TimedChunk], cold: bool = True) -> StepTiming:
+    """Estimate the step time; ``steps * step_s + warm_up_s`` equals the total time.
+
+    Args:
+        chunks: The chunks; at least one, and the first has one step.
+        cold: True if the first step is the first in its mode, so that its extra time is warm-up. Otherwise it is an
+            ordinary step: excluding it whenever it is slow would bias the estimate.
+    """
+    first, rest = chunks[0], chunks[1:]
+    if not rest:
+        return StepTiming(first.step_s, UNKNOWN_STEP_SE_LOG, 0.0)
+    usual_s = _mean_step_s(rest)
+    if cold and first.step_s > usual_s:
+        return StepTiming(usual_s, _se_log(rest), first.seconds - usual_s)
+    return StepTiming(_mean_step_s(chunks), _se_log(chunks), 0.0)
+
+
+def _mean_step_s(chunks: Sequence[TimedChunk]) -> float:
+    return sum(chunk.seconds for chunk in chunks) / sum(chunk.steps for chunk in chunks)
+
+
+def _se_log(chunks: Sequence[TimedChunk]) -> float:
+    """Return the standard error of the weighted mean step time, in log units, from the scatter of the chunks."""
+    if len(chunks) < 2:
+        return UNKNOWN_STEP_SE_LOG
+    weights = np.array([chunk.steps for chunk in chunks], dtype=np.float64)
+    times = np.array([chunk.step_s for chunk in chunks])
+    mean = float(np.average(times, weights=weights))
+    variance = float(np.average((times - mean) ** 2, weights=weights)) * len(chunks) / (len(chunks) - 1)
+    effective = float(weights.sum() ** 2 / (weights**2).sum())
+    return max(MIN_SE_LOG, math.sqrt(variance / effective) / mean)
+
+
+# Measured idle power --------------------------------------------------------------------------------------------------
+
+
+class IdlePowerStore:
+    """Idle power by mode, with an optional file.
+
+    Args:
+        path: The file; None keeps measurements in memory only.
+        meter: Sensor and rails of the measurements. Those of other meters are kept in the file but not used.
+    """
+
+    def __init__(self, path: Path | None = None, meter: str = "") -> None:
+        self._path, self._meter = path, meter
+        self._watts: dict[str, float] = _read(path).get(meter, {}) if path is not None else {}
+
+    def find_w(self, mode: PowerMode) -> float | None:
+        """Return the measured idle power in ``mode`` in watts, or None."""
+        return self._watts.get(str(mode))
+
+    def record(self, mode: PowerMode, watts: float) -> None:
+        """Store a measurement; the file is replaced atomically, and a write error is logged as a warning."""
+        self._watts[str(mode)] = watts
+        if self._path is None:
+            return
+        try:
+            write_text(self._path, json.dumps(_read(self._path) | {self._meter: self._watts}, indent=1))
+        except OSError as error:
+            logger.warning("%s cannot be written (%s): the next program measures idle power again", self._path, error)
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Read idle power in watts by meter and mode; empty if there is no readable file."""
+    if not path.exists():
+        return {}
+    try:
+        written = read_json(path, "watts by meter and mode")
+        return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}
+    except (BadInput, ArithmeticError, ValueError, AttributeError, TypeError) as error:
+        logger.warning("%s cannot be read (%s): idle power is measured again", path, error)
+        return {}

@@ -32,7 +32,6 @@ class ModeSurface:
     """Noise-free truth by mode.
 
     Attributes:
-        modes: The modes, n of them.
         step_s: Seconds per step, shape (n,).
         power_w: Power at work in watts, shape (n,).
         idle_w: Idle power in watts, shape (n,).
@@ -85,14 +84,7 @@ def draw_board_surface(
 def draw_kind_surface(
     average: ModeSurface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
 ) -> ModeSurface:
-    """Draw a surface for all boards of a kind, with a smooth residual but without a board's deviation.
-
-    Args:
-        average: Average surface of the kind.
-        residual_time_sd_log: Standard deviation of the time residual, in log units.
-        residual_power_sd_log: Standard deviation of the power residual, in log units.
-        rng: The kind's own generator.
-    """
+    """Draw a surface for all boards of a kind, with a smooth residual but without a board's deviation."""
     time = draw_smooth_residual(average.modes, residual_time_sd_log, rng)
     return _shift_surface(average, time, draw_smooth_residual(average.modes, residual_power_sd_log, rng))
 

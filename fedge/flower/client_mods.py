@@ -76,10 +76,7 @@ def apply_mods(
     board and the round. A mod that fails, or sends what cannot be aggregated, makes an answer with ``error``.
 
     Args:
-        experiment: The resolved experiment.
         request: The request that was answered.
-        arrays: The model of the request.
-        answer: The reply and the training result.
     """
     reply, trained = answer
     if not experiment.mods or trained is None or arrays is None or reply.cut:

@@ -1,7 +1,8 @@
-"""Memory of a node of a plain Flower app: between rounds in its context, between runs in a knowledge folder.
+"""What a node of a plain Flower app keeps: the price of its steps, and its memory between rounds and between runs.
 
-A context ends with its run. So a node's measurements are an entry of the folder, too, one per run and node: nodes that
-share a folder never write the same file and need no lock. The newest ``MAX_RUNS`` entries of a board are kept.
+The memory is in the node's context between rounds and in a knowledge folder between runs. A context ends with its run.
+So a node's measurements are an entry of the folder, too, one per run and node: nodes that share a folder never write
+the same file and need no lock. The newest ``MAX_RUNS`` entries of a board are kept.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from flwr.app import ConfigRecord, Context, Message
 
+from fedge.costs.cost_scaling import load_workload_sizes
+from fedge.costs.layered_work import find_named_workload
+from fedge.costs.layers.network_record import format_layers
 from fedge.devices.board_kinds import build_kind
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard
-from fedge.knowledge.client_identity import identify_client
-from fedge.knowledge.evidence_files import read_evidence
+from fedge.experiment import Experiment, FleetBoard, NetworkSpec, WorkloadSpec
+from fedge.knowledge.evidence_files import identify_client, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
@@ -42,10 +46,11 @@ from fedge.knowledge.recall import (
     recall_measurements,
 )
 from fedge.types import Label, Measurement
-from fedge.user_catalogue import FOLDER_VARIABLE
 from fedge.wire import ClientState, from_json, to_json
+from fedge.yaml_files import FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
+
 
 RECORD = "fedge"
 """Name of the mod's record in messages and in the node's context."""
@@ -68,9 +73,6 @@ class NodeKnowledge:
 
     Attributes:
         folder: The knowledge folder.
-        client: The node's board and workload.
-        label: Label of its figures.
-        run: Flower's numbers of run and node.
     """
 
     folder: Path
@@ -84,9 +86,7 @@ class NodeMemory:
     """The memory of a node between rounds, in its Flower context.
 
     Attributes:
-        state: Measurements and temperature.
         steps: Steps of its last round; None before the first one of all.
-        round: Rounds of this run so far.
         recalled: The board's measurements of earlier runs; None until they are looked up, on a board that works.
         known: Where this run's measurements are kept beyond it; None for nowhere.
     """
@@ -239,3 +239,40 @@ def _keep_measurements(known: NodeKnowledge, measurements: Sequence[Measurement]
 
 def _name_run(context: Context) -> str:
     return f"{context.run_id}-{context.node_id}"
+
+
+NETWORK = "fedge-network"
+"""Record in the node's context: the layers of the app's network, because tracing takes longer than reading them."""
+
+
+def price_app(work: WorkloadSpec, context: Context, *, assumed: bool) -> WorkloadSpec:
+    """Return the workload with the layers of the app's network counted, or log once which network is assumed.
+
+    Raises:
+        BadInput: The network cannot be loaded or counted.
+    """
+    if assumed:
+        log_once(
+            context,
+            f"every step is priced as one of {work.cost}: name your own network with "
+            'power_mode(network="module:function", input_shape=(3, 224, 224)), or a profile with cost=',
+        )
+    if work.network is None:
+        return work
+    if NETWORK not in context.state:
+        context.state[NETWORK] = _count_network(work.network)
+    found = context.state.config_records[NETWORK]
+    update: dict[str, object] = {"cost": found["cost"], "network": None}
+    if found["cost"] not in load_workload_sizes():
+        counted = {"input": tuple(cast("list[int]", found["input"])), "layers": found["layers"]}
+        update["network"] = work.network.model_copy(update=counted)
+    return work.model_copy(update=update)
+
+
+def _count_network(network: NetworkSpec) -> ConfigRecord:
+    """Return name, input and layers of the app's network."""
+    shape = None if network.input is None else "x".join(map(str, network.input))
+    work, counted = find_named_workload(network.model, input_shape=shape, option="network")
+    if counted is None:
+        raise BadInput("network", network.model, "a network whose layers are known; cost= names a cost profile")
+    return ConfigRecord({"cost": work.name, "input": [*counted.input_shape], "layers": format_layers(counted)})

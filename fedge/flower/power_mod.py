@@ -21,6 +21,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedge.client.answers import build_reply
 from fedge.client.board_session import build_setup
 from fedge.client.client_setup import (
     ClientSetup,
@@ -33,19 +34,14 @@ from fedge.client.client_setup import (
 from fedge.client.emulated import build_client, build_true_front, open_board
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round import finish_round
-from fedge.client.round_context import RoundContext, RoundResult
-from fedge.client.round_report import build_reply
-from fedge.client.step_accounting import merge_consecutive
+from fedge.client.round_state import RoundContext, RoundResult, merge_consecutive
 from fedge.decisions.planning import JOINT_POLICY, load_planner
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.gpu_workstation import open_power_limits
-from fedge.devices.local_board import LocalBoard, open_local_board
-from fedge.devices.node_settings import NodeSettings, load_local_settings
-from fedge.devices.sensing.gpu_energy import GpuEnergyCounter
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.local_board import LocalBoard, NodeSettings, load_local_settings, open_local_board
+from fedge.devices.sensing.energy_counters import GpuEnergyCounter, PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, PolicySpec, WorkloadSpec
-from fedge.flower.app_workload import price_app
 from fedge.flower.node_memory import (
     AUTO,
     RECORD,
@@ -54,6 +50,7 @@ from fedge.flower.node_memory import (
     find_board_knowledge,
     find_emulated_knowledge,
     log_once,
+    price_app,
     read_memory,
     recall_earlier_runs,
     write_memory,
@@ -86,7 +83,6 @@ class PowerModeOptions:
     """Options of ``power_mode``; see there.
 
     Attributes:
-        workload: What prices a step.
         assumed: Whether the user named neither a cost profile nor a network.
     """
 

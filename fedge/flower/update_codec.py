@@ -71,10 +71,7 @@ def encode_answer(
     An update that is not finite is sent as it is, so that the server sees it and nothing of it is kept.
 
     Args:
-        request: The request.
-        arrays: The model of the request.
         residual: What the client's earlier encodings left out; None for nothing.
-        answer: The reply and the training result.
     """
     reply, trained = answer
     compression = NOT_COMPRESSED if request.goal is None else request.goal.compression
@@ -100,7 +97,6 @@ def decode_result(arrays: NamedArrays, trainable: Collection[str], trained: Trai
     Args:
         arrays: The model that was sent, or its leading part for a narrow result.
         trainable: Names of the arrays that are encoded, in the client's order.
-        trained: The result as it arrived.
 
     Raises:
         UndecodableUpdate: The arrays are no encoding of an update of this model.

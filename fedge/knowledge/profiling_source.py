@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.costs.named_workload import find_named_workload
+from fedge.costs.layered_work import find_named_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_surface, build_workload_kind
 from fedge.devices.emulated_board import EmulatedBoard

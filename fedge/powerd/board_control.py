@@ -1,16 +1,130 @@
-"""Control of a board's knobs: each change is checked, read back, and undone if it does not hold."""
+"""Control of a board's knobs: what may be set, each change checked, read back, and undone if it does not hold."""
 
-from typing import Any, Callable, Dict, List, Optional
+import re
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from fedge.powerd import allow_list, knob_changes, nvpmodel, thermal_guard
+from fedge.powerd import knob_changes, nvpmodel, thermal_guard
 from fedge.powerd.config import Config
-from fedge.powerd.device_tree import identify_board
-from fedge.powerd.knob_changes import Snapshot, WriteNotApplied
+from fedge.powerd.knob_changes import Snapshot, StateRestore, WriteNotApplied
 from fedge.powerd.knobs import KnobState, discover_hardware, limits_from_state, mode_from_state, read_state
 from fedge.powerd.machine import Machine, try_read_int, try_read_text
 from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
-from fedge.powerd.state_restore import StateRestore
 from fedge.powerd.write_plan import plan_write
+
+MAX_SHOWN_VALUES = 24
+"""Number of table values shown in an error text."""
+
+
+def above_floor(tables: KnobTables, config: Config) -> KnobTables:
+    """Return the tables without the values below the floor; a knob that ends below it keeps its highest value."""
+    return tables._replace(
+        cores=_drop_below(tables.cores, config.floor_cores), cpu_khz=_drop_below(tables.cpu_khz, config.floor_cpu_khz)
+    )
+
+
+def _drop_below(values: Tuple[int, ...], floor: int) -> Tuple[int, ...]:
+    return tuple(value for value in values if value >= floor) or values[-1:]
+
+
+def check_mode(mode: Mode, tables: KnobTables, config: Config) -> None:
+    """Check that every knob that a mode names may be set.
+
+    Raises:
+        PowerdRefusal: Of kind not-allowed, off-table or below-floor.
+    """
+    allowed = above_floor(tables, config)
+    for knob, value in mode.to_wire().items():
+        table, got = getattr(tables, knob), f"got {knob} {value}"
+        if not table:
+            raise PowerdRefusal("not-allowed", f"{got}; this board has no such knob: leave {knob} out")
+        if value not in table:
+            raise PowerdRefusal("off-table", f"{got}; this board has {format_values(table)}: choose one of these")
+        if value not in getattr(allowed, knob):
+            raise PowerdRefusal("below-floor", _floor_text(got, knob, getattr(allowed, knob)))
+
+
+def check_preset(preset: Preset, tables: KnobTables, config: Config) -> None:
+    """Check that a stock mode may be set.
+
+    Raises:
+        PowerdRefusal: Of kind reboot-needed, or below-floor if the mode would starve the board's own services.
+    """
+    if preset.needs_reboot:
+        raise PowerdRefusal(
+            "reboot-needed",
+            f"got preset {preset.name}; its GPU power-gating mask differs from the present one, which needs a reboot, "
+            f"and nothing here reboots: run 'sudo nvpmodel -m {preset.id}' by hand and reboot, or choose another",
+        )
+    allowed = above_floor(tables, config)
+    for knob in ("cores", "cpu_khz"):
+        value, values = getattr(preset.mode, knob), getattr(allowed, knob)
+        if value is not None and values and value < values[0]:
+            raise PowerdRefusal(
+                "below-floor", _floor_text(f"got preset {preset.name} with {knob} {value}", knob, values)
+            )
+
+
+def _floor_text(got: str, knob: str, allowed: Tuple[int, ...]) -> str:
+    return (
+        f"{got}; the floor that keeps the board's own services alive is {allowed[0]}: "
+        f"choose at least that, or lower the floor of {knob} in the daemon's file"
+    )
+
+
+def find_preset(presets: List[Preset], name_or_id: Any) -> Preset:
+    """Return the preset with this id or name (case-insensitive).
+
+    Raises:
+        PowerdRefusal: Of kind off-table, with the presets that exist.
+    """
+    wanted = str(name_or_id).strip().lower()
+    for preset in presets:
+        if wanted in (preset.name.lower(), str(preset.id)):
+            return preset
+    known = ", ".join(f"{preset.name} ({preset.id})" for preset in presets)
+    text = f"got preset {wanted[:60]!r}; this board has {known or 'none'}: choose one of these"
+    raise PowerdRefusal("off-table", text)
+
+
+def format_values(values: Tuple[int, ...]) -> str:
+    """Format table values for an error text."""
+    head = ", ".join(str(value) for value in values[:MAX_SHOWN_VALUES])
+    return head if len(values) <= MAX_SHOWN_VALUES else f"{head}, ... ({len(values)} values up to {values[-1]})"
+
+
+TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
+RELEASE = "/etc/nv_tegra_release"
+L4T = re.compile(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)")
+
+
+class DeviceTreeIdentity(NamedTuple):
+    """Identity of a board.
+
+    Attributes:
+        compatible: Compatible names, most specific first.
+        l4t: L4T release such as "35.4.1"; empty if unknown.
+    """
+
+    model: str
+    compatible: List[str]
+    l4t: str
+
+
+def identify_board(machine: Machine) -> DeviceTreeIdentity:
+    """Identify the board.
+
+    Raises:
+        PowerdRefusal: Of kind failed, on a machine that is not a Jetson.
+    """
+    for tree in TREES:
+        model = try_read_text(machine, f"{tree}/model")
+        compatible = [name for name in try_read_text(machine, f"{tree}/compatible").split("\0") if name.strip()]
+        if "jetson" in model.lower() or any(name.startswith("nvidia,tegra") for name in compatible):
+            found = L4T.search(try_read_text(machine, RELEASE))
+            return DeviceTreeIdentity(model, compatible, f"{found.group(1)}.{found.group(2)}" if found else "")
+    text = f"this machine is no Jetson: its device tree says {(model or 'nothing')[:80]!r}"
+    raise PowerdRefusal("failed", f"{text}; fedge-powerd runs on the board itself, as root")
+
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 FAN_TARGET_PWM = "/sys/devices/pwm-fan/target_pwm"
@@ -57,7 +171,7 @@ class BoardControl:
 
     def allowed_tables(self) -> KnobTables:
         """Return the values of each knob that are not below the floor."""
-        return allow_list.above_floor(self.tables(), self._config)
+        return above_floor(self.tables(), self._config)
 
     def emc_control(self) -> str:
         """Return how the memory clock is controlled: ``lock``, ``cap`` or ``none``."""
@@ -97,7 +211,7 @@ class BoardControl:
             PowerdRefusal: Of kind not-allowed, off-table or below-floor; or did-not-stick, after the previous state was
                 restored.
         """
-        allow_list.check_mode(mode, self.tables(), self._config)
+        check_mode(mode, self.tables(), self._config)
         state = self._read_state()
         found = mode_from_state(state, self._hardware)
         if not knob_changes.list_missing_writes(state, self._hardware, mode, lock_min):
@@ -121,8 +235,8 @@ class BoardControl:
         if present is None:
             text = "nvpmodel does not say which mode is set now, so it could not be put back; see: sudo nvpmodel -q"
             raise PowerdRefusal("failed", text)
-        preset = allow_list.find_preset(self._list_presets(present), name_or_id)
-        allow_list.check_preset(preset, self.tables(), self._config)
+        preset = find_preset(self._list_presets(present), name_or_id)
+        check_preset(preset, self.tables(), self._config)
         state = self._read_state()
         before = knob_changes.make_snapshot(state, present)
         first(mode_from_state(state, self._hardware), {"nvpmodel": present})

@@ -25,15 +25,12 @@ class Config(NamedTuple):
     """Content of the configuration file; the defaults apply to a board without one.
 
     Attributes:
-        floor_cores: Least number of cores that may be set.
-        floor_cpu_khz: Lowest CPU clock that may be set, in kHz.
         emc: Control of the memory clock: ``lock`` or ``cap``.
         emc_table_hz: Memory rates in Hz, for boards whose firmware lists none.
         hottest_c: Temperature in degrees C above which the found state is restored.
         needed_zones: Thermal zones without which nothing is set.
         extras: Enabled features of ``EXTRAS``.
         group: Unix group whose members may send requests.
-        socket: Path of the socket.
         state: Folder of the saved state.
     """
 
@@ -50,11 +47,7 @@ class Config(NamedTuple):
 
 
 def load(path: Path, needed: bool) -> Config:
-    """Read the configuration file.
-
-    Args:
-        path: The file.
-        needed: Whether a missing file is an error; otherwise all defaults apply.
+    """Read the configuration file; unless it is ``needed``, all defaults apply without one.
 
     Raises:
         BadConfig: The file is missing, unreadable, writable by others than root, or invalid.

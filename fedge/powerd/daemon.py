@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Callable, List, Optional
 
 from fedge.powerd import config as configuration
-from fedge.powerd import peers, sockets
+from fedge.powerd import sockets
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import BadConfig, Config
 from fedge.powerd.line_server import LineServer
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import Machine, TimedMachine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
-from fedge.powerd.timed_machine import TimedMachine
 from fedge.powerd.verb_handlers import Daemon
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def _run(machine: Machine, config: Config, path: Path) -> int:
     lock = sockets.lock_folder(state)
     try:
         daemon = Daemon(board, StateKeeper(board, state, _read_boot_id(machine)), config)
-        gate, wakeup = peers.AccessGate(config.group, gid, os.geteuid()), _Wakeup()
+        gate, wakeup = sockets.AccessGate(config.group, gid, os.geteuid()), _Wakeup()
         listener = sockets.listen_at(path, gid)
         try:
             daemon.start()  # clients that connect meanwhile wait in the socket's backlog
@@ -82,7 +81,7 @@ def _find_group_id(machine: Machine, config: Config) -> Optional[int]:
     """Return the group's id; None if an ordinary user runs the daemon below a recorded root."""
     if machine.root != "/" and os.geteuid() != 0:
         return None
-    gid = peers.group_id(config.group)
+    gid = sockets.group_id(config.group)
     if gid is None:
         raise BadConfig(f"no group {config.group} on this machine; make it: sudo groupadd --system {config.group}")
     return gid

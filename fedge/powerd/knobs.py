@@ -29,9 +29,7 @@ class CpufreqPolicy(NamedTuple):
     """The cpufreq policy of an online cluster.
 
     Attributes:
-        name: Folder name, such as ``policy0``.
         core: First core of the cluster.
-        files: Control files of its limits.
         span: Current limits in kHz.
         table: Available clocks in kHz.
     """
@@ -47,8 +45,6 @@ class Gpu(NamedTuple):
     """A GPU's devfreq device.
 
     Attributes:
-        name: Folder name.
-        files: Control files of its limits.
         table: Available clocks in Hz; empty for a device that is only reported.
     """
 
@@ -63,10 +59,7 @@ class Hardware(NamedTuple):
     Attributes:
         cores: Control file of each core, by core number.
         cpu_khz: Clocks of core 0's policy in kHz.
-        gpus: The GPU devices.
         emc: Control of the memory clock: ``lock``, ``cap`` or ``none``.
-        emc_files: Control files of the memory clock.
-        emc_hz: Memory rates in Hz.
     """
 
     cores: Dict[int, str]
@@ -95,7 +88,6 @@ class KnobState(NamedTuple):
         online: Whether each core is on, by core number.
         policies: Policies of the online clusters.
         gpus: Limits of each GPU in Hz, by name.
-        emc: The memory clock.
     """
 
     online: Dict[int, bool]

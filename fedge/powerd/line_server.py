@@ -10,7 +10,7 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 from fedge.powerd import line_protocol
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.powerd.peers import Peer, peer_of
+from fedge.powerd.sockets import Peer, peer_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +21,8 @@ class ConnectionLimits(NamedTuple):
     """Limits of the server; defaults that bound memory and let no user or slow client block the others.
 
     Attributes:
-        connections: Open connections.
-        per_user: Open connections of one user.
         idle_s: Seconds between two complete requests.
         slow_s: Seconds for a client to receive its reply.
-        tick_s: Seconds between ticks.
     """
 
     connections: int = 512

@@ -7,7 +7,6 @@ class Mode(NamedTuple):
     """A power mode. None leaves a knob unchanged, or means that the board has no such knob.
 
     Attributes:
-        cores: Number of online CPU cores.
         cpu_khz: Upper limit of the CPU clock in kHz.
         gpu_hz: Upper limit of the GPU clock in Hz.
         emc_hz: Rate or cap of the memory clock in Hz.
@@ -36,12 +35,9 @@ class Preset(NamedTuple):
     """A stock mode of nvpmodel.
 
     Attributes:
-        id: Its number.
-        name: Its name.
         mode: Its caps as table values; None: uncapped, or not in the preset.
         needs_reboot: Whether its TPC, FBP or GPU power mask differs from the present one, so that it is never set from
             here.
-        default: Whether it is nvpmodel's default.
     """
 
     id: int
@@ -56,7 +52,6 @@ class PowerdRefusal(Exception):
 
     Attributes:
         kind: One of the wire's error kinds.
-        text: What was got, what would be right and what to do.
         got: The value read back, if that helps.
         left: What a failed change could not restore.
     """

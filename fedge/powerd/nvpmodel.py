@@ -40,8 +40,6 @@ class PresetCaps(NamedTuple):
     Attributes:
         online: Whether each core is on, by core number.
         cpu_khz: CPU caps in kHz, by core number.
-        gpu_hz: GPU cap in Hz.
-        emc_hz: Memory cap in Hz.
     """
 
     online: Dict[int, bool]

@@ -19,8 +19,6 @@ class PowerdError(Exception):
 
     Attributes:
         kind: One of the wire's error kinds, or ``unreachable``.
-        text: What to do about it.
-        got: The value read back, if the daemon reported one.
     """
 
     def __init__(self, kind: str, text: str, got: Optional[Any] = None) -> None:
@@ -39,11 +37,7 @@ class PowerdClient:
         self._link: Optional[socket.socket] = None
 
     def ask(self, verb: str, **fields: Any) -> Dict[str, Any]:
-        """Send a request and return the reply's fields.
-
-        Args:
-            verb: The verb.
-            **fields: The request's fields; None values are not sent.
+        """Send a request and return the reply's fields; ``fields`` that are None are not sent.
 
         Raises:
             PowerdError: The daemon refused the request or is unreachable.

@@ -1,15 +1,102 @@
-"""Keeps the state that the board was found in: stored before the first change, restored after the last."""
+"""Keeps the state that the board was found in: on disk before the first change, restored after the last."""
 
+import hashlib
 import json
 import logging
+import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
-from fedge.powerd import saved_state
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.mode_records import Mode, PowerdRefusal
 
 logger = logging.getLogger(__name__)
+
+FILE = "found.json"
+FORMAT = 2
+LONGEST = 1 << 20
+
+
+class SavedState(NamedTuple):
+    """A saved state: the id of the boot in which it was taken, and the board's snapshot."""
+
+    boot: str
+    state: Dict[str, Any]
+
+
+class CorruptState(Exception):
+    """A saved state that cannot be used; the text names the file that it was renamed to."""
+
+
+def load_state(folder: Path) -> Optional[SavedState]:
+    """Return the saved state; None if there is none.
+
+    Raises:
+        CorruptState: The file cannot be used and was renamed.
+    """
+    path = folder / FILE
+    try:
+        with path.open("rb") as file:
+            return _parse(file.read(LONGEST + 1))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptState(f"{path} is no saved state ({error}); it is kept as {set_aside(folder)}") from error
+
+
+def _parse(text: bytes) -> SavedState:
+    found = json.loads(text.decode("utf-8"))
+    fields = found if isinstance(found, dict) else {}
+    boot, state = fields.get("boot"), fields.get("state")
+    if fields.get("format") != FORMAT or not isinstance(boot, str) or not isinstance(state, dict):
+        raise ValueError(f"it is not of format {FORMAT}")
+    saved = SavedState(boot, state)
+    if fields.get("sha256") != _checksum(saved):
+        raise ValueError("its checksum is wrong: the disk or somebody has changed it")
+    return saved
+
+
+def _checksum(saved: SavedState) -> str:
+    text = json.dumps([saved.boot, saved.state], sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename the saved state and return its new path; raises ``OSError``."""
+    aside = folder / (FILE + ".corrupt")
+    (folder / FILE).replace(aside)
+    return aside
+
+
+def save_state(folder: Path, saved: SavedState) -> None:
+    """Write the state atomically: at any moment the old or the complete new file exists; raises ``OSError``."""
+    path, new = folder / FILE, folder / (FILE + ".new")
+    target = os.open(str(new), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(target, "wb") as file:
+        fields = {"format": FORMAT, "boot": saved.boot, "state": saved.state, "sha256": _checksum(saved)}
+        file.write(json.dumps(fields).encode("ascii"))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    _sync_folder(folder)
+
+
+def remove_state(folder: Path) -> None:
+    """Delete the saved state after it was restored; raises ``OSError``."""
+    try:
+        (folder / FILE).unlink()
+    except FileNotFoundError:
+        return
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on the disk only when its folder is."""
+    handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class StateKeeper:
@@ -48,8 +135,8 @@ class StateKeeper:
 
     def _recover(self) -> List[str]:
         try:
-            left = saved_state.read(self._folder)
-        except saved_state.CorruptState as error:
+            left = load_state(self._folder)
+        except CorruptState as error:
             logger.warning(
                 "%s; the board's present state is taken as the one found: if a daemon died while it was changed, "
                 "set the board's usual mode by nvpmodel, or reboot it, and start the daemon again",
@@ -61,7 +148,7 @@ class StateKeeper:
         if left is not None and left.state.get("nvpmodel") is not None:
             return self._restore_after_reboot(left.state["nvpmodel"])
         if left is not None:
-            saved_state.remove(self._folder)
+            remove_state(self._folder)
         self.found = self._take_snapshot()
         return []
 
@@ -70,7 +157,7 @@ class StateKeeper:
         wrong = self.put_back()
         if wrong:
             logger.error("a daemon before this one died; not all it changed could be put back: %s", "; ".join(wrong))
-            logger.error("to go on from the present state: stop the daemon, remove %s, start it", saved_state.FILE)
+            logger.error("to go on from the present state: stop the daemon, remove %s, start it", FILE)
         else:
             logger.warning("a daemon before this one died; the state that it had found is set again")
         return wrong
@@ -112,7 +199,7 @@ class StateKeeper:
 
     def _store(self, found: Dict[str, Any]) -> None:
         """Save a state; a partly known one is stored as of an earlier boot."""
-        saved_state.write(self._folder, saved_state.SavedState("" if self._partly else self._boot, found))
+        save_state(self._folder, SavedState("" if self._partly else self._boot, found))
         self.found = found
 
     def forget_if_unchanged(self, mode: Optional[Mode]) -> None:
@@ -168,7 +255,7 @@ class StateKeeper:
         self._partly = False
 
     def _forget(self) -> None:
-        saved_state.remove(self._folder)
+        remove_state(self._folder)
         self.changed = False
         self._beside.clear()
         self.found.pop("fan", None)

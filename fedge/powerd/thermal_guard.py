@@ -55,7 +55,6 @@ class GuardStop(NamedTuple):
 
     Attributes:
         kind: ``too-hot`` or ``sensor-lost``.
-        text: The reason in words.
     """
 
     kind: str

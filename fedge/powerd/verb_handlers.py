@@ -1,17 +1,18 @@
-"""Handlers of the verbs: requests are validated field by field, changes made one at a time, the state found kept."""
+"""Leases and the handlers of the verbs: requests are validated, changes made one at a time, the state found kept."""
 
+import hmac
 import logging
 import math
 import secrets
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from fedge.powerd import PROTOCOL, lease, line_protocol, thermal_guard, verb_fields
+from fedge.powerd import PROTOCOL, line_protocol, thermal_guard
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import CONFIG, Config
-from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.line_protocol import Fields
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
-from fedge.powerd.verb_fields import Fields
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,68 @@ CACHE_S = 5.0
 """Seconds for which an answer of nvpmodel is cached: a query is slow, but the mode may be set by hand at any time."""
 RETRY_S = 10.0
 """Seconds between attempts to restore what could not be restored."""
+LONGEST_S = 300.0
+"""Longest lease in seconds."""
+SLOW_S = 1.0
+"""Work of at least this many seconds extends the lease; shorter work must not, or a flood of requests could keep it
+alive.
+"""
+
+
+class PowerdLease(NamedTuple):
+    """Who alone may change the mode, by which secret, and until when on the daemon's monotonic clock."""
+
+    name: str
+    token: str
+    ends_s: float
+
+
+def remaining_s(lease: PowerdLease, now_s: float) -> float:
+    """Return the seconds until the lease ends, at least 0."""
+    return max(0.0, lease.ends_s - now_s)
+
+
+def check_holder(lease: Optional[PowerdLease], token: Optional[str], now_s: float) -> None:
+    """Check that a change is permitted: the holder's, or anybody's while there is no lease.
+
+    Raises:
+        PowerdRefusal: Of kind not-holder or held.
+    """
+    if lease is None:
+        if token is not None:
+            raise PowerdRefusal("not-holder", "this lease has ended and the state found was put back; hold a new one")
+        return
+    if token is None:
+        text = f"{lease.name} holds the board for {remaining_s(lease, now_s):.0f} s more; wait, or ask them"
+        raise PowerdRefusal("held", text)
+    if not hmac.compare_digest(token.encode("utf-8", "replace"), lease.token.encode("ascii")):
+        text = f"this token is not that of {lease.name}, who holds the board now"
+        raise PowerdRefusal("not-holder", f"{text}; hold a new lease when theirs has ended")
+
+
+def begin_or_renew(
+    lease: Optional[PowerdLease], name: str, seconds: float, token: Optional[str], new_token: str, now_s: float
+) -> Optional[PowerdLease]:
+    """Begin, renew or end a lease.
+
+    ``seconds`` count from now, at most ``LONGEST_S``; 0 gives the lease back. ``token`` is the holder's, None to begin
+    a lease, which gets ``new_token``; a renewed one keeps its name and token.
+
+    Returns:
+        The lease, or None if it was given back.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request, not-holder or held.
+    """
+    if not 0 <= seconds <= LONGEST_S:
+        text = f"got seconds={seconds:g}; from 0 (give back) to {LONGEST_S:g}, renewed in time"
+        raise PowerdRefusal("bad-request", text)
+    check_holder(lease, token, now_s)
+    if lease is None:
+        if seconds == 0:
+            raise PowerdRefusal("bad-request", "got seconds=0 without a lease to give back; hold one with more seconds")
+        return PowerdLease(name, new_token, now_s + seconds)
+    return lease._replace(ends_s=now_s + seconds) if seconds > 0 else None
 
 
 class Daemon:
@@ -35,21 +98,12 @@ class Daemon:
     ) -> None:
         self._board, self._keeper, self._config = board, keeper, config
         self._clock, self._new_token = clock, new_token
-        self._lease: Optional[lease.PowerdLease] = None
+        self._lease: Optional[PowerdLease] = None
         self._stop: Optional[thermal_guard.GuardStop] = None
         self._hottest_c: Optional[float] = None
         self._owed: List[str] = []
         self._retry_s = 0.0
         self._answers: Dict[str, Tuple[float, Any]] = {}
-        self._verbs: Dict[str, Callable[[Fields, int], Fields]] = {
-            "describe": self._describe,
-            "get": self._get,
-            "set": self._set,
-            "restore": self._restore,
-            "hold": self._hold,
-            "drop-caches": self._drop_caches,
-            "fan": self._fan,
-        }
 
     def start(self) -> None:
         """Recover from a daemon that died, record the state found, and check the temperatures."""
@@ -81,9 +135,10 @@ class Daemon:
         held, began_s = self._lease, self._clock()
         try:
             request = line_protocol.decode_request(line)
-            verb = verb_fields.parse_verb(request)
+            verb = line_protocol.parse_verb(request)
             self._end_expired_lease()
-            return line_protocol.encode_reply(self._verbs[verb](request, uid))
+            handle: Callable[[Fields, int], Fields] = getattr(self, "_" + verb.replace("-", "_"))
+            return line_protocol.encode_reply(handle(request, uid))
         except PowerdRefusal as refused:
             return line_protocol.encode_refusal(refused)
         except OSError as error:
@@ -110,7 +165,7 @@ class Daemon:
             "allowed": _tables_to_wire(board.allowed_tables()),
             "floor": {"cores": config.floor_cores, "cpu_khz": config.floor_cpu_khz},
             "emc": board.emc_control(),
-            "presets": [_preset_to_wire(preset) for preset in presets],
+            "presets": [dict(preset._asdict(), mode=preset.mode.to_wire()) for preset in presets],
             "extras": list(config.extras),
             "hottest_c": config.hottest_c,
         }
@@ -139,9 +194,9 @@ class Daemon:
     def _set(self, request: Fields, uid: int) -> Fields:
         if ("mode" in request) == ("preset" in request):
             raise PowerdRefusal("bad-request", 'got both or none of them; a set has either "mode" or "preset"')
-        lock_min = verb_fields.parse_flag(request, "lock_min")
-        mode = verb_fields.parse_mode(request) if "mode" in request else None
-        preset = verb_fields.parse_text(request, "preset") if mode is None else ""
+        lock_min = line_protocol.parse_flag(request, "lock_min")
+        mode = line_protocol.parse_mode(request) if "mode" in request else None
+        preset = line_protocol.parse_text(request, "preset") if mode is None else ""
         self._check_holder(request)
         if lock_min:
             self._require_extra("lock-min")
@@ -183,10 +238,10 @@ class Daemon:
         return {"mode": self._board.mode().to_wire()}
 
     def _hold(self, request: Fields, uid: int) -> Fields:
-        name, token = verb_fields.parse_text(request, "name"), verb_fields.parse_token(request)
-        seconds = verb_fields.parse_number(request, "seconds")
+        name, token = line_protocol.parse_text(request, "name"), line_protocol.parse_token(request)
+        seconds = line_protocol.parse_number(request, "seconds")
         before = self._lease
-        self._lease = lease.begin_or_renew(
+        self._lease = begin_or_renew(
             before, name=name, seconds=seconds, token=token, new_token=self._new_token(), now_s=self._clock()
         )
         if self._lease is None:
@@ -207,7 +262,7 @@ class Daemon:
 
     def _fan(self, request: Fields, uid: int) -> Fields:
         self._require_extra("fan")
-        percent = verb_fields.parse_number(request, "percent")
+        percent = line_protocol.parse_number(request, "percent")
         if not 0 <= percent <= 100:
             raise PowerdRefusal("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
         self._check_holder(request)
@@ -222,11 +277,11 @@ class Daemon:
 
     # Shared by the verbs
 
-    def _lease_left_s(self, held: lease.PowerdLease) -> float:
-        return round(lease.remaining_s(held, self._clock()), 3)
+    def _lease_left_s(self, held: PowerdLease) -> float:
+        return round(remaining_s(held, self._clock()), 3)
 
     def _check_holder(self, request: Fields) -> None:
-        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
+        check_holder(self._lease, line_protocol.parse_token(request), self._clock())
 
     def _get_cached_answer(self, what: str, ask: Callable[[], Any]) -> Any:
         """Return a cached answer of nvpmodel, which is slow; changes of the stock mode clear the cache."""
@@ -279,9 +334,11 @@ class Daemon:
         except (PowerdRefusal, OSError) as error:
             logger.warning("whether the board is as it was found cannot be told, so it is put back later: %s", error)
 
-    def _extend_lease(self, held: Optional[lease.PowerdLease], began_s: float) -> None:
-        if held is not None and self._lease is held:
-            self._lease = lease.extend_by_work(held, self._clock() - began_s)
+    def _extend_lease(self, held: Optional[PowerdLease], began_s: float) -> None:
+        """Extend the lease by the time that the daemon was busy and could not receive a renewal."""
+        spent_s = self._clock() - began_s
+        if held is not None and self._lease is held and spent_s >= SLOW_S:
+            self._lease = held._replace(ends_s=held.ends_s + spent_s)
 
     def _end_expired_lease(self) -> None:
         if self._lease is None or self._clock() < self._lease.ends_s:
@@ -330,13 +387,3 @@ class Daemon:
 
 def _tables_to_wire(tables: KnobTables) -> Dict[str, List[int]]:
     return {knob: list(values) for knob, values in zip(tables._fields, tables)}
-
-
-def _preset_to_wire(preset: Preset) -> Fields:
-    return {
-        "id": preset.id,
-        "name": preset.name,
-        "mode": preset.mode.to_wire(),
-        "needs_reboot": preset.needs_reboot,
-        "default": preset.default,
-    }

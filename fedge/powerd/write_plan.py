@@ -9,15 +9,7 @@ EMC_SLACK_HZ = 500000
 
 
 class ControlWrite(NamedTuple):
-    """One write to a control file, and its verification.
-
-    Attributes:
-        path: The control file.
-        value: The value to write.
-        read_path: The file to read back.
-        expect: The value expected there.
-        slack: Permitted difference.
-    """
+    """One write to a control file, and its verification."""
 
     path: str
     value: int

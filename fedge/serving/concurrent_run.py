@@ -11,20 +11,23 @@ from typing import Any, Protocol
 
 from fedge.child_processes import count_cores
 from fedge.errors import BadInput, RunFailed, UnknownName
-from fedge.serving import batch_sizing, side_by_side
+from fedge.serving import side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
 from fedge.serving.side_by_side import (
     ALONE,
+    BATCH_SIZES,
     MANAGED,
     NATIVE,
     SideBySideJobs,
     SideBySideOutcome,
     WorkerPair,
     describe_arrivals,
+    find_largest_batch,
+    find_least_latency_s,
 )
 from fedge.worker import builtin_tasks
 from fedge.worker.arrivals import KINDS, MOST_HZ, parse_arrivals
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 EXECUTIONS = {MANAGED: (MANAGED,), NATIVE: (NATIVE,), ALONE: (ALONE,), "both": (MANAGED, NATIVE)}
@@ -235,12 +238,12 @@ def _choose_batch_size(
     step_s = side_by_side.measure_step_s(client, options.batch_size, "train")
     side_by_side.load_task(client, options.infer_task, options.device)
     infer_s: dict[int, float] = {}
-    for size in batch_sizing.BATCH_SIZES:
+    for size in BATCH_SIZES:
         if size > 1 and size / options.rate_hz > options.max_latency_s:
             break
         infer_s[size] = side_by_side.measure_step_s(client, size, "infer")
     side_by_side.load_task(client, options.train_task, options.device)
-    chosen = batch_sizing.find_largest_batch(infer_s, step_s, options.rate_hz, options.max_latency_s)
+    chosen = find_largest_batch(infer_s, step_s, options.rate_hz, options.max_latency_s)
     if chosen is None:
         raise _no_batch_error(options, infer_s, step_s)
     observer.report_step_times(step_s, infer_s)
@@ -248,13 +251,11 @@ def _choose_batch_size(
 
 
 def _no_batch_error(options: ConcurrentRunOptions, seconds: dict[int, float], step_s: float) -> BadInput:
-    least_s = batch_sizing.find_least_latency_s(seconds, step_s, options.rate_hz)
+    least_s = find_least_latency_s(seconds, step_s, options.rate_hz)
     got = f"{options.max_latency_s:g} s at {options.rate_hz:g} requests/s, which no batch size holds here"
     if least_s is None:
         right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
-        larger = (
-            ", or a longer --max-latency-s for larger batches" if max(seconds) < max(batch_sizing.BATCH_SIZES) else ""
-        )
+        larger = ", or a longer --max-latency-s for larger batches" if max(seconds) < max(BATCH_SIZES) else ""
         return BadInput("--rate-hz", got, right + larger)
     # Rounded up, so that the suggested budget suffices although times vary between starts.
     right = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.costs.predicted_tables import FULCRUM_GRID
+from fedge.costs.table_calibration import FULCRUM_GRID
 from fedge.errors import BadInput
 from fedge.modes import CLOCK_TOLERANCE_MHZ
 from fedge.types import Floats, Modes, ProfileTable

@@ -4,6 +4,9 @@ Symbols: y measured, m predicted, s the predicted spread (log units). Error |m -
 means over the table's rows; the 90 % interval is m exp(-1.645 s) ... m exp(1.645 s), its upper end the one-sided 95 %
 bound.
 A decision is the mode of least predicted energy that is at most ``DEFAULT_MAX_SLOWDOWN`` times as slow as MAXN.
+
+A case leaves out a workload, a board, a family of networks or a batch size: every calibrated profile, timed step and
+table that bears it. What is judged is a table of what was left out.
 """
 
 from __future__ import annotations
@@ -17,26 +20,31 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.board_constants import (
+    BoardConstants,
+    activation_intensity,
+    compute_rooflines,
+    fit_constants,
+)
+from fedge.analysis.roofline.microbenchmark import fit_per_mode
 from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
+    DEFAULT_MAX_SLOWDOWN,
     ModeRooflines,
     batch_energy_j,
     build_roofline_batch,
+    choose_within_slowdown,
     compute_batch_times,
+    find_oracle_row,
 )
-from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose_within_slowdown, find_oracle_row
-from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size
+from fedge.costs.cost_priors import build_inference_priors, cost_at_batch_size
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
 from fedge.costs.layered_work import find_family, find_known_layers
-from fedge.costs.memory.memory_calibration import fit_memory_calibration
-from fedge.costs.memory.memory_study import MeasuredSteps, TargetName, gather_steps
-from fedge.costs.memory.step_need import BOUND_SDS
-from fedge.costs.memory.step_table import StepTable
-from fedge.devices.catalogue import find, load_catalogue
+from fedge.costs.memory.step_need import BOUND_SDS, fit_memory_calibration
+from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps
+from fedge.devices.catalogue import aliases, find, load_catalogue
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background
 from fedge.modes import find_mode_index
@@ -46,11 +54,9 @@ from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
 from fedge.predictors.table_board import Z_90, TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
-from fedge.studies.mode_choice_options import find_steps
-from fedge.studies.mode_choice_study import run_mode_choice
+from fedge.studies.mode_choice_study import find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
-from fedge.studies.transfer_rotation import JudgedTable, LeftOut, list_hidden_names, list_remaining
 from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
 
 TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
@@ -400,3 +406,84 @@ def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterato
             missed=None if found.solved_share is None else 100.0 - found.solved_share,
             refused=found.error,
         )
+
+
+LeftOut = Literal["workload", "board", "family", "batch"]
+LEFT_OUT: tuple[LeftOut, ...] = ("workload", "board", "family", "batch")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedTable:
+    """A measured table of one batch size, with what it is a table of.
+
+    Attributes:
+        board: Catalogue name of the board.
+        network: Name of the workload's network; the workload's own name if its layers are not known.
+    """
+
+    table: ProfileTable
+    kind: WorkloadKind
+    board: str
+    network: str
+
+    @property
+    def name(self) -> str:
+        """Return ``board/kind/workload bN``."""
+        return f"{self.board}/{self.kind}/{self.table.workload} b{self.table.batch_size}"
+
+
+def read_judged_tables(folder: Path) -> tuple[JudgedTable, ...]:
+    """Read every ``<board>/train/*.csv`` and ``<board>/infer/*.csv`` of a folder, once per batch size.
+
+    Raises:
+        BadInput: There is none, or one is invalid.
+    """
+    paths = sorted([*folder.glob("*/train/*.csv"), *folder.glob("*/infer/*.csv")])
+    if not paths:
+        raise BadInput("TABLES", str(folder), "a folder that holds <board>/train/<workload>.csv or <board>/infer/...")
+    return tuple(
+        _describe_table(read_mode_table(path, batch_size=size), parse_workload_kind(path))
+        for path in paths
+        for size in list_batch_sizes(path)
+    )
+
+
+def _describe_table(table: ProfileTable, kind: WorkloadKind) -> JudgedTable:
+    return JudgedTable(table, kind, aliases().get(table.device, table.device), find_network_name(table.workload, kind))
+
+
+def find_network_name(workload: str, kind: WorkloadKind = "train") -> str:
+    """Return the name of a workload's network, or the workload's if its layers are not known."""
+    layers = find_known_layers(workload, kind)
+    return workload if layers is None else layers.network
+
+
+def list_remaining(judged: JudgedTable, case: LeftOut, among: Sequence[JudgedTable]) -> tuple[JudgedTable, ...]:
+    """Return the tables that remain when the judged one is left out with all of its kind."""
+    return tuple(other for other in among if not _is_alike(other, judged, case))
+
+
+def _is_alike(other: JudgedTable, judged: JudgedTable, case: LeftOut) -> bool:
+    same = other.table.workload == judged.table.workload
+    if case == "family":
+        return same or find_family(other.network) == find_family(judged.network)
+    if case == "batch":
+        return same and (other.kind, other.table.batch_size) == (judged.kind, judged.table.batch_size)
+    return same or (case == "board" and other.board == judged.board)
+
+
+def list_hidden_names(judged: JudgedTable, case: LeftOut) -> frozenset[str]:
+    """Return the workloads, networks and boards whose profiles and timed steps are left out.
+
+    That is always the table's workload, also under another name by which the same file was calibrated.
+    """
+    profiles = (*load_calibrated_training(), *load_calibrated_inference())
+    table = judged.table
+    names = {table.workload, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 == table.sha256)}
+    if case == "board":
+        names.add(judged.board)
+    if case == "family":
+        of = {p.workload: find_network_name(p.workload, p.kind) for p in profiles}
+        of |= {step.network: step.network for step in load_timed_steps()}
+        names |= {name for name, network in of.items() if find_family(network) == find_family(judged.network)}
+    return frozenset(names)

@@ -16,7 +16,10 @@ from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
+    LEFT_OUT,
     VARIANTS,
+    JudgedTable,
+    LeftOut,
     TransferKind,
     TransferPart,
     TransferQuantity,
@@ -27,8 +30,8 @@ from fedge.studies.transfer_models import (
     judge_predictor,
     judge_rooflines,
     judge_serving,
+    read_judged_tables,
 )
-from fedge.studies.transfer_rotation import LEFT_OUT, JudgedTable, LeftOut, read_judged_tables
 
 PARTS: tuple[TransferPart, ...] = get_args(TransferPart)
 KINDS: tuple[TransferKind, ...] = get_args(TransferKind)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedge.telemetry.run_reader import RunReader
+    from fedge.telemetry.store_reader import RunReader
 
 
 def open_run(path: str | Path) -> RunReader:
@@ -15,6 +15,6 @@ def open_run(path: str | Path) -> RunReader:
     Raises:
         BadInput: The folder is not a run, or a newer fedge wrote it.
     """
-    from fedge.telemetry.run_reader import open_run as opened
+    from fedge.telemetry.store_reader import open_run as opened
 
     return opened(path)

@@ -26,10 +26,8 @@ class RoundStart:
 
     Attributes:
         deadline_s: Planned length of the round in seconds, or None without a deadline.
-        idle_w: Last known idle power of each client, in watts.
         wanted: Number of replies that are enough, or None if all are awaited.
         leaves_s: Simulated time at which each client becomes unavailable; infinity if missing.
-        charges: Batteries of the clients that have one.
     """
 
     round: int
@@ -59,6 +57,14 @@ class ClientPart:
     flat: bool = False
 
 
+REPORTED_COLUMNS = (
+    *("board", "device", "idle_w", "samples", "temperature_c", "link_mbps"),
+    *("prior_time_ape", "prior_power_ape", "time_ape", "power_ape"),
+    *("own_samples", "shared_samples", "recalled_samples"),
+)
+"""Columns that are the report's fields of the same names."""
+
+
 def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, report: RoundReport) -> ClientRow:
     """Build the row of a client that reported.
 
@@ -71,31 +77,19 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
     energy_j = spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s)
     return ClientRow(
         round=opening.round,
-        board=report.board,
-        device=report.device,
         status=part.status,
         error=part.error,
         start_s=opening.start_s,
         end_s=opening.start_s + min(report.busy_s, part.until_s),
         deadline_s=opening.deadline_s,
         wait_s=max(0.0, part.round_s - min(report.busy_s, part.until_s)),
-        idle_w=report.idle_w,
         energy_j=available_energy_j(energy_j, known_s, opening.charges.get(report.board)),
-        samples=report.samples,
         loss=report.loss if has_result else None,
         accuracy=report.accuracy if has_result else None,
-        temperature_c=report.temperature_c,
         throttled=any(measured.throttled for measured in report.parts),
-        prior_time_ape=report.prior_time_ape,
-        prior_power_ape=report.prior_power_ape,
-        time_ape=report.time_ape,
-        power_ape=report.power_ape,
-        own_samples=report.own_samples,
-        shared_samples=report.shared_samples,
-        recalled_samples=report.recalled_samples,
         staleness=0 if done else None,
-        link_mbps=report.link_mbps,
         moved_mb=report.link.moved_mb,
+        **{name: getattr(report, name) for name in REPORTED_COLUMNS},
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),
@@ -145,11 +139,7 @@ class CompletedWork:
     """Time and energy that a client spent in the first seconds of a round.
 
     Attributes:
-        down_s: Seconds of downloading.
         work_s: Seconds of training, probes included.
-        up_s: Seconds of uploading.
-        work_j: Energy of training, in joules.
-        radio_j: Energy of the radio above idle, in joules.
         parts: Completed share of each part of the report, in order; parts that were not started have zero steps.
     """
 
@@ -200,12 +190,7 @@ def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
     """Return the columns on completed work, including the share of the probes and of the second mode."""
     probes = [probe for probe in spent.parts[: len(report.probes)] if probe.work_s > 0]
     return service_columns(report, spent) | {
-        "down_s": spent.down_s,
-        "work_s": spent.work_s,
-        "up_s": spent.up_s,
-        "work_j": spent.work_j,
-        "radio_j": spent.radio_j,
-        "steps": spent.steps,
+        **{name: getattr(spent, name) for name in ("down_s", "work_s", "up_s", "work_j", "radio_j", "steps")},
         "mix_steps": None if report.mixed is None else spent.parts[len(report.probes)].steps,
         "probes": len(probes),
         "probe_s": sum(probe.work_s for probe in probes),

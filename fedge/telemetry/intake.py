@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, with_config
 
 from fedge.strict_json import KNOWN_FIELDS, decode_json, equal_version, limit_number
-from fedge.telemetry.board_messages import trace_bounds_s
 from fedge.telemetry.live_records import (
     OVERLAP_S,
     BoardName,
@@ -25,6 +24,7 @@ from fedge.telemetry.live_records import (
     SequenceNumber,
     StreamName,
     TelemetryBatch,
+    trace_bounds_s,
 )
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.trace_operations import OPTIONAL

@@ -1,11 +1,12 @@
-"""Records that a board sends between its replies, with the limits of every field: progress, and samples in batches."""
+"""Records that a board sends between its replies, with the limits of every field, and their JSON form."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, create_model, with_config
@@ -15,6 +16,7 @@ from fedge.strict_json import (
     BOARD,
     KNOWN_FIELDS,
     PrintableText,
+    decode_json,
     equal_version,
     limit_int,
     limit_number,
@@ -22,8 +24,9 @@ from fedge.strict_json import (
     match_text,
     validate_json,
 )
-from fedge.telemetry.trace_operations import LONGEST_RAIL, MOST_RAILS, PLAUSIBLE_RANGES
+from fedge.telemetry.trace_operations import LONGEST_RAIL, MOST_RAILS, PLAUSIBLE_RANGES, check_trace
 from fedge.types import EMPTY_TRACE, Trace
+from fedge.wire import list_fields
 
 VERSION = 1
 """Version of the batch's form; a server accepts no other."""
@@ -57,7 +60,6 @@ class BoardProgress:
     """A board's current activity.
 
     Attributes:
-        at_s: Unix time of the report.
         run: Name of the run that it works for; empty: none.
         steps: Steps of the round's share.
         mode: Current power mode, as ``PowerMode`` prints it.
@@ -95,14 +97,10 @@ def parse_trace(value: object) -> Trace:
             raise MalformedJson(f"{name} is missing")
     columns = {name: (None,) * count if column is None else column for name, column in columns.items()}
     rails_w = {rail: (None,) * count if column is None else column for rail, column in form.rails_w.items()}
-    for name, column in (*columns.items(), *(("rails_w", column) for column in rails_w.values())):
-        if len(column) != count:
-            raise MalformedJson(f"{name}: a list of {count} numbers is right")
-    ends = (start + span for start, span in zip(columns["start_s"], columns["span_s"], strict=True))
-    for end, (_, following) in zip(ends, pairwise(columns["start_s"]), strict=False):
-        if following < end - OVERLAP_S:
-            raise MalformedJson(f"trace: a stretch begins at {following:.3f}, before the one in front of it ends")
-    return Trace(**columns, rails_w=rails_w)
+    try:
+        return check_trace(Trace(**columns, rails_w=rails_w), OVERLAP_S)
+    except ValueError as error:
+        raise MalformedJson(f"trace: {error}") from error
 
 
 @cache
@@ -128,8 +126,6 @@ class TelemetryBatch:
 
     Attributes:
         stream: Name of the sender's start, so that the server can identify messages that it has already accepted.
-        seq: Number within the stream, from 1.
-        trace: Samples in unix time.
         lost: Samples that the board has had to drop in this stream because they could not be sent in time.
     """
 
@@ -140,3 +136,86 @@ class TelemetryBatch:
     trace: Annotated[Trace, PlainValidator(parse_trace)] = EMPTY_TRACE
     progress: BoardProgress | None = None
     lost: MessageCount = 0
+
+
+# JSON form of a message; every received field is validated ------------------------------------------------------------
+
+
+MAX_MESSAGE_BYTES = 512 * 1024
+"""Upper limit of a message in bytes: several times the size of the largest batch with a board's usual rails."""
+
+
+class OversizedMessage(MalformedJson):
+    """A message above ``MAX_MESSAGE_BYTES``."""
+
+
+def encode_batch(batch: TelemetryBatch) -> bytes:
+    """Encode a batch as JSON; columns without any value are left out.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    fields = list_fields(batch)
+    fields["trace"] = {name: column for name, column in list_fields(batch.trace).items() if _has_values(column)}
+    fields["progress"] = None if batch.progress is None else list_fields(batch.progress)
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("utf-8")
+
+
+def decode_batch(data: bytes) -> TelemetryBatch:
+    """Decode and validate a message.
+
+    Raises:
+        OversizedMessage: The message is too large.
+        MalformedJson: A field is missing, of the wrong type or out of range.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise OversizedMessage(f"got a message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are right")
+    batch = decode_json(data, TelemetryBatch, "message")
+    if batch.progress is not None and batch.progress.board != batch.board:
+        raise MalformedJson(f"progress: got that of {batch.progress.board!r} in a message of {batch.board!r}")
+    return batch
+
+
+def trace_bounds_s(trace: Trace) -> tuple[float, float]:
+    """Return begin and end of a non-empty trace, in the unit of its clock."""
+    return trace.start_s[0], trace.start_s[-1] + trace.span_s[-1]
+
+
+def keep_plausible(trace: Trace) -> Trace:
+    """Return the trace without values that a server would reject.
+
+    An implausible value becomes None and loads are clipped to 0 to 1. A stretch with implausible power or time is
+    removed.
+    """
+    required = [(getattr(trace, name), COLUMN_RANGES[name]) for name in REQUIRED_COLUMNS]
+    kept = [i for i in range(len(trace)) if all(_is_plausible(column[i], within) for column, within in required)]
+    if not kept:
+        return EMPTY_TRACE
+    columns: dict[str, Any] = {
+        name: _pick_plausible(getattr(trace, name), kept, within) for name, within in COLUMN_RANGES.items()
+    }
+    rails = [rail for rail in sorted(trace.rails_w)[:MOST_RAILS] if rail[:LONGEST_RAIL].isprintable()]
+    rails_w = {rail[:LONGEST_RAIL]: _pick_plausible(trace.rails_w[rail], kept, POWER_W) for rail in rails}
+    return Trace(**columns, rails_w=rails_w)
+
+
+def plausible_or_none(value: float | None, within: tuple[float, float]) -> float | None:
+    """Return the value, or None if it is outside the range."""
+    return value if _is_plausible(value, within) else None
+
+
+def _is_plausible(value: float | None, within: tuple[float, float]) -> bool:
+    return value is not None and within[0] <= value <= within[1]
+
+
+def _pick_plausible(
+    column: tuple[float | None, ...], kept: list[int], within: tuple[float, float]
+) -> tuple[float | None, ...]:
+    values = [column[i] if column else None for i in kept]
+    if within == (0.0, 1.0):  # a load that was rounded to 1.001 is a full one
+        values = [min(max(v, 0.0), 1.0) if v is not None and math.isfinite(v) else v for v in values]
+    return tuple(plausible_or_none(value, within) for value in values)
+
+
+def _has_values(column: Any) -> bool:
+    return any(value is not None for value in column)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedge.atomic_files import sync_folder, write_text
+from fedge.atomic_files import FileLock, sync_folder, write_text
 from fedge.errors import BadInput
-from fedge.file_lock import FileLock
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows

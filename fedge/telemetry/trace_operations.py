@@ -131,8 +131,8 @@ def make_constant_trace(start_s: float, seconds: float, power_w: float) -> Trace
     return Trace((start_s,), (seconds,), (power_w,), **dict.fromkeys(OPTIONAL, unknown))  # type: ignore[arg-type]
 
 
-def check_trace(trace: Trace) -> Trace:
-    """Return the trace if it is valid.
+def check_trace(trace: Trace, overlap_s: float = SAME_S) -> Trace:
+    """Return the trace if it is valid; stretches may overlap by ``overlap_s``.
 
     Raises:
         ValueError: Columns differ in length, a number is not finite, or stretches are empty, out of order or
@@ -149,9 +149,9 @@ def check_trace(trace: Trace) -> Trace:
     if count and min(trace.span_s) <= 0:
         raise ValueError(f"a stretch of {min(trace.span_s):g} s; it has to be longer than nothing")
     ends = zip(trace.start_s, trace.span_s, trace.start_s[1:], strict=False)
-    overlap = next((start for start, span, after in ends if after - start < span - SAME_S), None)
+    overlap = next((start for start, span, after in ends if after - start < span - overlap_s), None)
     if overlap is not None:
-        raise ValueError(f"the stretch after {overlap:g} s begins before it ends")
+        raise ValueError(f"the stretch after {overlap:.3f} s begins before it ends")
     return trace
 
 

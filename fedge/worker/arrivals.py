@@ -5,7 +5,7 @@ import math
 import random
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Tuple
 
-from fedge.worker.request_fields import BadField, get_count, get_number
+from fedge.worker.refusal import BadField, get_count, get_number
 
 KINDS = ("constant", "poisson", "bursts", "dynamic")
 BURST_FACTOR = 4.0
@@ -35,11 +35,7 @@ class Arrivals(NamedTuple):
         kind: ``constant``: one request every ``1 / rate_hz`` seconds. ``poisson``: a Poisson process. ``bursts``: a
             Poisson process whose rate alternates between bursts and quiet times of random (exponential) length.
             ``dynamic``: a Poisson process with the rate schedule ``rates``.
-        rate_hz: Mean rate in requests per second.
-        seed: Seed of the process; it fixes every arrival time.
         burst_factor: Rate within a burst, as a multiple of ``rate_hz``; the quiet rate follows from the mean.
-        burst_s: Mean length of a burst in seconds.
-        quiet_s: Mean length of a quiet time in seconds.
         rates: Rate schedule of ``dynamic``: pairs of seconds and requests per second, repeated endlessly.
     """
 
@@ -72,9 +68,6 @@ def parse_arrivals(fields: Mapping[str, Any]) -> Arrivals:
     Args:
         fields: Values by the names of ``Arrivals``. For ``dynamic`` the mean rate follows from ``rates``: ``rate_hz``
             may be left out, otherwise it must agree with them.
-
-    Returns:
-        The validated arrival process.
 
     Raises:
         BadField: A field is unknown, of the wrong type or out of range.

@@ -102,9 +102,6 @@ def builtin_shape(name: str) -> Shape:
 def synthetic_source(name: str, samples: int = SYNTHETIC_SAMPLES) -> Dict[str, Any]:
     """Return a data source of noise in the task's shape, with which its steps can be timed.
 
-    Returns:
-        A source in the form that ``sources.read`` takes.
-
     Raises:
         BadTask: The task's samples are no images, or its name is unknown.
     """

@@ -31,8 +31,7 @@ from fedge.worker.refusal import Refusal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fedge.worker.step_timers import StepOutcome
-    from fedge.worker.timed_loader import TimedBatch
+    from fedge.worker.step_timers import StepOutcome, TimedBatch
 
     Column = NDArray[np.float64]
 else:
@@ -81,7 +80,6 @@ class EpochSpec(NamedTuple):
     Attributes:
         model: Name of the network, as ``network_lookup.make_network`` takes it.
         shape: Channels, height and width of the network's input.
-        classes: Number of classes that the network scores.
         data: {"folder": path} or {"array": path of an .npy file}.
     """
 
@@ -121,13 +119,7 @@ class StepTimeTable:
         self.rows = 0
 
     def add_row(self, epoch: int, step: int, times: Tuple[float, ...]) -> None:
-        """Append one step; ``times`` are all of ``STEP_COLUMNS`` but the last, which ``close_row`` sets.
-
-        Args:
-            epoch: Index of the epoch.
-            step: Index of the step in the epoch.
-            times: Seconds, in the order of ``STEP_COLUMNS`` without ``step_s``.
-        """
+        """Append one step; ``times`` are all of ``STEP_COLUMNS`` but the last, which ``close_row`` sets."""
         row = self.rows
         self.epoch[row], self.step[row] = epoch, step
         for name, seconds in zip(STEP_COLUMNS, times):
@@ -283,13 +275,13 @@ def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
     """
     from PIL import Image
 
-    from fedge.worker import timed_loader as loading
+    from fedge.worker import step_timers as steps
 
     Image.MAX_IMAGE_PIXELS = PIL_LIMIT
-    prepared = loading.ImageTransform(tuple(spec.shape))  # type: ignore[arg-type]
+    prepared = steps.ImageTransform(tuple(spec.shape))  # type: ignore[arg-type]
     if "array" in spec.data:
         pixels = np.load(spec.data["array"], allow_pickle=False)
-        return loading.ImageArray(pixels[: spec.images], spec.classes, prepared), []
+        return steps.ImageArray(pixels[: spec.images], spec.classes, prepared), []
     folder = spec.data["folder"]
     files = generated_images.choose_image_files(generated_images.list_image_files(folder), spec.images, folder)
     own = not generated_images.is_complete(Path(folder))
@@ -299,41 +291,33 @@ def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
             folder, f"{highest + 1} classes", f"the {spec.classes} that the network scores, or fewer"
         )
     labelled = [(path, label % spec.classes) for path, label in files]
-    return loading.ImageFiles(labelled, prepared), [path for path, _ in labelled]
+    return steps.ImageFiles(labelled, prepared), [path for path, _ in labelled]
 
 
 def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[..., StepOutcome]) -> Dict[str, Any]:
     """Run all epochs in sequence; host counters are read between them only.
 
-    Args:
-        spec: The specification.
-        samples: The data set.
-        paths: Files of the data set, for page-cache statistics.
-        step: Runs and times one step on the device.
-
     Returns:
         Arrays by name, as in ``measure_epochs``.
     """
     from fedge.worker import page_cache as host
-    from fedge.worker import timed_loader as loading
+    from fedge.worker import step_timers as steps
 
-    how = loading.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
-    order = loading.plan_batches(
-        len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=0
-    )
+    how = steps.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
+    order = steps.plan_batches(len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=0)
     if not order:
         raise BadSpec("batch_size", str(spec.batch_size), f"at most the {len(samples)} images of an epoch")
     notes = StepTimeTable(spec.epochs * len(order))
     edges: Dict[str, Column] = {name: np.zeros(spec.epochs) for name in EPOCH_COLUMNS}
     for epoch in range(spec.epochs):
-        order = loading.plan_batches(
+        order = steps.plan_batches(
             len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=epoch
         )
         before = host.read_host_counters(paths, spec.disk)
-        loader = loading.make_loader(samples, how, order)
+        loader = steps.make_loader(samples, how, order)
         begun_s, started_s, ended_s, rest = run_epoch(loader, step=step, notes=notes, epoch=epoch, workers=spec.workers)
         after = host.read_host_counters(paths, spec.disk)
-        loading.drain_iterator(rest)
+        steps.drain_iterator(rest)
         found = (begun_s, started_s, ended_s, before.resident, after.resident, before.read_bytes, after.read_bytes)
         for name, value in zip(EPOCH_COLUMNS, found):
             edges[name][epoch] = value
@@ -386,16 +370,8 @@ def split_step_time(
 ) -> Tuple[float, ...]:
     """Split a step's time into the columns of ``STEP_COLUMNS`` but the last.
 
-    Args:
-        asked_s: When the batch was requested from the loader.
-        got_s: When the batch arrived.
-        end_s: When the step's results had been read.
-        batch: The batch with its loading stamps.
-        did: The step's times on the device.
-        workers: Number of loader worker processes.
-
-    Returns:
-        Seconds, in the order of ``STEP_COLUMNS`` without ``step_s``.
+    The batch was requested from the loader at ``asked_s`` and arrived at ``got_s``; the step's results had been read
+    at ``end_s``.
     """
     stamps = batch.stamps
     collate_s = stamps.made_s - stamps.gathered_s

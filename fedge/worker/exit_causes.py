@@ -8,7 +8,7 @@ is conclusive, and is the only evidence on kernels before 4.13 (JetPack 4), whic
 import os
 import re
 import signal
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 OOM_KILLED = "oom-killed"
 KILLED = "killed"
@@ -29,15 +29,10 @@ class ExitCause(NamedTuple):
 
     Attributes:
         cause: ``oom-killed``, ``killed``, ``crashed`` or ``exit``.
-        text: The cause in words.
     """
 
     cause: str
     text: str
-
-    def as_dict(self) -> Dict[str, str]:
-        """Return the form sent on the wire."""
-        return {"cause": self.cause, "text": self.text}
 
 
 class OomCounters(NamedTuple):
@@ -51,11 +46,7 @@ class ExitEvidence(NamedTuple):
     """The evidence about a process that ended.
 
     Attributes:
-        pid: The process's number.
         status: Exit status as returned by ``os.waitpid``.
-        before: Counters shortly before the end.
-        after: Counters after the end.
-        last_words: The end of the process's standard error.
         kernel_log: New lines of the kernel log, if it may be read.
         fault: Why its parent killed it, such as "answered nobody for 301 s"; empty if it did not.
     """

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -64,11 +64,7 @@ class ImageSetSpec(NamedTuple):
     """Parameters of a generated data set.
 
     Attributes:
-        images: Number of images.
-        width: Width in pixels.
-        height: Height in pixels.
         channels: 1 (grey) or 3 (colour).
-        seed: Seed of the generator.
         kb: Mean size of a file in units of 1000 bytes; None: ``BYTES_PER_PIXEL`` decides.
         in_memory: Whether to write one array in one file instead of JPEGs in a folder per class.
     """
@@ -144,9 +140,6 @@ def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore
     It is written under a temporary name; an interrupted run leaves that behind and the next one removes it.
 
     ``storage`` is the path of a folder on the storage to test.
-
-    Returns:
-        The folder of the complete data set.
 
     Raises:
         BadImages: The parameters are invalid, there is too little space, or Pillow is missing.
@@ -318,9 +311,3 @@ def _import_pillow() -> Any:
         right = "Pillow (the package python3-pil), or a folder of images of your own"
         raise BadImages("images", "no Pillow to make them with", right) from error
     return Image
-
-
-def read_image_counts(place: Path) -> Dict[str, int]:
-    """Return the number of images (``images``) and bytes (``bytes``) of a complete data set."""
-    counts: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
-    return counts

@@ -45,14 +45,11 @@ class HostedService(NamedTuple):
     """An inference service: batches of up to ``batch_size``, each answer within ``latency_s`` of its arrival.
 
     Attributes:
-        name: Name of the service.
-        batch_size: Largest batch.
         latency_s: Latency budget from arrival to answer, in seconds.
         max_wait_s: Further bound on how long the oldest request waits for its batch to begin, in seconds;
             ``(batch_size - 1) / rate`` reproduces the policy with windows of ``batch_size / rate``. None: no such
             bound.
         when_late: What happens to a request that can no longer be answered in time: ``serve`` it late or ``drop`` it.
-        most_waiting: Queue length.
     """
 
     name: str
@@ -118,10 +115,7 @@ def decide_next_action(now_s: float, next_s: float, waiting: Sequence[PendingBat
     the next step. If they could not, and one of them is expected to fill up in time, the thread waits for that, because
     an additional batch would cost more. Otherwise the batch with the earliest deadline is served as it is.
 
-    Args:
-        now_s: Current time.
-        next_s: Planned duration of the next training step in seconds; 0 if nothing is training.
-        waiting: The services with waiting requests.
+    ``next_s`` is the planned duration of the next training step; 0 if nothing is training.
     """
     if not waiting:
         return NextAction("go", "", math.inf)
@@ -161,14 +155,8 @@ class ServiceStatistics(NamedTuple):
     """Statistics of a service. Every request that arrived is served, dropped or waiting.
 
     Attributes:
-        requests: Requests that arrived.
-        served: Requests that were answered.
         late: Answered requests that took longer than the latency budget.
-        dropped: Requests that were dropped.
-        batches: Batches that were run.
         busy_s: Seconds spent in them.
-        waiting: Requests still waiting.
-        histogram: Latencies of the answered requests.
         failed: Why the service has stopped; empty while it runs.
     """
 
@@ -229,15 +217,11 @@ class Interleaver:
     ) -> None:
         """Create the interleaver with its first services.
 
-        Args:
-            services: The services to start with.
-            arrivals: Increasing arrival times of requests without payload, by service name.
-            infer: Runs one batch and returns when it is done.
-            now_s: The clock.
-            wait_s: Waits at most the given seconds (infinite: no limit); may return earlier.
-            drop: Called with requests that will not be served.
-            training_share: Share of the time that training keeps under overload, from 0 to below 1. With 0,
-                ``serve_before_step`` returns under overload only when its ``stop`` is true.
+        ``arrivals`` are increasing arrival times of requests without payload, by service name. ``infer`` runs one batch
+        and returns when it is done; ``wait_s`` waits at most the given seconds (infinite: no limit) and may return
+        earlier; ``drop`` gets the requests that will not be served. ``training_share`` is the share of the time that
+        training keeps under overload, from 0 to below 1; with 0, ``serve_before_step`` returns under overload only when
+        its ``stop`` is true.
         """
         self._infer, self._drop, self._now_s, self._wait_s = infer, drop, now_s, wait_s
         self.training_share = training_share
@@ -318,12 +302,7 @@ class Interleaver:
             self._working = ""
 
     def serve_while_idle(self, until_s: float = math.inf, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve what is due while nothing is training.
-
-        Args:
-            until_s: Time at which to return.
-            stop: Checked after each wait and batch; true ends the serving.
-        """
+        """Serve what is due while nothing is training; ``stop``, checked after each wait and batch, ends it."""
         self.end_step()
         while not stop():
             now_s = self._now_s()

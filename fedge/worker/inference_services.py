@@ -19,8 +19,17 @@ from fedge.worker.inference_interleaver import (
     ServiceFailed,
 )
 from fedge.worker.job_slot import Reply, WorkerJob
-from fedge.worker.refusal import JobStopped, error_reply
-from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
+from fedge.worker.refusal import (
+    BadField,
+    JobStopped,
+    NoTaskLoaded,
+    error_reply,
+    get_count,
+    get_number,
+    get_object,
+    get_seconds,
+    get_text,
+)
 
 MOST_SIZES = 64
 """Up to this batch size every size is warmed up; beyond it only powers of two and the batch size, to bound the time."""
@@ -91,13 +100,7 @@ class InferenceServices:
     def __init__(
         self, judge: Callable[[str, BaseException], Reply], release: Callable[[], None], now_s: Callable[[], float]
     ) -> None:
-        """Create an empty set of services.
-
-        Args:
-            judge: Converts an exception into the reply of a verb.
-            release: Frees memory after an error.
-            now_s: The clock.
-        """
+        """Create an empty set: ``judge`` makes an exception a verb's reply, ``release`` frees memory after an error."""
         self.pause: Callable[[float], None] = lambda wait_s: time.sleep(min(wait_s, 1.0))
         self.nudge: Callable[[], None] = lambda: None
         self._judge, self._release, self._now_s = judge, release, now_s

@@ -1,8 +1,10 @@
-"""The worker's jobs: the work of each verb, and how its failures are reported and cleaned up."""
+"""The worker's jobs: the work of each verb, its peak memory, and how its failures are reported and cleaned up."""
 
+import contextlib
 import json
 import logging
 import os
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -12,12 +14,90 @@ from fedge.worker import builtin_tasks
 from fedge.worker.inference_interleaver import TimeBreakdown
 from fedge.worker.inference_services import InferenceServices, parse_arrival_times, parse_service, parse_training_share
 from fedge.worker.job_slot import Reply, WorkerJob
-from fedge.worker.peak_memory import PeakMemoryMeter
-from fedge.worker.refusal import JobStopped, Refusal, error_reply, iter_causes
-from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
+from fedge.worker.refusal import (
+    BadField,
+    JobStopped,
+    NoTaskLoaded,
+    Refusal,
+    error_reply,
+    get_count,
+    get_number,
+    get_object,
+    get_seconds,
+    get_text,
+    iter_causes,
+)
 from fedge.worker.sources import BadSource, compute_stamp, find_strays
 from fedge.worker.tasks import cut_task, data_shape
 from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
+
+STATUS = "/proc/self/status"
+CLEAR = "/proc/self/clear_refs"
+FORGET_PEAK = "5"
+"""Value for clear_refs that resets the high-water mark (Linux 4.0 and newer)."""
+
+
+def read_status() -> str:
+    """Return this process's status file; empty if there is none."""
+    try:
+        return Path(STATUS).read_text()
+    except OSError:
+        return ""
+
+
+def clear_peak() -> None:
+    """Ask the kernel to reset the high-water mark; some kernels do not."""
+    with contextlib.suppress(OSError):
+        Path(CLEAR).write_text(FORGET_PEAK)
+
+
+class PeakMemoryMeter:
+    """Measures the peak since ``reset``; if the kernel cannot reset its mark, only a peak above all earlier ones.
+
+    Main memory is the kernel's high-water mark of resident pages (VmHWM). CUDA's own context is in neither figure.
+    """
+
+    def __init__(self, status: Callable[[], str] = read_status, clear: Callable[[], None] = clear_peak) -> None:
+        self._status, self._clear = status, clear
+        self._before_kb = 0
+
+    def reset(self) -> None:
+        """Start a new measurement from the memory held now."""
+        before_kb = parse_high_water_kb(self._status())
+        self._clear()
+        after_kb = parse_high_water_kb(self._status())
+        forgotten = before_kb is None or after_kb is None or after_kb < before_kb
+        self._before_kb = 0 if forgotten or after_kb is None else after_kb
+        if _uses_gpu():
+            _loaded_torch().cuda.reset_peak_memory_stats()
+
+    def peak_mb(self) -> Optional[float]:
+        """Return the sum of both peaks in megabytes (1e6 bytes), or None if it is unknown."""
+        resident_kb = parse_high_water_kb(self._status())
+        if resident_kb is None:
+            return None
+        if _uses_gpu():  # beside which the main memory of a training hardly changes
+            return resident_kb * 1.024e-3 + int(_loaded_torch().cuda.max_memory_reserved()) / 1e6
+        return None if resident_kb <= self._before_kb else resident_kb * 1.024e-3
+
+
+def parse_high_water_kb(status: str) -> Optional[int]:
+    """Return ``VmHWM`` of a process's status, in units of 1,024 bytes; None if it is missing."""
+    for line in status.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == "VmHWM:" and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def _loaded_torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def _uses_gpu() -> bool:
+    torch = _loaded_torch()
+    return torch is not None and bool(torch.cuda.is_initialized())
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +115,7 @@ class LoadedTask(NamedTuple):
 
     Attributes:
         key: The request and the source's stamp, as JSON; an equal request is answered from here.
-        name: Name of the task.
         sha256: SHA-256 of the task file; empty for a built-in task.
-        device: Torch device, such as ``cuda``.
-        trainer: The trainer.
-        data: The data set.
         reply: The answer of the first ``load``.
     """
 
@@ -57,7 +133,6 @@ class JobRunner:
 
     Attributes:
         facts: Versions and device of torch, once imported.
-        loaded: The loaded task, or None.
         broken: The CUDA error after which only a new process can help; empty while there is none.
         refused: Why the last task could not be loaded; empty once one was.
     """

@@ -14,7 +14,7 @@ LAST_BIN = math.ceil(math.log(LAST_S / FIRST_S) / math.log(RATIO))
 
 
 class LatencyHistogram:
-    """Latencies in seconds, compared with ``budget_s``; merged histograms may have had different budgets."""
+    """Latencies in seconds, compared with ``budget_s``."""
 
     def __init__(self, budget_s: float) -> None:
         self.budget_s = budget_s
@@ -34,15 +34,6 @@ class LatencyHistogram:
         self.worst_s = max(self.worst_s, latency_s)
         place = bin_index(latency_s)
         self.bins[place] = self.bins.get(place, 0) + 1
-
-    def merge(self, other: "LatencyHistogram") -> None:
-        """Add all counts of ``other``."""
-        self.count += other.count
-        self.late += other.late
-        self.total_s += other.total_s
-        self.worst_s = max(self.worst_s, other.worst_s)
-        for place, count in other.bins.items():
-            self.bins[place] = self.bins.get(place, 0) + count
 
     def percentile(self, q: float) -> Optional[float]:
         """Return a percentile of the latencies in seconds.

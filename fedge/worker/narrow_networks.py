@@ -46,8 +46,6 @@ class ExecutedLayer(NamedTuple):
     """A layer in execution order, with the channels and pixels of the last image-shaped tensor before it.
 
     Attributes:
-        name: Name of the module in the network.
-        module: The layer.
         channels_before: Channels of that tensor; a later flattening multiplies them with the pixels.
         pixels_before: Height times width of that tensor.
     """
@@ -59,15 +57,7 @@ class ExecutedLayer(NamedTuple):
 
 
 def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
-    """Build a network from the leading channels of every layer of ``full``.
-
-    Args:
-        full: The full network.
-        width: Share of the channels to keep, above 0 to 1.
-        shape: Input and output of the network.
-
-    Returns:
-        A new network on the CPU.
+    """Build a network on the CPU from the leading channels of every layer of ``full``: a share ``width``, above 0 to 1.
 
     Raises:
         CannotNarrow: The result would not be a sub-network of the full one.

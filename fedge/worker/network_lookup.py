@@ -18,12 +18,7 @@ def make_network(name: str, shape: Tuple[int, int, int], classes: int) -> "nn.Mo
     """Build a freshly initialised network.
 
     Names are tried in this order: the user's ``module:function``, fedge's own (``builtin_tasks.NETWORKS``,
-    ``architectures.MODELS``), torchvision's.
-
-    Args:
-        name: Name of the network.
-        shape: Channels, height and width of its input.
-        classes: Number of classes that it scores.
+    ``architectures.MODELS``), torchvision's. ``shape`` are the channels, height and width of its input.
 
     Raises:
         BadTask: There is no such network, or it does not fit the input.

@@ -17,10 +17,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from fedge.worker import LAST_EXIT
-from fedge.worker.answer_check import SILENCE_LIMIT_S, AnswerCheck
+from fedge.worker import LAST_EXIT, MAGIC, PREFIX, PROTOCOL
 from fedge.worker.exit_causes import (
     YOUNG_S,
     ExitCause,
@@ -31,6 +30,77 @@ from fedge.worker.exit_causes import (
     parse_oom_kills,
     restart_pause_s,
 )
+
+CHECK_EVERY_S = 30.0
+"""Seconds between two questions. Default; more often would wake an idle board for nothing."""
+SILENCE_LIMIT_S = 300.0
+"""Seconds without an answer after which the trainer is killed. Default; importing torch from a slow card, during which
+no thread of the trainer answers, takes up to a minute.
+"""
+
+
+class AnswerCheck:
+    """Asks one trainer for its status every ``CHECK_EVERY_S`` seconds, without ever waiting for it."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._link: Optional[socket.socket] = None
+        self._since_s = clock()
+        self._waiting = False
+
+    def silence_s(self) -> float:
+        """Return for how many seconds a question has been unanswered; 0 if none is."""
+        now_s = self._clock()
+        if self._waiting and self._link is not None and _has_answer(self._link):
+            self.close()
+            self._since_s = now_s
+        elif not self._waiting and now_s - self._since_s >= CHECK_EVERY_S:
+            self._waiting, self._since_s = True, now_s
+        if self._waiting and self._link is None:
+            try:
+                self._link = _ask_status(self._path)
+            except OSError:  # the socket is gone, which no other trainer would mend
+                self._waiting, self._since_s = False, now_s
+        return now_s - self._since_s if self._waiting else 0.0
+
+    def close(self) -> None:
+        """End the question."""
+        self._waiting = False
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _ask_status(path: str) -> Optional[socket.socket]:
+    """Ask for the status and return the connection; None if no more connections can wait at the socket.
+
+    Raises:
+        OSError: There is no such socket.
+    """
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.setblocking(False)
+    text = json.dumps({"v": PROTOCOL, "verb": "status"}).encode("ascii")
+    try:
+        link.connect(path)
+        link.send(PREFIX.pack(MAGIC, len(text), 0) + text)
+    except OSError as error:
+        link.close()
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return link
+
+
+def _has_answer(link: socket.socket) -> bool:
+    """Return whether anything came back; a refusal or a closed connection is an answer too."""
+    try:
+        link.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +132,6 @@ class SupervisorSettings(NamedTuple):
     """Settings of the supervisor.
 
     Attributes:
-        socket_path: Path of the listening socket.
         data_roots: Folders below which data may be read.
         device: Device that ``auto`` in a load means.
         command: Command that starts the trainer; its ``TrainerStart`` record is appended.
@@ -143,7 +212,6 @@ class TrainerChild(NamedTuple):
     """A running trainer process.
 
     Attributes:
-        process: The process.
         words: File descriptor of the pipe from its standard output and error.
         begun_s: When it was started, on the monotonic clock.
     """
@@ -157,7 +225,6 @@ class TrainerEnd(NamedTuple):
     """How a trainer ended.
 
     Attributes:
-        status: Its wait status.
         before: The kernel's counters shortly before its end.
         fault: Why its supervisor killed it; empty if it did not.
     """
@@ -213,7 +280,7 @@ class Supervisor:
             "data_roots": list(self._settings.data_roots),
             "device": self._settings.device,
             "restarts": self._restarts,
-            "last_exit": None if self._last_exit is None else self._last_exit.as_dict(),
+            "last_exit": None if self._last_exit is None else self._last_exit._asdict(),
         }
         words, writes = os.pipe()
         try:
@@ -313,7 +380,7 @@ class Supervisor:
         path = Path(self._settings.socket_path + LAST_EXIT)
         unfinished = Path(f"{path}.new")
         try:
-            unfinished.write_text(json.dumps(dict(cause.as_dict(), at_s=time.monotonic())), encoding="utf-8")
+            unfinished.write_text(json.dumps(dict(cause._asdict(), at_s=time.monotonic())), encoding="utf-8")
             unfinished.chmod(0o640)
             unfinished.rename(path)
         except OSError as error:

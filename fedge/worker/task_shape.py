@@ -25,9 +25,7 @@ class Shape(NamedTuple):
     """Input and output of a network.
 
     Attributes:
-        channels: Channels of an image.
         side: Height and width of an image in pixels.
-        classes: Number of scores.
         sample: Shape of a sample that is no image, whose first and last sizes are then ``channels`` and ``side``;
             empty for images.
     """

@@ -78,9 +78,7 @@ def make_builtin_task(name: str) -> TrainingTask:
 def cut_task(task: TrainingTask, channels: Any) -> TrainingTask:
     """Return a task whose network keeps some channels only.
 
-    Args:
-        task: The task with the whole network.
-        channels: A plan in JSON's types, see ``channel_cuts``; building the network refuses one of another network.
+    ``channels`` is a plan in JSON's types, see ``channel_cuts``; building the network refuses one of another network.
 
     Raises:
         BadPlan: The plan is malformed.

@@ -58,9 +58,6 @@ class TrainingOptions(NamedTuple):
     """Options of a training.
 
     Attributes:
-        steps: Steps of SGD.
-        batch_size: Samples per step.
-        learning_rate: Learning rate.
         momentum: Momentum, 0 to below 1.
         proximal_mu: Weight of FedProx's proximal term; 0: none.
         width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
@@ -207,9 +204,6 @@ class Trainer:
         The arrays are the full model's, whatever the width. ``share`` are indices of the samples to train on (None:
         all); ``seed`` fixes the sample order and dropout.
 
-        Returns:
-            The session, whose steps are still to be done.
-
         Raises:
             BadCall: There are no samples or steps, an index is out of range, or the arrays belong to another model.
             CannotNarrow: The network cannot have the width.
@@ -270,9 +264,6 @@ class Trainer:
         """Time steps on a copy of the model; model, training and random state stay as they are.
 
         ``kind`` is ``train`` or ``infer``. ``stop`` is checked before each step; true ends the profile early.
-
-        Returns:
-            The time of each step done.
 
         Raises:
             BadCall: An argument is out of range.
@@ -427,18 +418,10 @@ class TrainingSession:
     def advance(
         self, steps: int, stop: Callable[[], bool] = never_stop, limit_s: Optional[float] = None
     ) -> List[float]:
-        """Do the next steps.
+        """Do the next steps and return the seconds of each step done: fewer than ``steps`` if fewer are left.
 
         With ``limit_s``, a step is begun only if it fits into the limit when it takes as long as the last one, but at
         least one is done. The time spent in ``stop`` counts towards the limit, but not towards any step.
-
-        Args:
-            steps: Number of steps; fewer if fewer are left.
-            stop: Checked before each step.
-            limit_s: Time limit in seconds; None: no limit.
-
-        Returns:
-            Seconds of each step done.
 
         Raises:
             BadCall: This training was ended.

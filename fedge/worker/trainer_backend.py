@@ -12,7 +12,6 @@ class TorchFacts(NamedTuple):
     """Facts known once torch is imported; None before.
 
     Attributes:
-        torch: Version of torch.
         cuda_name: Name of the GPU; None on the CPU.
         cuda_total_mb: Memory of the GPU in megabytes (1e6 bytes); None on the CPU.
     """

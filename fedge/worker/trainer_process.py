@@ -68,7 +68,7 @@ class TrainerStart(NamedTuple):
         data_roots: Folders below which data may be read.
         device: Device that ``auto`` in a load means.
         restarts: Number of restarts so far.
-        last_exit: Cause of the last trainer's end, as ``ExitCause.as_dict`` returns it; None at the first start.
+        last_exit: The last trainer's ``ExitCause`` as a dict; None at the first start.
     """
 
     socket_fd: int

@@ -33,7 +33,6 @@ class WorkerError(Exception):
 
     Attributes:
         kind: One of ``refusal.KINDS``, or ``unreachable`` or ``died``.
-        text: Description of the error.
     """
 
     def __init__(self, kind: str, text: str) -> None:

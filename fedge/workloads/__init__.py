@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +16,15 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.json_reader import parse_json
 from fedge.protocols import LearningTask
+from fedge.types import NamedArrays, TrainOptions, TrainResult
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
-from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK, NullTask
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fedge.worker.sources import Data
     from fedge.worker.tasks import TrainingTask
 
@@ -175,3 +180,51 @@ def _build_own_task(factory: Any, name: str, where: str, given: Mapping[str, Any
             where, f"{name!r} without {', '.join(missing)}", f"a learning task with {', '.join(_REQUIRED_ATTRIBUTES)}"
         )
     return task
+
+
+# No task --------------------------------------------------------------------------------------------------------------
+
+
+NULL_TASK = "none"
+"""Its name in experiments."""
+NULL_SAMPLES = 10_000
+"""Samples that the fleet stands for by default."""
+
+
+class NullTask:
+    """The task.
+
+    Args:
+        samples: Samples that the fleet stands for; they determine the boards' shares, and so their steps.
+    """
+
+    buffers: tuple[str, ...] = ()
+
+    def __init__(self, samples: int = NULL_SAMPLES) -> None:
+        import numpy as np
+
+        self.labels: NDArray[np.int64] = np.zeros(samples, dtype=np.int64)
+
+    def initial_arrays(self, seed: int) -> NamedArrays:
+        import numpy as np
+
+        return {"nothing": np.zeros(1, dtype=np.float32)}
+
+    def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:
+        return NullTraining(arrays)
+
+    def evaluate(self, arrays: NamedArrays, share: NDArray[np.int64] | None = None) -> None:
+        """There is nothing to test."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NullTraining:
+    """Training without effect."""
+
+    arrays: NamedArrays
+
+    def advance(self, steps: int) -> None:
+        """Do nothing for ``steps`` steps."""
+
+    def result(self) -> TrainResult:
+        return TrainResult(self.arrays, math.nan, math.nan)

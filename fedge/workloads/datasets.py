@@ -12,7 +12,7 @@ import pickle
 import socket
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,6 @@ class DatasetSource:
     """A data set that torchvision reads.
 
     Attributes:
-        title: Name of its class in torchvision.
-        subfolder: Folder of its files below the data folder.
         mean: Mean of the training images per channel, for pixels from 0 to 1.
     """
 
@@ -126,7 +124,7 @@ def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
         raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES, *FILE_SOURCES))
     source = SOURCES[name]
     try:
-        with _lock_data_folder(root) if download else _open_read_only(root) as may_write:
+        with _lock_data_folder(root) if download else nullcontext(False) as may_write:
             return _read_torchvision(source, root, download=may_write)
     except Refusal as error:  # no torchvision
         raise BadInput(error.where, error.got, error.right) from error
@@ -252,8 +250,3 @@ def _lock_data_folder(root: Path) -> Iterator[bool]:
             yield True
         finally:
             socket.setdefaulttimeout(before_s)
-
-
-@contextmanager
-def _open_read_only(root: Path) -> Iterator[bool]:
-    yield False

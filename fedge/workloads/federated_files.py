@@ -41,10 +41,7 @@ class FileSource:
     """A data set whose files are read here.
 
     Attributes:
-        folder: Folder of its files below the data folder.
         files: Its files, as patterns below the folder: for training, then for testing.
-        origin: Where the files come from.
-        read: Reads the data set from the two lists of files.
     """
 
     folder: str

@@ -52,11 +52,7 @@ def split_data(
 def split_samples(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
     """Return the sorted sample indices of every client under the experiment's partition.
 
-    Args:
-        settings: The partition.
-        labels: Class of every sample; its group for the partition ``natural``.
-        n_clients: Number of clients.
-        rng: Source of all randomness.
+    ``labels`` are the classes of the samples, or their groups for the partition ``natural``.
 
     Raises:
         BadInput: There are fewer samples than clients or shards, or fewer groups than clients.
@@ -72,11 +68,6 @@ def split_test(shares: Sequence[Indices], labels: Indices, test_labels: Indices)
 
     The test samples of a class are divided in proportion to the clients' training samples of it, of a class without any
     in proportion to all of their samples. Every test sample belongs to one client; a client may have none.
-
-    Args:
-        shares: Indices of every client's training samples.
-        labels: Class of every training sample.
-        test_labels: Class of every test sample.
     """
     parts: list[list[Indices]] = [[] for _ in shares]
     for label in np.unique(test_labels):

@@ -51,7 +51,6 @@ class Contribution:
         samples: Number of training samples, the client's weight before the discount.
         steps: Number of SGD steps; 0 if unknown.
         discount: Factor on the weight, below 1 for a late result.
-        metrics: What the client's mods add for the strategy.
     """
 
     board: str
@@ -147,7 +146,7 @@ class Aggregator:
         """
         ordered = sorted(contributions, key=lambda c: c.board)
         replies = [
-            build_message(_build_content(c, self._select_trainable(c.arrays)), "train", node)
+            build_message(build_content(c, self._select_trainable(c.arrays)), "train", node)
             for node, c in enumerate(ordered, start=1)
         ]
         # Flower's differential-privacy wrappers draw from numpy's global generator.
@@ -185,12 +184,8 @@ class Aggregator:
         return float(metrics["loss"]), float(metrics["accuracy"])
 
     def order_trainable(self, arrays: NamedArrays) -> tuple[str, ...]:
-        """Return the names of the trainable arrays in the model's order."""
+        """Return the names of the arrays that a strategy averages or moves, in the model's order."""
         return tuple(self._select_trainable(arrays))
-
-    def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
-        """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
-        return frozenset(self._select_trainable(arrays))
 
     def _select_trainable(self, arrays: NamedArrays) -> NamedArrays:
         """Return the trainable arrays, with at least one dimension."""
@@ -246,7 +241,8 @@ def cast_like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
     }
 
 
-def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
+def build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDict:
+    """Return the content of a reply with the trainable arrays, as Flower's strategies take it."""
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": contribution.weight,
         "train_loss": contribution.loss,

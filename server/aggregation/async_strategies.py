@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,28 +20,11 @@ from numpy.typing import NDArray
 from fedge.errors import FedgeError
 from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import Floats, NamedArrays
-from server.aggregation.aggregator import SelectedNodes, cast_like
-from server.aggregation.contribution_weights import compute_change, staleness_discount
-from server.aggregation.narrow_results import expand_results
+from server.aggregation.aggregator import Contribution, SelectedNodes, build_content, cast_like
+from server.aggregation.contribution_weights import compute_change, expand_results, staleness_discount
 
 STALENESS = "staleness"
 """Key of a result's staleness among its metrics."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AsyncResult:
-    """A client's result that is to be merged.
-
-    Attributes:
-        arrays: Output of ``prepare_upload``, by array name.
-        staleness: Number of models that were made since the one it was trained from.
-    """
-
-    arrays: NamedArrays
-    staleness: int
-    samples: int
-    loss: float
-    accuracy: float
 
 
 class AsyncStrategy(Strategy):
@@ -210,10 +192,13 @@ def merge_results(
     strategy: AsyncStrategy,
     version: int,
     arrays: NamedArrays,
-    results: Sequence[AsyncResult],
+    results: Sequence[Contribution],
     buffers: Collection[str] = (),
 ) -> NamedArrays:
     """Merge results, at least one and in the order of completion, into model ``version``.
+
+    Their arrays are outputs of ``prepare_upload``; their metric ``STALENESS`` is the number of models that were made
+    since the one from which they were trained.
 
     A strategy that averages models also averages ``buffers`` (batch-norm statistics). A strategy that applies changes
     replaces them by the mean of the results, weighted by s(tau). For integer arrays (step counters) the maximum is
@@ -230,12 +215,13 @@ def merge_results(
     sent = to_array_record({name: np.atleast_1d(arrays[name]) for name in learnt})
     strategy.configure_train(version, sent, ConfigRecord(), SelectedNodes(0))  # type: ignore[arg-type]
     replies = [
-        build_message(_build_content(result, learnt), "train", node) for node, result in enumerate(results, start=1)
+        build_message(build_content(each, {name: np.atleast_1d(each.arrays[name]) for name in learnt}), "train", node)
+        for node, each in enumerate(results, start=1)
     ]
     record, _ = strategy.aggregate_train(version, replies)
     if record is None:
         raise FedgeError(f"the strategy gave no model for {len(results)} results")
-    weights = strategy.weights([result.staleness for result in results])
+    weights = strategy.weights([result.metrics[STALENESS] for result in results])
     new = from_array_record(record)
     new |= {
         name: _average_values([r.arrays[name] for r in results], arrays[name], weights)
@@ -246,11 +232,11 @@ def merge_results(
 
 
 def _fill_narrow_results(
-    strategy: AsyncStrategy, arrays: NamedArrays, results: Sequence[AsyncResult], learnt: Collection[str]
-) -> list[AsyncResult]:
+    strategy: AsyncStrategy, arrays: NamedArrays, results: Sequence[Contribution], learnt: Collection[str]
+) -> list[Contribution]:
     """Expand narrow results to the size of the model; elements that no client trained do not change."""
     base = {name: np.zeros_like(v) if strategy.uses_changes and name in learnt else v for name, v in arrays.items()}
-    weights = [float(weight) for weight in strategy.weights([result.staleness for result in results])]
+    weights = [float(weight) for weight in strategy.weights([result.metrics[STALENESS] for result in results])]
     whole = expand_results(base, [result.arrays for result in results], weights)
     return [dataclasses.replace(result, arrays=own) for result, own in zip(results, whole, strict=True)]
 
@@ -267,17 +253,6 @@ def _average_values(
         return np.asarray(np.max([*values, old], axis=0))
     weighed = sum(w * np.asarray(value, dtype=np.float64) for value, w in zip(values, weights, strict=True))
     return np.asarray(weighed / weights.sum())
-
-
-def _build_content(result: AsyncResult, learnt: Sequence[str]) -> RecordDict:
-    metrics = {
-        "num-examples": result.samples,
-        "train_loss": result.loss,
-        "train_accuracy": result.accuracy,
-        STALENESS: result.staleness,
-    }
-    arrays = to_array_record({name: np.atleast_1d(result.arrays[name]) for name in learnt})
-    return RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})  # type: ignore[arg-type]
 
 
 def _to_number(value: object) -> float:

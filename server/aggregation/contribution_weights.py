@@ -1,29 +1,39 @@
-"""Weighting of unequal results: normalised averaging (FedNova), and rebasing late results on the current model. Pure.
+"""Weighting of unequal results: normalised averaging (FedNova), late results, and those of narrow networks. Pure.
 
 Symbols: x the model sent, x_i a client's result, d_i = x_i - x, tau_i its number of steps, n_i its samples, p_i = n_i /
 sum n, a_i the norm of the weights with which its gradients enter d_i, eta the learning rate, rho the momentum, mu the
-coefficient of the proximal term, s the rounds by which a result is late.
+coefficient of the proximal term, s the rounds by which a result is late; element by element, m_i 1 where the client's
+network holds the element and 0 where it does not.
 
 Normalised averaging computes x + tau_eff sum_i p_i d_i / a_i with tau_eff = sum_i p_i a_i, which is as long a step as
 plain averaging makes. A client that ran more steps then has no larger influence on the direction.
 
+For narrow networks, a strategy that averages by weight is given
+
+    x'_i = x + m_i d_i sum_j n_j / sum_j n_j m_j,
+
+of which sum_i n_i x'_i / sum_i n_i is x + sum_i n_i m_i d_i / sum_i n_i m_i: the mean over the clients that hold the
+element, and x where no client does.
+
 References:
     Wang et al. 2020: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (FedNova),
-    arXiv 2007.07481, section 4.
+    arXiv 2007.07481, section 4. Diao, Ding, Tarokh: HeteroFL, arXiv 2010.01264, algorithm 1 (narrow networks).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedge.types import NamedArrays
+from fedge.types import Floats, NamedArrays
+from fedge.worker.subnetwork_arrays import Shapes, array_shapes, leading_slices, take_leading, write_leading
 from server.aggregation.aggregator import Contribution
-from server.aggregation.narrow_results import take_leading_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,6 @@ class LocalSgd:
     """Parameters of the clients' SGD.
 
     Attributes:
-        momentum: The momentum rho.
         pull: The product of learning rate eta and proximal coefficient mu.
     """
 
@@ -71,9 +80,6 @@ def normalise_contributions(
 
     Args:
         arrays: The model that was sent.
-        learnt: Names of the trainable arrays.
-        contributions: The results.
-        sgd: Parameters of the clients' SGD.
         most: Largest factor tau_eff / a_i; a larger one would multiply the noise of a run of few steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
@@ -136,3 +142,64 @@ def _subtract(value: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 def _add_to(base: np.ndarray, by: np.ndarray) -> np.ndarray:
     return np.asarray(base + by, dtype=base.dtype)
+
+
+NarrowShapes = Callable[[float], Mapping[str, tuple[int, ...]]]
+"""Function from the width of a narrow network to the shapes of its arrays, by name."""
+
+
+def take_leading_part(arrays: NamedArrays, like: NamedArrays) -> NamedArrays:
+    """Return the leading part of ``arrays`` with the shapes of ``like``; ``arrays`` itself if shapes are equal."""
+    shapes = array_shapes(like)
+    return arrays if shapes == array_shapes(arrays) else take_leading(arrays, shapes)
+
+
+def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contribution]) -> tuple[Contribution, ...]:
+    """Expand contributions to the size of the model, ready to be averaged.
+
+    Contributions are returned unchanged, bit for bit, if all have the shapes of the model.
+    """
+    results = expand_results(arrays, [c.arrays for c in contributions], [c.weight for c in contributions])
+    return tuple(dataclasses.replace(c, arrays=result) for c, result in zip(contributions, results, strict=True))
+
+
+def expand_results(
+    base: NamedArrays, results: Sequence[NamedArrays], weights: Sequence[float]
+) -> tuple[NamedArrays, ...]:
+    """Return x'_i of every result; integer arrays are only written into the leading part of ``base``.
+
+    Args:
+        base: The model x that was sent, by array name.
+    """
+    full = array_shapes(base)
+    shapes = [array_shapes(result) for result in results]
+    if all(shape == full for shape in shapes):
+        return tuple(results)
+    factors = {name: _compute_factors(name, full, shapes, weights) for name, value in base.items() if _is_float(value)}
+    return tuple(_expand_result(base, result, factors) for result in results)
+
+
+def _is_float(value: NDArray[np.generic]) -> bool:
+    return bool(np.issubdtype(value.dtype, np.floating))
+
+
+def _compute_factors(name: str, full: Shapes, shapes: Sequence[Shapes], weights: Sequence[float]) -> Floats:
+    """Return sum_j n_j / sum_j n_j m_j, with the shape of the array; exactly 1 where all clients hold the element."""
+    holders, held = np.zeros(full[name], dtype=np.int64), np.zeros(full[name])
+    for shape, weight in zip(shapes, weights, strict=True):
+        block = leading_slices({name: full[name]}, {name: shape[name]})[name]
+        holders[block] += 1
+        held[block] += weight
+    factors = np.ones(full[name])
+    np.divide(sum(weights), held, out=factors, where=(holders < len(shapes)) & (held > 0))
+    return factors
+
+
+def _expand_result(base: NamedArrays, result: NamedArrays, factors: Mapping[str, Floats]) -> NamedArrays:
+    moved = {}
+    for name, value in take_leading_part(base, result).items():
+        own: NDArray[Any] = np.asarray(result[name])
+        factor = factors[name][tuple(slice(0, n) for n in own.shape)] if name in factors else np.ones(())
+        start = np.asarray(value, dtype=np.float64)
+        moved[name] = np.where(factor == 1.0, own, start + (own - start) * factor).astype(own.dtype)
+    return write_leading(base, moved)

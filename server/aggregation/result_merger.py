@@ -14,17 +14,17 @@ from fedge.experiment import Experiment
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays
-from server.accounting.client_traces import strip_trace
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
     LocalSgd,
     apply_change,
     compute_change,
+    expand_contributions,
     normalise_contributions,
     staleness_discount,
 )
-from server.aggregation.narrow_results import expand_contributions
 from server.rounds.client_requests import RoundTask, to_contribution
+from server.rounds.client_traces import strip_trace
 from server.state.checkpoint import PendingResult
 from server.transport.client_port import IncomingReply
 
@@ -62,7 +62,7 @@ def merge_replies(
     Raises:
         RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
     """
-    learnt = aggregator.trainable_names(task.arrays)
+    learnt = frozenset(aggregator.order_trainable(task.arrays))
     joining = [one for one in pending if one.end_s <= settled.end_s]
     stale = [_rebase_late_result(experiment, task, learnt, one) for one in joining]
     fresh = [c for board in settled.accepted if (c := to_contribution(board, replies[board])) is not None]

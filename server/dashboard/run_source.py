@@ -12,8 +12,7 @@ from typing import Any
 from fedge.telemetry import open_run, run_folder
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
-from fedge.telemetry.run_reader import RunReader
-from fedge.telemetry.store_reader import compute_store_stamp, read_newest_rows, read_rows
+from fedge.telemetry.store_reader import RunReader, compute_store_stamp, read_newest_rows, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
 from fedge.yaml_files import read_yaml

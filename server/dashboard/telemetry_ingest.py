@@ -25,13 +25,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedge.atomic_files import replace_file
 from fedge.json_reader import MalformedJson
 from fedge.strict_json import BOARD
-from fedge.telemetry import board_messages, intake
+from fedge.telemetry import intake, live_records
 from fedge.telemetry.intake import BoardLedger, Intake
-from fedge.telemetry.link_check import LINK_MESSAGE_BYTES, LINK_MESSAGE_TYPE
 from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_files import forget_old
 from fedge.telemetry.store_records import SampleRow
+from fedge.telemetry.uplink import LINK_MESSAGE_BYTES, LINK_MESSAGE_TYPE
 
 HEADER = "x-fedge-board"
 BOOKS_FILE = "intake.json"
@@ -187,11 +187,11 @@ class TelemetryIngest:
 def _parse_message(message: BoardMessage) -> TelemetryBatch | tuple[intake.Kind, IngestReply]:
     """Return the batch, or the kind under which an invalid message is counted and the reply."""
     if message.body is None:
-        limit = board_messages.MAX_MESSAGE_BYTES
+        limit = live_records.MAX_MESSAGE_BYTES
         return "huge", IngestReply(413, {"error": f"got more than {limit} bytes; a message has at most so many"})
     try:
-        return board_messages.decode_batch(message.body)
-    except board_messages.OversizedMessage as error:
+        return live_records.decode_batch(message.body)
+    except live_records.OversizedMessage as error:
         return "huge", IngestReply(413, {"error": str(error)})
     except MalformedJson as error:
         return "malformed", IngestReply(400, {"error": str(error)})
@@ -323,10 +323,10 @@ async def _read_body(request: Request) -> bytes | None:
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size <= board_messages.MAX_MESSAGE_BYTES:
+        if size <= live_records.MAX_MESSAGE_BYTES:
             parts.append(part)
         elif size > MAX_READ_BYTES:
             return None
         else:
             parts.clear()
-    return b"".join(parts) if size <= board_messages.MAX_MESSAGE_BYTES else None
+    return b"".join(parts) if size <= live_records.MAX_MESSAGE_BYTES else None

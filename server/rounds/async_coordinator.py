@@ -7,33 +7,28 @@ Dispatching and merging follow simulated completion times, with ties broken by c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment
-from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.phases import begin_phase
-from fedge.protocols import LearningTask, Selector
+from fedge.protocols import Selector
 from fedge.telemetry.settlement import fleet_row
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
-from server.accounting.async_rows import compute_task_end_s
-from server.aggregation.aggregator import Aggregator
-from server.aggregation.async_strategies import AsyncResult, AsyncStrategy, merge_results, prepare_upload
+from server.aggregation.aggregator import Aggregator, Contribution
+from server.aggregation.async_strategies import STALENESS, AsyncStrategy, merge_results, prepare_upload
 from server.aggregation.result_merger import report_strategy_errors
-from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
+from server.rounds.client_requests import RoundTask
 from server.rounds.client_selection import SELECTION_EVENT, build_candidates, select_clients
-from server.rounds.run_start import RowSink, start_run
-from server.state import checkpoint
-from server.state.async_state import AsyncRunState, restore_async_state
+from server.rounds.run_start import RunLoop
+from server.state.async_state import AsyncRunState, compute_task_end_s, restore_async_state
 from server.state.checkpoint import PendingResult, RunState
 from server.state.fleet_availability import FleetAvailability
-from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, IncomingReply, OverdueReplies
+from server.transport.client_port import IncomingReply
 
 RETRY_DELAY_S = 60.0
 """Seconds for which a failed client gets no task if it never sent a Pareto front; otherwise it pauses for as long as
@@ -50,29 +45,16 @@ A default that leaves room for selectors that skip some rounds.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AsyncCoordinator:
-    """Runs an asynchronous experiment, like ``server.rounds.coordinator.Coordinator`` runs a synchronous one.
+class AsyncCoordinator(RunLoop):
+    """Runs an asynchronous experiment, of which ``experiment.rounds`` is the number of models.
 
     Attributes:
-        experiment: The experiment; ``experiment.rounds`` is the number of models.
         selector: Chooses the clients of the next tasks among those that are free and available.
-        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
-        on_round: Called with the number of every new model.
-        overdue: Waits at the start for boards that other runs hold.
-        knowledge: What the clients recall of earlier runs.
     """
 
-    experiment: Experiment
     strategy: AsyncStrategy
-    port: ClientPort
-    task: LearningTask
-    tables: RowSink
     selector: Selector
     availability: FleetAvailability
-    checkpoints: Path | None = None
-    on_round: Callable[[int], None] = lambda _: None
-    overdue: OverdueReplies = NO_OVERDUE_REPLIES
-    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def run(self, checkpointed: RunState | None = None) -> RunState:
         """Make all models, or those that remain after the state of a checkpoint.
@@ -82,9 +64,7 @@ class AsyncCoordinator:
         """
         aggregator = Aggregator(self.strategy, self.experiment.seed, self.task.buffers)
         if checkpointed is None:
-            checkpointed = start_run(
-                self._requests, self.task, self.tables, self.availability.names, overdue=self.overdue
-            )
+            checkpointed = self.start(self.availability.names)
         aggregator.restore_state(checkpointed.memory)
         state = restore_async_state(self.availability, checkpointed)
         while state.version < self.experiment.rounds:
@@ -95,11 +75,6 @@ class AsyncCoordinator:
             if len(state.buffered) >= self.strategy.buffer_size:
                 self._publish(state, aggregator)
         return state.to_run_state(aggregator.export_state())
-
-    @property
-    def _requests(self) -> FleetRequests:
-        narrow = find_narrow_shapes(self.experiment, self.task)
-        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
 
     @property
     def _slots(self) -> int:
@@ -146,7 +121,7 @@ class AsyncCoordinator:
             trainable=aggregator.order_trainable(arrays),
         )
         goals = self._build_goals(state, chosen)
-        replies = self._requests.request_training(task, goals, state.states, state.histories)
+        replies = self.requests.request_training(task, goals, state.states, state.histories)
         moment = state.dispatches + 1
         for name in chosen:
             history = state.histories[name]
@@ -217,12 +192,13 @@ class AsyncCoordinator:
         resting_j = state.cancel_in_flight() if version == self.experiment.rounds else 0.0
         self.tables.append((*state.rows, *state.events, *state.traces))
         results = [
-            AsyncResult(
-                pending.trained.arrays,
-                staleness=state.version - pending.round,
+            Contribution(
+                pending.answer.board,
+                arrays=pending.trained.arrays,
                 samples=0 if pending.answer.report is None else pending.answer.report.samples,
                 loss=pending.trained.loss,
                 accuracy=pending.trained.accuracy,
+                metrics={STALENESS: state.version - pending.round},
             )
             for pending in state.buffered
         ]
@@ -242,6 +218,4 @@ class AsyncCoordinator:
         )
         self.tables.append([row])
         state.publish_model(arrays, row.energy_j)
-        if self.checkpoints is not None:
-            checkpoint.save(self.checkpoints, state.to_run_state(aggregator.export_state()))
-        self.on_round(version)
+        self.finish_round(state.to_run_state(aggregator.export_state()))

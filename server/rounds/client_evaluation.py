@@ -12,17 +12,15 @@ from fedge.devices.battery import available_energy_j
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
 from fedge.telemetry.client_rows import RoundStart, compute_completed_work
-from fedge.telemetry.lateness import Completion
-from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, find_completion
+from fedge.telemetry.settlement import NOT_EVALUATED, Completion, EvaluationFigures, find_completion
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
 from fedge.wire import ClientState
-from server.accounting.idle_energy import charge_idle_clients
 from server.aggregation.aggregator import Aggregator
 from server.aggregation.result_merger import report_strategy_errors
 from server.rounds.client_requests import FleetRequests
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
-from server.state.fleet_availability import FleetAvailability, get_idle_w
+from server.state.fleet_availability import FleetAvailability, charge_idle_clients, get_idle_w
 from server.transport.client_port import IncomingReply
 
 

@@ -16,18 +16,18 @@ from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
-from fedge.knowledge.client_identity import find_kinds
+from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
-from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
+from fedge.telemetry.settlement import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.telemetry.store_records import REFUSED
 from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
-from server.aggregation.narrow_results import NarrowShapes
+from server.aggregation.contribution_weights import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
@@ -47,7 +47,6 @@ class RoundTask:
     """The training task of a round.
 
     Attributes:
-        settings: Numbers of the strategy.
         learning_rate: Learning rate; None for the workload's.
         trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.
@@ -106,7 +105,6 @@ class FleetRequests:
         """Request one round of training from every client that has a goal.
 
         Args:
-            task: The training task.
             goals: Goal by client.
             states: State by client.
             histories: History by client, which holds the measured rate of its link.

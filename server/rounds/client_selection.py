@@ -85,16 +85,11 @@ def select_clients(
     """Let a selector choose the clients of a round or of an asynchronous dispatch. Pure.
 
     Args:
-        experiment: The experiment.
-        selector: Chooses the clients.
         candidates: Status of the clients that are available, in the order of the fleet.
         number: Number of the round or dispatch, from 1.
         draw: Number that seeds the selector's generator, together with the experiment's seed.
         count: Number of clients to select, of which there may be fewer.
-        memory: The selector's own state.
-        limits: The policy's limits.
         at_most: Number of clients taken from the selector's list; None for all of it.
-        where: Prefix of error messages.
 
     Raises:
         RunFailed: The selector chose a client that is not among the candidates.

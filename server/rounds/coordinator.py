@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,33 +13,30 @@ from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import PLAIN_CONTEXT, JointContext
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment
-from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.phases import begin_phase
-from fedge.protocols import LearningTask
 from fedge.telemetry.client_rows import RoundStart
-from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
-from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
+from fedge.telemetry.settlement import NO_CUTOFF, RoundSettlement, compute_real_cutoff, round_row, settle_round
 from fedge.telemetry.store_records import EventRow, RoundRow
 from fedge.types import FleetPlan, Floats32
 from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
-from server.accounting.client_traces import book_traces
-from server.accounting.idle_energy import advance_to_available, charge_idle_clients
 from server.aggregation.aggregator import Aggregator, build_strategy
 from server.aggregation.result_merger import MergedModel, merge_replies, report_strategy_errors
 from server.rounds.client_evaluation import evaluate_on_clients
-from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
+from server.rounds.client_requests import RoundTask
 from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, select_round_clients
-from server.rounds.joint_rounds import build_joint_context, update_progress
-from server.rounds.late_replies import LateUpdate, apply_late_replies
-from server.rounds.round_goals import complete_goals, find_budget_event
-from server.rounds.run_start import RowSink, start_run
-from server.state import checkpoint
-from server.state.board_history import apply_late_reports, update_histories
+from server.rounds.client_traces import book_traces
+from server.rounds.round_goals import build_joint_context, complete_goals, find_budget_event, update_progress
+from server.rounds.run_start import RunLoop
+from server.state.board_history import LateUpdate, apply_late_replies, apply_late_reports, update_histories
 from server.state.checkpoint import FleetState, PendingResult, RunState
-from server.state.fleet_availability import FleetAvailability, build_availability
-from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, IncomingReply, OverdueReplies
+from server.state.fleet_availability import (
+    FleetAvailability,
+    advance_to_available,
+    build_availability,
+    charge_idle_clients,
+)
+from server.transport.client_port import IncomingReply
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,9 +62,6 @@ class RoundRecord:
     """A finished round, from which ``next_state`` makes the state of the run.
 
     Attributes:
-        memory: The strategy's state.
-        fleet: The clients at the end of the round.
-        row: The fleet's row of the round.
         residuals: What the encodings of the clients whose updates were accepted or join later left out.
     """
 
@@ -103,24 +96,8 @@ def next_state(state: RunState, record: RoundRecord) -> RunState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coordinator:
-    """Runs a synchronous experiment.
-
-    Attributes:
-        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
-        on_round: Called with the number of every finished round.
-        overdue: Replies of real boards that the server stopped waiting for.
-        knowledge: What the clients recall of earlier runs.
-    """
-
-    experiment: Experiment
-    port: ClientPort
-    task: LearningTask
-    tables: RowSink
-    checkpoints: Path | None = None
-    on_round: Callable[[int], None] = lambda _: None
-    overdue: OverdueReplies = NO_OVERDUE_REPLIES
-    knowledge: RunKnowledge = NO_KNOWLEDGE
+class Coordinator(RunLoop):
+    """Runs a synchronous experiment."""
 
     def run(self, state: RunState | None = None) -> RunState:
         """Run all rounds, or those that remain after the state of a checkpoint.
@@ -134,7 +111,7 @@ class Coordinator:
         aggregator = Aggregator(build_strategy(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         availability = build_availability(self.experiment)
         if state is None:
-            state = start_run(self._requests, self.task, self.tables, availability.names, overdue=self.overdue)
+            state = self.start(availability.names)
         aggregator.restore_state(state.memory)
         while state.round < self.experiment.rounds:
             begin_phase(f"round {state.round + 1} of {self.experiment.rounds}")
@@ -142,15 +119,8 @@ class Coordinator:
             if record is None:
                 break
             state = next_state(state, record)
-            if self.checkpoints is not None:
-                checkpoint.save(self.checkpoints, state)
-            self.on_round(state.round)
+            self.finish_round(state)
         return state
-
-    @property
-    def _requests(self) -> FleetRequests:
-        narrow = find_narrow_shapes(self.experiment, self.task)
-        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
 
     def _run_round(
         self, state: RunState, availability: FleetAvailability, aggregator: Aggregator
@@ -164,7 +134,7 @@ class Coordinator:
         task = self._build_task(state, opening, aggregator)
         goals = complete_goals(self.experiment, opening.plan, opening.number)
         known = opening.fleet
-        replies = self._requests.request_training(task, goals, known.states, known.histories, residuals=state.residuals)
+        replies = self.requests.request_training(task, goals, known.states, known.histories, residuals=state.residuals)
         late = self._take_late_replies(opening.fleet, opening.pending, state, aggregator)
         answers = {name: reply.answer for name, reply in replies.items()}
         settled = self._settle(opening, late.fleet, availability, answers)
@@ -183,7 +153,7 @@ class Coordinator:
         idle = [name for name in availability.names if name not in answers]
         fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
         evaluated = evaluate_on_clients(
-            self._requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
+            self.requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
         row = round_row(
             settled,
@@ -270,8 +240,8 @@ class Coordinator:
             pending,
             number=state.round + 1,
             joins=self.experiment.late.action == "discount",
-            learnt=aggregator.trainable_names(state.arrays),
-            narrow=self._requests.narrow,
+            learnt=aggregator.order_trainable(state.arrays),
+            narrow=self.requests.narrow,
         )
         self.tables.append(update.events)
         return update

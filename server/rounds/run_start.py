@@ -1,19 +1,23 @@
-"""The start of every run: the initial model, and each client's Pareto front from its prior."""
+"""What every run has in common: its parts, and its start with the initial model and each client's prior front."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from fedge.errors import RunFailed
-from fedge.experiment import choose_training_device
+from fedge.experiment import Experiment, choose_training_device
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import NOT_REPRODUCIBLE, RECORDED, WAITING, EventRow
 from server.aggregation.result_merger import describe_failures
-from server.rounds.client_requests import FleetRequests
+from server.rounds.client_requests import FleetRequests, find_narrow_shapes
+from server.state import checkpoint
 from server.state.checkpoint import ClientHistory, FleetState, RunState
-from server.transport.client_port import NO_OVERDUE_REPLIES, OverdueReplies
+from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, OverdueReplies
 
 MAX_START_WAIT_S = 300.0
 """Longest wait for boards that other runs hold. A default: it outlasts the claims of a run that has just died."""
@@ -67,3 +71,40 @@ def start_run(
     fronts = {name: front for name in names if (front := answers[name].front) is not None}
     histories = {name: ClientHistory(samples=answers[name].samples) for name in names}
     return RunState(0, FleetState(0.0, fronts=fronts, histories=histories), arrays)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunLoop:
+    """The parts of a run, whose rounds a subclass runs.
+
+    Attributes:
+        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
+        on_round: Called with the number of every finished round or new model.
+        overdue: Replies of real boards that the server stopped waiting for, and boards that other runs hold.
+        knowledge: What the clients recall of earlier runs.
+    """
+
+    experiment: Experiment
+    port: ClientPort
+    task: LearningTask
+    tables: RowSink
+    checkpoints: Path | None = field(default=None, kw_only=True)
+    on_round: Callable[[int], None] = field(default=lambda _: None, kw_only=True)
+    overdue: OverdueReplies = field(default=NO_OVERDUE_REPLIES, kw_only=True)
+    knowledge: RunKnowledge = field(default=NO_KNOWLEDGE, kw_only=True)
+
+    @property
+    def requests(self) -> FleetRequests:
+        """Return the sender of the run's requests."""
+        narrow = find_narrow_shapes(self.experiment, self.task)
+        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
+
+    def start(self, names: Sequence[str]) -> RunState:
+        """Return the state before the first round; raises ``RunFailed`` if all clients fail."""
+        return start_run(self.requests, self.task, self.tables, names, overdue=self.overdue)
+
+    def finish_round(self, state: RunState) -> None:
+        """Keep the state after a round, and tell who listens."""
+        if self.checkpoints is not None:
+            checkpoint.save(self.checkpoints, state)
+        self.on_round(state.round)

@@ -14,10 +14,9 @@ from flwr.app import Message
 from fedge.errors import RunFailed
 from fedge.protocols import Clock
 from fedge.wire import ReplyMessage, RequestMessage
-from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest, ReplyPredicate, never_enough
 from server.transport.message_codec import decode_reply, encode_request
-from server.transport.node_registry import NodeAddress, NodeRegistry
+from server.transport.node_registry import ClaimTerms, NodeAddress, NodeRegistry
 from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, OutstandingRequests, SentRequest, reply_wait_s
 
 POLL_S = 0.05
@@ -81,7 +80,6 @@ def poll(
     """Yield what arrives, until the caller has removed all ids from ``waiting`` or the time is up.
 
     Args:
-        grid: Flower's connection to the nodes.
         clock: Wall clock.
         waiting: Ids of the messages whose replies are waited for.
         ends_s: Time on the clock at which the wait ends.
@@ -116,8 +114,6 @@ class GridPort:
         """Create the port.
 
         Args:
-            grid: Flower's connection to the nodes.
-            boards: Names of all boards of the fleet.
             clock: Wall clock.
             connect_timeout_s: Seconds to wait for nodes at the start of a run.
             least: Number of nodes that must connect in that time; None for all boards.
@@ -298,7 +294,6 @@ class GridPort:
         """Push requests and pull replies until all or enough have arrived or the time is up.
 
         Args:
-            questions: Request by node id.
             timeout_s: Maximum wait in seconds of wall time.
             kept_s: Seconds after sending for which an unanswered request stays outstanding.
             enough: Returns True if the replies so far are enough.
@@ -377,8 +372,6 @@ def _add_link_rate(sent: SentRequest, reply: IncomingReply, beyond_s: float, flo
     the overhead of this message may be more or less than the least of messages without arrays.
 
     Args:
-        sent: The request.
-        reply: Its reply.
         beyond_s: Seconds that both took beyond the board's own.
         floor_s: Seconds that messages without arrays take beyond it.
     """

@@ -53,8 +53,6 @@ def decode_reply(board: str, reply: Message, emulated: OutgoingRequest | None = 
     """Decode a Flower message; a reply in the name of another client than ``board`` is rejected.
 
     Args:
-        board: Name of the client.
-        reply: The message.
         emulated: The request to an emulated client, whose residual is kept here; None for a real board, which keeps it.
 
     Returns:

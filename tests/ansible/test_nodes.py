@@ -132,7 +132,7 @@ def _superlink(folder: Path) -> Iterator[dict[str, str]]:
     from contracts.secured_fleet import running, says
 
     from experiments.backends.run_processes import private_environment
-    from experiments.backends.simulation import find_free_port
+    from experiments.backends.sim_backend import find_free_port
     from experiments.fleet.key_folder import create_keys
 
     keys, port, home = folder / "keys", find_free_port(), folder / "cli"

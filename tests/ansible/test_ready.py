@@ -387,9 +387,8 @@ def main(grid, context):
 
 def _played(folder: Path, address: str, name: str) -> str:
     """What the server of a small app said whose package is called fedge and knows ``name``."""
-    from experiments.backends.fleet_backend import connection_toml
     from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
-    from experiments.backends.run_submission import open_serverapp_log, submit
+    from experiments.backends.run_submission import open_serverapp_log, submit, write_connection
     from fedge.experiment import SuperlinkSpec
 
     place = folder / f"app-{name}"
@@ -399,7 +398,7 @@ def _played(folder: Path, address: str, name: str) -> str:
     (app / "pyproject.toml").write_text(APP.format(name=name), encoding="utf-8")
     (app / "fedge" / "__init__.py").write_text(f"NAME = {name!r}\n", encoding="utf-8")
     (app / "fedge" / "app.py").write_text(CODE.format(), encoding="utf-8")
-    (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
+    write_connection(home, SuperlinkSpec(address=address))
     (home / "none.toml").write_text("", encoding="utf-8")
     launch = Launch(app, home, place / "logs", private_environment(os.environ, place), lambda: None)
     with end_processes_on_exit(launch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from contracts.programs import load_program
 
-from experiments.fleet.certificates import Signer, encode_certificate, make_board, make_ca, new_key, parse_request
+from experiments.fleet.key_folder import Signer, encode_certificate, make_board, make_ca, new_key, parse_request
 
 PROGRAM = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "telemetry" / "files" / "request.py"
 

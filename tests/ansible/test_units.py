@@ -67,24 +67,8 @@ def _sections(text: str) -> dict[str, Settings]:
     return found
 
 
-def _documented(name: str, document: str) -> dict[str, Settings]:
-    text = (ROOT / "docs" / "reference" / document).read_text(encoding="utf-8")
-    block = next(block for block in re.findall(r"```ini\n(.*?)```", text, re.DOTALL) if "[Service]" in block)
-    return _sections(block)
-
-
 def test_every_program_has_its_unit() -> None:
     assert {path.name.removesuffix(".service.j2") for path in TEMPLATES} == set(USERS)
-
-
-@pytest.mark.parametrize("name", USERS)
-def test_a_unit_has_its_three_sections_and_starts_with_the_machine(name: str) -> None:
-    unit = _unit(name)
-
-    assert list(unit) == ["Unit", "Service", "Install"]
-    assert len(unit["Service"]["ExecStart"]) == 1
-    assert unit["Service"]["ExecStart"][0].startswith("/")
-    assert unit["Install"]["WantedBy"] == ["multi-user.target"]
 
 
 @pytest.mark.parametrize(("name", "user"), USERS.items())
@@ -173,17 +157,6 @@ def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> 
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert "--insecure" not in command
     assert {"--ssl-certfile", "--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(command)
-
-
-@pytest.mark.parametrize("name", ["fedge-powerd", "fedge-worker"])
-def test_a_unit_says_what_the_manual_says(name: str) -> None:
-    """But for the user, the Python, the paths that the inventory decides, and the order of the lines."""
-    unit, written = _unit(name)["Service"], _documented(name, f"{name.removeprefix('fedge-')}.md")["Service"]
-    decided = {"User", "ExecStart", "Environment"}
-
-    assert {key: unit[key] for key in unit if key not in decided} == {
-        key: written[key] for key in written if key not in decided
-    }
 
 
 def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees() -> None:

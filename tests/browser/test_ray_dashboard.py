@@ -22,7 +22,7 @@ import pytest
 from browser.chromium import Page
 
 from experiments.backends import ray_cluster, ray_dashboard
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from fedge.errors import BadInput
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser.chromium import Page
 
-from experiments.cli.run_experiment import start_run as play
+from experiments.cli.run_experiment import run as play
 from experiments.report.quantities import energy, percent
 from experiments.report.run.loaded_runs import load_run, load_runs
 from experiments.report.run.run_page import write_report
@@ -33,7 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for policy in ("balanced", "maxn"):
         for seed in SEEDS:
             out = root / f"{policy}-{seed}"
-            play(experiment, [f"policy={policy}", f"seed={seed}"], out, True)
+            play(experiment, override=[f"policy={policy}", f"seed={seed}"], out=out, as_json=True)
             made[f"{policy}-{seed}"] = out
     return made
 

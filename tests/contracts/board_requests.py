@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from experiments.fleet.certificates import Key, new_key
+from experiments.fleet.key_folder import Key, new_key
 
 
 def board_request(

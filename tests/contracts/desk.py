@@ -15,7 +15,7 @@ from pathlib import Path
 from contracts import jetsons
 from contracts.processes import wait_for
 
-from fedge.devices.node_settings import NodeSettings
+from fedge.devices.local_board import NodeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = Path(jetsons.__file__).with_name("daemon.py")
@@ -112,7 +112,7 @@ def gpu_desk(tmp_path: Path, board: str) -> Iterator[tuple[Desk, dict[str, str]]
 
 def note_idle(found: Desk) -> None:
     """Power at rest as measured before, so that the tests do not wait for it."""
-    from fedge.devices.idle_power import IdlePowerStore
+    from fedge.devices.jetson_board import IdlePowerStore
     from fedge.devices.local_board import name_meter, open_local_board
     from fedge.modes import build_grid
 

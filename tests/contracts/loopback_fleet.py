@@ -12,7 +12,7 @@ from pathlib import Path
 from contracts.desk import Desk, desk, gpu_desk
 from contracts.processes import running
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 
 
 @dataclass(frozen=True, slots=True)

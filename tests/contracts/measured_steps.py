@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedge.costs.memory.step_model import compute_memory_terms, compute_time_terms
 from fedge.costs.memory.step_table import GEOMETRY_COLUMNS, LAYERS_SUFFIX
-from fedge.costs.memory.step_terms import compute_memory_terms, compute_time_terms
 
 LEVELS = (0, 20, 30, 40, 50, 60, 70, 80, 90)
 BATCHES = (2, 8, 16, 32, 64, 128)

@@ -8,8 +8,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fedge.costs.input_pipeline.epoch_simulation import TURNS_PER_BATCH, Jitter
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.steady_state import batch_read_s, compute_slowdown, count_served_readers
+from fedge.costs.input_pipeline.pipeline_model import (
+    HostCores,
+    InputPipeline,
+    Loader,
+    SampleCost,
+    StepCost,
+    Storage,
+    batch_read_s,
+    compute_slowdown,
+    count_served_readers,
+)
 
 PLAIN = InputPipeline(
     batch_size=4,

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pytest
 from contracts.processes import wait_for
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 
 PROGRAM = shutil.which("prometheus", path=f"{os.environ.get('PATH', '')}:/usr/bin")
 needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="the distribution's package prometheus is not here")

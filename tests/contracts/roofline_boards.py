@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedge.analysis.roofline.board_constants import BoardConstants, NetworkEfficiency, compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity
+from fedge.analysis.roofline.board_constants import (
+    BoardConstants,
+    NetworkEfficiency,
+    activation_intensity,
+    compute_rooflines,
+)
 from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.devices.catalogue import find

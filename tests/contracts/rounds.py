@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fedge.client.round import run_round
-from fedge.client.round_context import RoundContext, RoundResult
+from fedge.client.round_state import RoundContext, RoundResult
 from fedge.decisions.policies import load_policy
 from fedge.devices import catalogue
 from fedge.experiment import ExplorationSpec

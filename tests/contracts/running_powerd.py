@@ -12,7 +12,7 @@ from pathlib import Path
 from contracts.jetsons import build, contents
 from contracts.jetsons.kernel import KernelMachine
 
-from fedge.powerd import saved_state
+from fedge.powerd import state_keeper
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
@@ -141,4 +141,4 @@ def made_up_for(root, before) -> None:
     assert (told["changed"], told["stopped"]) == (False, None)
     assert daemon.end() is True
     assert state_of(root) == before
-    assert saved_state.read(folder) is None
+    assert state_keeper.load_state(folder) is None

@@ -17,9 +17,9 @@ import pytest
 from contracts.desk import desk
 from contracts.processes import program, running
 
-from experiments.backends.fleet_backend import connection_toml
 from experiments.backends.run_processes import private_environment
-from experiments.backends.simulation import find_free_port
+from experiments.backends.run_submission import write_connection
+from experiments.backends.sim_backend import find_free_port
 from experiments.fleet.key_folder import create_keys
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 from fedge.experiment import SuperlinkSpec
@@ -73,7 +73,7 @@ class Secured:
         """One of Flower's commands, as somebody who reaches ``superlink`` would give it."""
         home = self.folder / "flwr-cli"
         home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(connection_toml(superlink), encoding="utf-8")
+        write_connection(home, superlink)
         env = private_environment(os.environ, home) | {"FLWR_HOME": str(home)}
         return subprocess.run(
             [program("flwr"), *arguments], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60

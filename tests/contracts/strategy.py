@@ -15,10 +15,12 @@ from contracts.boards import coefficients
 from fedge.devices.tables.mode_table import ProfileTable, read_mode_table
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.serving.job_pair import JobPair
-from fedge.serving.serving_problems import BATCH_SIZES as SERVED_SIZES
-from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem
 from fedge.serving.strategies import SearchContext, SearchStrategy, strategy_for
+from fedge.serving.trial_search import BATCH_SIZES as SERVED_SIZES
 from fedge.serving.trial_search import (
+    FAMILIES,
+    ProblemFamily,
+    ServingProblem,
     Trial,
     TrialSearchResult,
     evaluate_choices,

@@ -21,9 +21,8 @@ from faults.fault_points import KILL, MESSAGES, STOP, Attack, require
 from faults.run_subjects import ALONE, TinyRuns
 from faults.warm_commands import WarmCommands
 
-from experiments.backends.simulation import find_free_port
-from fedge.telemetry.board_messages import encode_batch
-from fedge.telemetry.live_records import TelemetryBatch
+from experiments.backends.sim_backend import find_free_port
+from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.types import Trace

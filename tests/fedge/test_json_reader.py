@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
+from contracts.crashing import disk_full
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge import json_reader
 from fedge.errors import BadInput
-from fedge.json_reader import MAX_DEPTH, MalformedJson, parse_json, read_json
+from fedge.json_reader import MAX_DEPTH, JsonLines, MalformedJson, open_locked, parse_json, read_json, replay_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_PROCESSES = {
@@ -98,3 +100,67 @@ def test_files_and_messages_of_others_go_through_this_reader() -> None:
     }
 
     assert parsing == OWN_PROCESSES
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+class Lines(JsonLines):
+    def add(self, event):
+        self._append(event)
+
+
+def written(path, events):
+    with Lines(path, open_locked(path, "it")) as lines:
+        for event in events:
+            lines.add(event)
+    return path.read_bytes()
+
+
+@given(st.lists(values, max_size=5), st.data())
+def test_a_file_cut_anywhere_gives_its_whole_lines_and_their_length(tmp_path_factory, events, data):
+    path = tmp_path_factory.mktemp("lines") / "journal"
+    raw = written(path, events)
+    cut = data.draw(st.integers(0, len(raw)))
+    seen = []
+
+    whole = replay_lines(path, raw[:cut], lambda number, event: seen.append((number, event)), "right")
+
+    assert seen == list(enumerate(events[: raw[:cut].count(b"\n")], start=1))
+    assert raw[:whole].count(b"\n") == len(seen)
+    assert b"\n" not in raw[whole:cut]
+
+
+def test_a_line_that_makes_no_sense_is_named(tmp_path):
+    def take(number, event):
+        if number == 2:
+            raise KeyError("x")
+
+    with pytest.raises(BadInput, match=r"journal: line 2: got a line that makes no sense; the right one"):
+        replay_lines(tmp_path / "journal", b"{}\n{}\n", take, "the right one")
+    with pytest.raises(BadInput, match="line 3"):
+        replay_lines(tmp_path / "journal", b"{}\n{}\n}\n", lambda number, event: None, "the right one")
+
+
+def test_only_one_process_writes(tmp_path):
+    path = tmp_path / "journal"
+    with Lines(path, open_locked(path, "it")), pytest.raises(BadInput, match="a journal that another `it` writes"):
+        open_locked(path, "it")
+    os.close(open_locked(path, "it"))
+
+
+def test_a_disk_that_is_full_is_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "journal"
+    with Lines(path, open_locked(path, "it")) as lines:
+        monkeypatch.setattr(os, "fsync", disk_full)
+        with pytest.raises(BadInput, match=r"No space left on device.*same command"):
+            lines.add({})
+
+
+def test_a_path_that_cannot_be_written_is_a_mistake_of_the_user(tmp_path):
+    with pytest.raises(BadInput, match="cannot be written"):
+        open_locked(tmp_path / "nosuch" / "journal", "it")

@@ -13,7 +13,7 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 from fleet.fleet_view import findings_of, until_told
 from fleet.hosts import Host, Hosts
 
-from experiments.backends.fleet_backend import connection_toml
+from experiments.backends.run_submission import write_connection
 from fedge.experiment import SuperlinkSpec
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
@@ -65,7 +65,7 @@ def test_a_board_can_neither_start_nor_stop_nor_list_runs(provisioned: Hosts) ->
     board = provisioned.boards["agx-orin-1"]
     home = board.root / "root/cli"
     home.mkdir()
-    (home / "config.toml").write_text(connection_toml(THROUGH_THE_PROXY), encoding="utf-8")
+    write_connection(home, THROUGH_THE_PROXY)
     refused = {}
     for words in ("list fedge", "stop 1 fedge", "supernode list fedge"):
         done = board.ssh(f"cd /root/cli && FLWR_HOME=/root/cli FLWR_TELEMETRY_ENABLED=0 {FLWR} {words}")

@@ -19,8 +19,7 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 from fleet.fleet_view import PYTHON, findings_of, view
 from fleet.hosts import INSTALLED, Host, Hosts
 
-from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
-from experiments.fleet.key_folder import read_signer
+from experiments.fleet.key_folder import BOARD_DAYS, encode_certificate, make_board, parse_request, read_signer
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 ARRIVES_S = 30.0

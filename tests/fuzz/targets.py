@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from fuzz.mutation import (
 from fedge.errors import FedgeError
 from fedge.powerd.config import BadConfig
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.powerd.saved_state import CorruptState
+from fedge.powerd.state_keeper import CorruptState
 from fedge.worker.frames import FrameError
 from fedge.worker.refusal import Refusal
 
@@ -109,6 +109,29 @@ def _feed_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Pa
     return feed
 
 
+def _write_files(folder: Path, files: Iterable[tuple[str, bytes]], changed: Callable[[str], bool], data: bytes) -> None:
+    """Write files below a folder, with ``data`` in those whose path is ``changed``."""
+    for name, content in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if changed(name) else content)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _import(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that is imported when it is called."""
+
+    def call(*arguments: Any) -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(module), name)(*arguments)
+
+    return call
+
+
 def _target(
     seeds: Callable[[], Sequence[bytes]],
     feed: Callable[[bytes, Path], object],
@@ -138,17 +161,18 @@ def _feed_conf(data: bytes, folder: Path) -> None:
 
 
 def _feed_request(data: bytes, folder: Path) -> None:
-    from fedge.powerd import line_protocol, verb_fields
+    from fedge.powerd import line_protocol
 
     request = line_protocol.decode_request(data)
-    verb_fields.parse_verb(request)
-    for parse in (verb_fields.parse_mode, verb_fields.parse_token):
-        parse(request) if {"mode": "mode"}.get("mode") in request else None
+    line_protocol.parse_verb(request)
+    if "mode" in request:
+        line_protocol.parse_mode(request)
+        line_protocol.parse_token(request)
     for field in ("seconds", "percent"):
         if field in request:
-            verb_fields.parse_number(request, field)
+            line_protocol.parse_number(request, field)
     if "name" in request:
-        verb_fields.parse_text(request, "name")
+        line_protocol.parse_text(request, "name")
     line_protocol.encode_reply({"got": request})
 
 
@@ -219,11 +243,11 @@ def _feed_serve(data: bytes, folder: Path) -> None:
 
 
 def _make_saved_states() -> Sequence[bytes]:
-    from fedge.powerd import saved_state
+    from fedge.powerd import state_keeper
 
     with tempfile.TemporaryDirectory(prefix="fedge-fuzz-") as name:
-        saved_state.write(Path(name), saved_state.SavedState("boot", {"cores": {"1": 1}}))
-        return [(Path(name) / saved_state.FILE).read_bytes()]
+        state_keeper.save_state(Path(name), state_keeper.SavedState("boot", {"cores": {"1": 1}}))
+        return [(Path(name) / state_keeper.FILE).read_bytes()]
 
 
 SERVE = {
@@ -269,8 +293,8 @@ def _make_requests() -> Sequence[bytes]:
 
 
 def _feed_batch(data: bytes, folder: Path) -> None:
-    from fedge.telemetry.board_messages import decode_batch
     from fedge.telemetry.intake import Intake, decode_intake, encode_intake
+    from fedge.telemetry.live_records import decode_batch
     from fedge.telemetry.store_records import SampleRow
     from fedge.telemetry.store_schema import BY_ROW, rows_to_batch
 
@@ -282,23 +306,10 @@ def _feed_batch(data: bytes, folder: Path) -> None:
     decode_intake(encode_intake(intake))
 
 
-def _feed_progress(data: bytes, folder: Path) -> object:
-    from fedge.telemetry.progress_files import read_progress
-
-    (folder / "nano-1.json").write_bytes(data)
-    return read_progress(folder)
-
-
 def _make_progress() -> Sequence[bytes]:
     from fedge.telemetry.live_records import BoardProgress
 
     return [json.dumps(asdict(BoardProgress(board="nano-1", device="nano", at_s=1e9, state="training"))).encode()]
-
-
-def _decode_intake(data: bytes, folder: Path) -> object:
-    from fedge.telemetry.intake import decode_intake
-
-    return decode_intake(data)
 
 
 INTAKE = {
@@ -326,8 +337,7 @@ def _store_bytes(kind: str) -> tuple[tuple[str, bytes], ...]:
             tables.close()
         else:
             tables._lock.release()
-        files = sorted(path for path in (folder / "store").rglob("*") if path.is_file())
-        return tuple((str(path.relative_to(folder)), path.read_bytes()) for path in files)
+        return tuple(_read_files(folder).items())
 
 
 def _make_store(table: str, kind: str) -> Callable[[], Sequence[bytes]]:
@@ -336,14 +346,10 @@ def _make_store(table: str, kind: str) -> Callable[[], Sequence[bytes]]:
 
 def _feed_store(table: str, kind: str) -> Callable[[bytes, Path], None]:
     def feed(data: bytes, folder: Path) -> None:
-        from fedge.telemetry.run_reader import RunReader
-        from fedge.telemetry.store_reader import read_rows
+        from fedge.telemetry.store_reader import RunReader, read_rows
         from fedge.telemetry.store_schema import BY_NAME
 
-        for name, content in _store_bytes(kind):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data if f"/{table}/" in name and name.endswith(kind) else content)
+        _write_files(folder, _store_bytes(kind), lambda name: f"/{table}/" in name and name.endswith(kind), data)
         read_rows(folder, BY_NAME[table].row)
         with RunReader(folder) as run:
             run.query(f"select * from {table} limit 5")
@@ -358,10 +364,7 @@ def _reopen_store(data: bytes, folder: Path) -> None:
 
     from fedge.telemetry.store import RunTables
 
-    for name, content in _store_bytes("wal"):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data if "/clients/" in name and name.endswith("wal") else content)
+    _write_files(folder, _store_bytes("wal"), lambda name: "/clients/" in name and name.endswith("wal"), data)
     tables = RunTables(folder)
     try:
         tables.forget_after(1)
@@ -371,17 +374,6 @@ def _reopen_store(data: bytes, folder: Path) -> None:
 
 
 # Files of users -------------------------------------------------------------------------------------------------------
-
-
-def _import(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that is imported when it is called."""
-
-    def call(*arguments: Any) -> Any:
-        from importlib import import_module
-
-        return getattr(import_module(module), name)(*arguments)
-
-    return call
 
 
 def _make_variants() -> Sequence[bytes]:
@@ -434,17 +426,11 @@ PLACEMENT = {
 def _make_loaders() -> Sequence[bytes]:
     from contracts.pipelines import PLAIN
 
-    from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader, FittedPipeline
+    from fedge.costs.input_pipeline.pipeline_fit import FittedLoader, FittedPipeline
     from fedge.wire import to_json
 
     pipeline = FittedPipeline(PLAIN, {"disk": PLAIN.storage}, 0.1)
     return [to_json(FittedLoader("nano", "net", "measured", "here", pipeline)).encode()]
-
-
-def _feed_loader(path: Path) -> None:
-    from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
-
-    read_fitted_loader(path, "loader.model")
 
 
 def _make_profile_journal() -> Sequence[bytes]:
@@ -516,7 +502,7 @@ def _sweep_files() -> dict[str, bytes]:
             sweep = SweepRun(plan, dict.fromkeys(plan.boards, rig), journal)
             while sweep.next_point() is not None:
                 sweep.run_next()
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return _read_files(folder)
 
 
 def _feed_sweep(changed: Callable[[str], bool]) -> Callable[[bytes, Path], None]:
@@ -524,10 +510,7 @@ def _feed_sweep(changed: Callable[[str], bool]) -> Callable[[bytes, Path], None]
         from fedge.characterisation.sweep_findings import compute_pooled_findings  # noqa: F401  its import is heavy
         from fedge.characterisation.sweep_store import read_result
 
-        for name, content in _sweep_files().items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data if changed(name) else content)
+        _write_files(folder, _sweep_files().items(), changed, data)
         for point in read_result(folder).points:
             point.read_minibatches()
             point.read_sensor_trace()
@@ -557,19 +540,13 @@ def _read_shipped(folder: str) -> Callable[[], Sequence[bytes]]:
     return lambda: [path.read_bytes() for path in sorted((root / folder).glob("*.yaml"))[:2]]
 
 
-def _feed_experiment(path: Path) -> None:
-    from experiments.spec.experiment_loader import load_experiment
-
-    load_experiment(path)
-
-
 BOFL = {"1000000,500000000,1600000000": [0.1, 1.0], "2000000,900000000,1600000000": [0.05, 1.5]}
 
 
 def _feed_bofl(path: Path) -> None:
-    from fedge.devices.tables.importers.bofl_json import import_json
+    from fedge.devices.tables.published_files import import_bofl_json
 
-    import_json(str(path), path.read_text(encoding="utf-8"), 16, 4)
+    import_bofl_json(str(path), path.read_text(encoding="utf-8"), 16, 4)
 
 
 AVAILABILITY = b"board,on_s,off_s\nnano-1,0,10.5\nnano-1,20,\nnano-2,5,9\n"
@@ -592,12 +569,6 @@ def _feed_step_table(path: Path) -> None:
 
     path.with_name("net.csv").write_text("pruned_pct,batch_size,step_ms,memory_mb\n0,8,10.5,300\n50,8,,\n")
     read_step_table(path)
-
-
-def _feed_tegrastats(data: bytes, folder: Path) -> None:
-    from fedge.devices.sensing.tegrastats_line import parse_line
-
-    parse_line(data.decode("utf-8", "replace"))
 
 
 @cache
@@ -668,12 +639,6 @@ def _make_models() -> Sequence[bytes]:
         return [path.read_bytes()]
 
 
-def _feed_model(path: Path) -> None:
-    from fedge.knowledge.model_file import load_model
-
-    load_model(path)
-
-
 @cache
 def _knowledge_files() -> dict[str, bytes]:
     from contracts.reports import report
@@ -701,7 +666,7 @@ def _knowledge_files() -> dict[str, bytes]:
         )
         folders.add_entry(folder, entry, content)
         folders.list_entries(folder)  # writes the index
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return _read_files(folder)
 
 
 def _make_knowledge(part: str) -> Callable[[], Sequence[bytes]]:
@@ -712,10 +677,7 @@ def _feed_knowledge(part: str) -> Callable[[bytes, Path], None]:
     def feed(data: bytes, folder: Path) -> None:
         from fedge.knowledge import knowledge_folder as folders
 
-        for name, content in _knowledge_files().items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data if part in name else content)
+        _write_files(folder, _knowledge_files().items(), lambda name: part in name, data)
         found = folders.list_entries(folder)
         for line in found.damaged:
             if not line.isprintable():
@@ -736,10 +698,7 @@ def _feed_summary(data: bytes, folder: Path) -> None:
 
     (folder / "run.yaml").write_bytes(TASK_YAML)
     (folder / "summary.json").write_bytes(data)
-    for name, content in _store_bytes("wal"):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    _write_files(folder, _store_bytes("wal"), lambda _: False, data)
     RunSource(folder).view()
     load_run(folder)
 
@@ -749,12 +708,12 @@ POINT = {"identity": "abc", "variant": {"seed": 1}, "overrides": ["seed=1"], "se
 
 
 def _feed_point(data: bytes, folder: Path) -> None:
-    from experiments.sweeps import point_folders
+    from experiments.sweeps.point_plan import read_point_record, read_point_summary
 
     (folder / "point.json").write_bytes(data)
     (folder / "summary.json").write_bytes(data)
-    point_folders.read_point_record(folder)
-    point_folders.read_point_summary(folder)
+    read_point_record(folder)
+    read_point_summary(folder)
 
 
 SWEEP = b"""\
@@ -771,18 +730,6 @@ def _feed_sweep_spec(path: Path) -> None:
     plan_sweep(path)
 
 
-def _read_claim(path: Path) -> None:
-    from fedge.client.run_claim import read_claim
-
-    read_claim(path)
-
-
-def _read_idle(path: Path) -> None:
-    from fedge.devices import idle_power
-
-    idle_power._read(path)
-
-
 TARGETS: dict[str, FuzzTarget] = {
     "powerd-nvpmodel": _target(_to_bytes(CONF.encode()), _feed_conf, mutate_text, PowerdRefusal, OSError),
     "powerd-config": _target(
@@ -795,7 +742,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "powerd-answer": _target(_to_bytes({"ok": True, "mode": {"cores": 2}, "stopped": []}), _feed_powerd_answer),
     "powerd-saved-state": _target(
         _make_saved_states,
-        _feed_file("found.json", lambda path: _import("fedge.powerd.saved_state", "read")(path.parent)),
+        _feed_file("found.json", lambda path: _import("fedge.powerd.state_keeper", "load_state")(path.parent)),
         mutate_json,
         CorruptState,
     ),
@@ -804,8 +751,13 @@ TARGETS: dict[str, FuzzTarget] = {
     "wire-reply": _target(_make_replies, _feed_wire("ReplyMessage")),
     "wire-request": _target(_make_requests, _feed_wire("RequestMessage")),
     "telemetry-batch": _target(_to_bytes(BATCH), _feed_batch),
-    "telemetry-progress": _target(_make_progress, _feed_progress),
-    "telemetry-intake": _target(_to_bytes(INTAKE), _decode_intake),
+    "telemetry-progress": _target(
+        _make_progress,
+        _feed_file("nano-1.json", lambda path: _import("fedge.telemetry.progress_files", "read_progress")(path.parent)),
+    ),
+    "telemetry-intake": _target(
+        _to_bytes(INTAKE), lambda data, _: _import("fedge.telemetry.intake", "decode_intake")(data)
+    ),
     "store-wal": _target(_make_store("clients", "wal"), _feed_store("clients", "wal"), mutate_frames),
     "store-wal-samples": _target(_make_store("samples", "wal"), _feed_store("samples", "wal"), mutate_frames),
     "store-wal-writer": _target(_make_store("clients", "wal"), _reopen_store, mutate_frames),
@@ -813,7 +765,11 @@ TARGETS: dict[str, FuzzTarget] = {
     "store-parquet-samples": _target(
         _make_store("samples", "parquet"), _feed_store("samples", "parquet"), mutate_bytes
     ),
-    "yaml-experiment": _target(_to_bytes(TASK_YAML), _feed_file("exp.yaml", _feed_experiment), mutate_text),
+    "yaml-experiment": _target(
+        _to_bytes(TASK_YAML),
+        _feed_file("exp.yaml", _import("experiments.spec.experiment_loader", "load_experiment")),
+        mutate_text,
+    ),
     "yaml-sweep": _target(_to_bytes(SWEEP), _feed_file("sweep.yaml", _feed_sweep_spec), mutate_text),
     "yaml-board": _target(
         _read_shipped("fedge/devices/catalogue"),
@@ -834,12 +790,24 @@ TARGETS: dict[str, FuzzTarget] = {
             lambda path: _import("fedge.analysis.placement.planned_service", "read_planned_service")(path, "w"),
         ),
     ),
-    "json-loader": _target(_make_loaders, _feed_file("loader.json", _feed_loader)),
+    "json-loader": _target(
+        _make_loaders,
+        _feed_file(
+            "loader.json",
+            lambda path: _import("fedge.costs.input_pipeline.pipeline_fit", "read_fitted_loader")(path, "model"),
+        ),
+    ),
     "json-bofl": _target(_to_bytes(BOFL), _feed_file("bofl.json", _feed_bofl), mutate_json, UnicodeDecodeError),
     "json-summary": _target(_to_bytes(SUMMARY), _feed_summary),
     "json-point": _target(_to_bytes(POINT), _feed_point),
-    "json-claim": _target(_to_bytes({"run": "a", "until_s": 5.0, "stands_s": 9.0}), _feed_file("c", _read_claim)),
-    "json-idle": _target(_to_bytes({"sysfs": {"mode": 1.5}}), _feed_file("idle.json", _read_idle)),
+    "json-claim": _target(
+        _to_bytes({"run": "a", "until_s": 5.0, "stands_s": 9.0}),
+        _feed_file("c", _import("fedge.client.real", "read_claim")),
+    ),
+    "json-idle": _target(
+        _to_bytes({"sysfs": {"mode": 1.5}}),
+        _feed_file("idle.json", _import("fedge.devices.jetson_board", "IdlePowerStore")),
+    ),
     "journal-profile": _target(
         _make_profile_journal, _feed_file("t.csv.journal", _feed_profile_journal), mutate_json_lines
     ),
@@ -859,13 +827,21 @@ TARGETS: dict[str, FuzzTarget] = {
     ),
     "csv-placement": _target(
         _to_bytes(PLACED),
-        _feed_file("p.csv", _import("fedge.analysis.placement.placement_measurements", "read_measurements")),
+        _feed_file("p.csv", _import("fedge.analysis.placement.accelerator_fit", "read_measurements")),
         mutate_text,
     ),
     "json-steps": _target(_to_bytes(STEPS), _feed_file("net.layers.json", _feed_step_table)),
-    "tegrastats-line": _target(_to_bytes(TEGRASTATS), _feed_tegrastats, mutate_text),
+    "tegrastats-line": _target(
+        _to_bytes(TEGRASTATS),
+        lambda data, _: _import("fedge.devices.sensing.tegrastats_sensor", "parse_line")(
+            data.decode("utf-8", "replace")
+        ),
+        mutate_text,
+    ),
     "tensors-checkpoint": _target(_make_checkpoints, _feed_checkpoint, mutate_tensors),
-    "tensors-model": _target(_make_models, _feed_file("m.safetensors", _feed_model), mutate_tensors),
+    "tensors-model": _target(
+        _make_models, _feed_file("m.safetensors", _import("fedge.knowledge.model_file", "load_model")), mutate_tensors
+    ),
     "knowledge-entry": _target(_make_knowledge("entries/run-1"), _feed_knowledge("entries/run-1")),
     "knowledge-index": _target(_make_knowledge("index"), _feed_knowledge("index")),
     "knowledge-run": _target(_make_knowledge("runs/"), _feed_knowledge("runs/")),

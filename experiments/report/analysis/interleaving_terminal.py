@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN, percent
 from experiments.report.tables import Table, lay_out_lines, number_cell, print_lines, text_cell
-from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
+from fedge.studies.serving.interleaving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
 from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
 from fedge.types import PowerMode
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
-from fedge.costs.layers.layer_summary import LayerCostRow, LayerSummary
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
+from fedge.costs.layers.network_source import LayerCostRow, LayerSummary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, percent_cell, print_lines, text_cell, value_cell
-from fedge.analysis.roofline.board_constants_fit import activation_intensity
-from fedge.analysis.roofline.pagoda_fit import RooflineSweep
+from fedge.analysis.roofline.board_constants import activation_intensity
+from fedge.analysis.roofline.microbenchmark import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
 from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_balance_side, describe_implication
 

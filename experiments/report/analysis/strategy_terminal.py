@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
-from fedge.studies.serving.strategy_scores import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
+from fedge.studies.serving.strategy_study import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
 
 if TYPE_CHECKING:
     from rich.console import Console

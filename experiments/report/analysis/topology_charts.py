@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from experiments.report.chart import LEGEND, Chart, axis, bar_trace, line_trace, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY
+from fedge.analysis.topology.topology_result import VariantFit
 from fedge.analysis.topology.variant_files import TrainingCheck
-from fedge.analysis.topology.variant_search import VariantFit
 
 if TYPE_CHECKING:
     from fedge.analysis.topology.topology_result import TopologyResult

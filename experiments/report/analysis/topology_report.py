@@ -15,8 +15,8 @@ from experiments.report.page import EMPTY, Card, Section, render_badge, write_pa
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.topology.channel_plan import NetworkVariant
+from fedge.analysis.topology.topology_result import StepLimits, VariantFit
 from fedge.analysis.topology.variant_files import TrainingCheck
-from fedge.analysis.topology.variant_search import StepLimits, VariantFit
 from fedge.worker.channel_cuts import LayerCut
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from experiments.report.page import Section
 from experiments.report.palette import ALARM, GREY
 from experiments.report.quantities import UnitScale, energy_scale, time_scale
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 
 MAX_DOTS = 1200
 """Dominated settings drawn in one view; with the next two constants, a default that limits the page's size."""

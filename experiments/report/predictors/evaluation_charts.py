@@ -24,7 +24,7 @@ from experiments.report.chart import (
 )
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.choice_terminal import list_known_values
-from fedge.pareto import front_mask
+from fedge.modes import front_mask
 from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
 from fedge.types import Floats, Predictions
 

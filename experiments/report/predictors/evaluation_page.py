@@ -22,8 +22,7 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.predictors import evaluation_charts
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import text_cell
-from fedge.studies.budget_choices import MARGIN_CONFIDENCE
-from fedge.studies.prediction_cells import CellResult, PredictionTarget
+from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
 from fedge.types import weakest_label
 

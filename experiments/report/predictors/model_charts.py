@@ -22,8 +22,8 @@ from experiments.report.chart import (
 from experiments.report.palette import COLOURS, GREY, SYMBOLS
 from experiments.report.predictors.model_terminal import describe_origin
 from fedge.decisions.mode_objectives import compute_step_energy_j
-from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_summary import ModelSummary
+from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Measurement, Predictions
 
 MAX_BACKGROUND_MODES = 1500

@@ -20,8 +20,8 @@ from experiments.report.predictors.model_terminal import (
 )
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell
-from fedge.knowledge.mode_points import ModeFront, ModePoint
 from fedge.knowledge.model_summary import ModelSummary
+from fedge.knowledge.saved_model import ModeFront, ModePoint
 from fedge.types import Predictions
 
 MAX_PAGE_ROWS = 60

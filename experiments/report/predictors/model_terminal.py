@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
 from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell, value_cell
-from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
+from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Label, PowerMode
 
 if TYPE_CHECKING:

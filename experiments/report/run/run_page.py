@@ -31,7 +31,7 @@ from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, choose_training_device
 from fedge.telemetry.savings import Baseline
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK
 from fedge.yaml_files import format_value
 
 MODES_LEAD = Markup(

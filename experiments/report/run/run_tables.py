@@ -13,7 +13,7 @@ from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.experiment import Experiment
 from fedge.telemetry.store_records import ClientRow
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
 MAX_SOURCE = 120

@@ -8,20 +8,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedge.analysis.placement.accelerator_fit import FittedBoard, accelerator_kind, fit_board
-from fedge.analysis.placement.accelerators import PlacementBoard
-from fedge.analysis.placement.batch_demand import split_network
-from fedge.analysis.placement.catalogue_accelerators import MAX_POWER_FIGURE, build_placement_board
-from fedge.analysis.placement.execution.host_runtimes import HOST_BOARD, build_host_board
-from fedge.analysis.placement.placement_measurements import PlacementMeasurement, parse_batch_size, read_measurements
+from fedge.analysis.placement.accelerator_fit import (
+    FittedBoard,
+    PlacementMeasurement,
+    accelerator_kind,
+    fit_board,
+    parse_batch_size,
+    read_measurements,
+)
+from fedge.analysis.placement.accelerators import MAX_POWER_FIGURE, PlacementBoard, build_placement_board
+from fedge.analysis.placement.inference_jobs import HOST_BOARD, build_host_board
+from fedge.analysis.placement.placement_contention import split_network
 from fedge.analysis.placement.placement_outcome import (
     USER_OBJECTIVES,
+    CombinationCurve,
     PlacementGoal,
     PlacementObjective,
     PlacementOutcome,
+    compute_combination_curves,
 )
 from fedge.analysis.placement.placement_planner import PlacementPlan, RelaxedLimit, plan_placement, relax_limits
-from fedge.analysis.placement.placement_space import CombinationCurve, compute_combination_curves
 from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import MODEL_FILES, load_network_cost, parse_input_shape

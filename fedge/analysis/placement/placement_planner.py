@@ -2,6 +2,12 @@
 
 A placement is skipped only if its bound shows that it breaks a limit, or cannot be better than one already found; so
 the result equals that of trying everything.
+
+The shares of ``placement_contention`` are monotone in the stretch factors: u and v rise with K and fall with S and F,
+m rises with S and falls with K and F, w rises with F and falls with K and S. So intervals that hold every stretch
+factor give intervals of the shares, and these give narrower ones of the factors: the fixed point lies inside.
+A board is split into two halves, the engine of its first accelerator and all others. They meet only in memory and in
+fallback operators. So each half is bounded once beside any other half, and a pair by the bounds of its halves.
 """
 
 from __future__ import annotations
@@ -10,28 +16,146 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.analysis.placement.accelerators import PlacementBoard
-from fedge.analysis.placement.placement_bounds import (
-    BOUND_SLACK,
-    HalfBounds,
-    combine_half_bounds,
-    compute_half_bounds,
-    compute_least_cost,
-    compute_other_half_load,
+from fedge.analysis.placement.placement_contention import (
+    ContentionColumns,
+    DemandArrays,
+    StretchFactors,
+    TimeShares,
+    build_contention_columns,
+    compute_batch_seconds,
+    compute_stretch_factors,
+    compute_time_shares,
+    pair_fields,
 )
-from fedge.analysis.placement.placement_contention import ContentionColumns, build_contention_columns
 from fedge.analysis.placement.placement_outcome import (
+    OptionRows,
     PlacementGoal,
     PlacementOutcome,
+    PlacementSpace,
+    build_placement_space,
     evaluate_at_full_load,
     evaluate_placement,
+    find_twins,
     score_placements,
 )
-from fedge.analysis.placement.placement_space import OptionRows, PlacementSpace, build_placement_space, find_twins
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.types import Floats
+
+BOUND_SLACK = 1e-6
+"""Relative slack of a bound, for rounding and for the tolerance of the fixed point."""
+_NARROWING_STEPS = 8
+"""Number of times that intervals are narrowed; further steps narrow them very little."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementBounds:
+    """Bounds of n placements, or of n halves of the board beside any other half, each of shape (n,).
+
+    Attributes:
+        most_images: Upper bound of images per second.
+        least_images: Lower bound of images per second.
+        slowest_s: Lower bound of the slowest instance's batch, in seconds.
+        joules: Lower bound of the mean dynamic energy per image, in joules.
+        dynamic_w: Lower bound of the power above idle, in watts.
+    """
+
+    most_images: Floats
+    least_images: Floats
+    slowest_s: Floats
+    joules: Floats
+    dynamic_w: Floats
+
+    def pair_with(self, other: PlacementBounds) -> PlacementBounds:
+        """Return the bounds of every pair of a half and an ``other`` one, shape (n, m)."""
+        # The mean energy is least with most images of the cheaper half; infinite energy stands for no images.
+        cheaper = np.less_equal.outer(self.joules, other.joules)
+        first = np.where(cheaper, self.most_images[:, None], self.least_images[:, None])
+        second = np.where(cheaper, other.least_images, other.most_images)
+        joules = first * np.nan_to_num(self.joules, posinf=0.0)[:, None] + second * np.nan_to_num(
+            other.joules, posinf=0.0
+        )
+        return PlacementBounds(
+            most_images=np.add.outer(self.most_images, other.most_images),
+            least_images=np.add.outer(self.least_images, other.least_images),
+            slowest_s=np.maximum.outer(self.slowest_s, other.slowest_s),
+            joules=joules / np.maximum(first + second, 1e-300),
+            dynamic_w=np.add.outer(self.dynamic_w, other.dynamic_w),
+        )
+
+
+def compute_half_bounds(columns: ContentionColumns, d: DemandArrays, other: DemandArrays) -> PlacementBounds:
+    """Return the bounds of n halves beside any of the ``other`` halves."""
+    fastest_s, slowest_s = _enclose_fixed_point(columns, d, other)
+    used = d.count > 0
+    return PlacementBounds(
+        most_images=(d.count * d.batch / fastest_s).sum(axis=1),
+        least_images=(d.count * d.batch / slowest_s).sum(axis=1),
+        slowest_s=np.where(used, fastest_s, 0.0).max(axis=1),
+        joules=np.where(used, d.joules / d.batch, np.inf).min(axis=1),
+        dynamic_w=np.where(used, d.count * d.joules / slowest_s, 0.0).sum(axis=1),
+    )
+
+
+def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBounds) -> Floats:
+    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met."""
+    images, rate = np.maximum(found.most_images, 1e-300), goal.rate_hz
+    if rate is None:
+        latency, watts = found.slowest_s, idle_w + found.dynamic_w
+        joules = idle_w / images + found.joules
+    else:
+        latency = found.slowest_s * (1.0 + np.maximum(1.0, found.least_images / rate))
+        joules = idle_w / rate + found.joules
+        watts = joules * rate
+    if goal.objective == "rate":
+        latency, watts = 2.0 * found.slowest_s, np.full_like(images, idle_w)
+        if goal.max_power_w is not None:
+            images = np.minimum(images, max(goal.max_power_w - idle_w, 0.0) / np.maximum(found.joules, 1e-300))
+    cost = {"throughput": -images, "latency": latency, "energy": joules, "power": watts, "rate": -images}[
+        goal.objective
+    ]
+    hopeless: NDArray[np.bool_] = found.most_images <= 0
+    for limit, least in ((goal.max_power_w, watts), (goal.max_latency_s, latency)):
+        if limit is not None:
+            hopeless |= least > limit * (1 + BOUND_SLACK)
+    if rate is not None:
+        hopeless |= images < rate * (1 - BOUND_SLACK)
+    return np.where(hopeless, np.inf, cost)
+
+
+def _enclose_fixed_point(columns: ContentionColumns, d: DemandArrays, other: DemandArrays) -> tuple[Floats, Floats]:
+    """Return the least and the most seconds of a batch beside any of the ``other`` halves."""
+    one = np.ones_like(d.count)
+    # The largest load of another half: instances on the GPU, those that fall back, and its share of the bandwidth.
+    on_gpu = float((other.count @ columns.on_fallback).max(initial=0.0))
+    falling = float((other.count * (other.fallback_s > 0)).sum(axis=1).max(initial=0.0))
+    moving = float((other.count * other.share).sum(axis=1).max(initial=0.0))
+
+    def add_other(found: StretchFactors) -> StretchFactors:
+        held = columns.hindrance * columns.on_fallback * falling
+        return StretchFactors(found.engine + held, found.memory + moving, found.fallback + on_gpu + falling)
+
+    def shares(engine: StretchFactors, memory: StretchFactors, fallback: StretchFactors) -> TimeShares:
+        return compute_time_shares(columns, d, StretchFactors(engine.engine, memory.memory, fallback.fallback))
+
+    low = StretchFactors(one, one, one)
+    # Worst case: an instance occupies its engine all the time, which delays others more than computing does.
+    everything = TimeShares(one, 0.0 * one, d.share, np.where(d.fallback_s > 0, 1.0, 0.0))
+    high = add_other(compute_stretch_factors(columns, d, everything))
+    for _ in range(_NARROWING_STEPS):
+        least, most = (
+            replace(shares(a, b, b), moving=shares(b, a, b).moving, fallen=shares(b, b, a).fallen)
+            for a, b in ((low, high), (high, low))
+        )
+        below = compute_stretch_factors(columns, d, least)
+        above = add_other(compute_stretch_factors(columns, d, most))
+        low = StretchFactors(*(np.maximum(*pair) for pair in pair_fields(low, below)))
+        high = StretchFactors(*(np.minimum(*pair) for pair in pair_fields(high, above)))
+    return compute_batch_seconds(columns, d, low), compute_batch_seconds(columns, d, high)
+
 
 DEFAULT_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 DEFAULT_MAX_INSTANCES = 2
@@ -116,14 +240,6 @@ def relax_limits(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _BoardHalf:
-    """The options of one half of the board, with nothing in the other, and their bounds."""
-
-    rows: OptionRows
-    bounds: HalfBounds
-
-
 @dataclass(slots=True)
 class _PlacementSearch:
     """The best placement so far, by cost, then instances, then power, and the numbers bounded and evaluated."""
@@ -138,35 +254,34 @@ class _PlacementSearch:
     computed: int = 0
 
     def run(self) -> None:
-        """Search every pair of halves."""
-        one, other = _split_board(self.space, self.columns)
-        # Best bounds first: their outcomes rule most of the others out.
-        order = np.argsort(_compute_half_cost(self.goal, self.space.board.idle_w, one.bounds), kind="stable")
-        lines = max(1, _PAIRS // len(other.rows))
-        for begin in range(0, len(order), lines):
-            some = order[begin : begin + lines]
-            self._search_pairs(_BoardHalf(one.rows[some], one.bounds.select(some)), other)
+        """Search every pair of halves, those whose bound is best first."""
+        halves = split_rows(self.space)
+        demands = [self.space.select_demands(rows) for rows in halves]
+        one, other = (compute_half_bounds(self.columns, demands[i], demands[1 - i]) for i in (0, 1))
+        lines = max(1, _PAIRS // len(halves[1]))
+        for begin in range(0, len(halves[0]), lines):
+            some = PlacementBounds(*(getattr(one, name)[begin : begin + lines] for name in PlacementBounds.__slots__))
+            hope = compute_least_cost(self.goal, self.space.board.idle_w, some.pair_with(other))
+            self.considered += hope.size
+            self._evaluate_pairs(halves[0][begin : begin + lines], halves[1], hope)
 
-    def _search_pairs(self, one: _BoardHalf, other: _BoardHalf) -> None:
+    def _evaluate_pairs(self, one: OptionRows, other: OptionRows, hope: Floats) -> None:
         """Evaluate the pairs that may be better than the best so far, best bound first."""
-        hope = compute_least_cost(self.goal, self.space.board.idle_w, combine_half_bounds(one.bounds, other.bounds))
-        self.considered += hope.size
         first, second = np.nonzero(np.isfinite(hope) & (hope <= self._cost_threshold()))
-        order = np.argsort(hope[first, second], kind="stable")
-        first, second = first[order], second[order]
         hopes = hope[first, second]
+        order = np.argsort(hopes, kind="stable")
         begin, size = 0, _FIRST
-        while begin < len(hopes) and hopes[begin] <= self._cost_threshold():
-            end = begin + size
-            some = hopes[begin:end] <= self._cost_threshold()
-            self._compute_rows(one.rows[first[begin:end][some]] + other.rows[second[begin:end][some]])
-            begin, size = end, _CHUNK
+        while begin < len(order) and hopes[order[begin]] <= self._cost_threshold():
+            some = order[begin : begin + size]
+            some = some[hopes[some] <= self._cost_threshold()]
+            self._evaluate_rows(one[first[some]] + other[second[some]])
+            begin, size = begin + size, _CHUNK
 
     def _cost_threshold(self) -> float:
         """Return the largest bound that is worth an evaluation."""
         return self.key[0] + BOUND_SLACK * abs(self.key[0]) if np.isfinite(self.key[0]) else np.inf
 
-    def _compute_rows(self, rows: OptionRows) -> None:
+    def _evaluate_rows(self, rows: OptionRows) -> None:
         demands = self.space.select_demands(rows)
         judged = score_placements(self.goal, self.space.board.idle_w, evaluate_at_full_load(self.columns, demands))
         self.computed += len(rows)
@@ -181,11 +296,6 @@ class _PlacementSearch:
                 self.rate_hz = float(judged.rate_hz[i]) if self.goal.objective == "rate" else self.goal.rate_hz
 
 
-def _compute_half_cost(goal: PlacementGoal, idle_w: float, half: HalfBounds) -> Floats:
-    """Return a half's bound without the other half; halves that are infeasible alone come last."""
-    return compute_least_cost(replace(goal, rate_hz=None), idle_w, half.unconditional)
-
-
 def _is_better(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
     """Return whether a key is better; costs that differ only by rounding are equal."""
     if not np.isfinite(other[0]) or abs(one[0] - other[0]) > COST_TIE * abs(other[0]):
@@ -193,15 +303,10 @@ def _is_better(one: tuple[float, float, float], other: tuple[float, float, float
     return one[1:] < other[1:]
 
 
-def _split_board(space: PlacementSpace, columns: ContentionColumns) -> tuple[_BoardHalf, _BoardHalf]:
-    """Split into the engine of the board's first accelerator and all others; two rows add up to a placement."""
-    engine = space.board.accelerators[0].engine
-    inside = [place.engine == engine for place in space.board.accelerators]
-    rows = [_enumerate_rows(space, [is_in == here for is_in in inside]) for here in (True, False)]
-    demands = [space.select_demands(some) for some in rows]
-    outsides = [compute_other_half_load(columns, some) for some in demands]
-    one = _BoardHalf(rows[0], compute_half_bounds(columns, demands[0], outsides[1]))
-    return one, _BoardHalf(rows[1], compute_half_bounds(columns, demands[1], outsides[0]))
+def split_rows(space: PlacementSpace) -> list[OptionRows]:
+    """Return the rows of the engine of the board's first accelerator and those of all others; two add up to one."""
+    inside = [place.engine == space.board.accelerators[0].engine for place in space.board.accelerators]
+    return [_enumerate_rows(space, [is_in == here for is_in in inside]) for here in (True, False)]
 
 
 def _enumerate_rows(space: PlacementSpace, mine: Sequence[bool]) -> OptionRows:

@@ -20,10 +20,6 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
 
     A board of a run does one thing at a time: only a plan of one instance on the GPU can be its service.
 
-    Args:
-        path: The plan's file.
-        where: Field that names it.
-
     Raises:
         BadInput: It is no plan, or one of several instances or of a DLA, which would work beside the training.
     """

@@ -1,4 +1,11 @@
-"""Micro-benchmarks on a real processor: streaming kernels, and a large matrix times more and more columns.
+"""Fit the five roofline constants to kernels of many intensities; without a power meter the energies stay unknown.
+
+Time: tau_f and tau_m with the least sum of weighted |log error|; such a sum is least where the model meets two of the
+kernels, so that all pairs are tried. A roof is the performance of the best kernels: one that is faster weighs more than
+one that is slower, which may only be a poor kernel. Energy: eps_f, eps_m and pi_0 by non-negative least squares on
+relative errors, with slight regularisation, since FLOP, bytes and time are correlated.
+
+Micro-benchmarks on a real processor: streaming kernels, and a large matrix times more and more columns.
 
 A product of (rows, DEPTH) and (DEPTH, n) does 2 rows DEPTH n FLOP and moves 4 (rows DEPTH + DEPTH n + rows n) bytes,
 nearly n/2 FLOP per byte as long as n is small. The large matrix is far larger than any cache, so that its bytes come
@@ -9,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,15 +24,158 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
-from fedge.analysis.roofline.pagoda_fit import KernelPoint, RooflineSweep, fit_sweep
 from fedge.analysis.roofline.roofline_analysis import build_basis, find_mode_row
-from fedge.analysis.roofline.roofline_model import ModeRooflines, RooflineBatch, batch_energy_j, compute_batch_times
+from fedge.analysis.roofline.roofline_model import (
+    ModeRooflines,
+    Roofline,
+)
+from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.devices.catalogue import find
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
-from fedge.errors import BadInput
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
+from fedge.errors import BadInput, RunFailed
+from fedge.physics.nonnegative_least_squares import solve_nonnegative
+from fedge.types import Floats, Label, ProfileTable
 
 if TYPE_CHECKING:
     import torch
+
+
+ROOF_SHARE = 0.1
+"""Quantile of the fit: about this share of the kernels may be faster than the roof; 0.5 would be their median."""
+RIDGE = 1e-3
+"""Weight of the constants' own squares relative to the errors', in units of their mean share: keeps them unique."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPoint:
+    """One measured kernel: its name, FLOP, bytes, seconds, and joules if there is a meter."""
+
+    kernel: str
+    flop: float
+    bytes: float
+    seconds: float
+    joules: float | None = None
+
+    @property
+    def work(self) -> BatchWork:
+        return BatchWork(self.flop, self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineSweep:
+    """A micro-benchmark of one device in one mode: its points and the constants; energies are None without a meter."""
+
+    device: str
+    mode: str
+    points: tuple[KernelPoint, ...]
+    tau_f: float
+    tau_m: float
+    eps_f: float | None
+    eps_m: float | None
+    pi_0_w: float | None
+    reached: float
+    """Median share of the roof that a kernel reaches."""
+    energy_mape: float | None
+    label: Label
+    note: str
+    """Source of the energy, or why it is unknown."""
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The five constants; None without a meter."""
+        if self.eps_f is None or self.eps_m is None or self.pi_0_w is None:
+            return None
+        return Roofline(
+            self.tau_f, tau_m=self.tau_m, eps_f=self.eps_f, eps_m=self.eps_m, pi_0_w=self.pi_0_w, label=self.label
+        )
+
+
+def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Label, note: str) -> RooflineSweep:
+    """Fit the constants to the points of one sweep.
+
+    Raises:
+        RunFailed: For fewer than three points.
+    """
+    if len(points) < 3:
+        raise RunFailed(f"the micro-benchmark of {device} gave {len(points)} points; give it more --seconds")
+    works = [point.work for point in points]
+    seconds = np.array([point.seconds for point in points])
+    tau_f, tau_m = (float(pace[0]) for pace in fit_paces(works, seconds[:, None], ROOF_SHARE))
+    modelled = np.array([max(work.flop * tau_f, work.bytes * tau_m) for work in works])
+    reached = float(np.median(modelled / seconds))
+    eps_f = eps_m = pi_0_w = off = None
+    joules = np.array([point.joules for point in points if point.joules is not None])
+    if len(joules) == len(points):
+        eps_f, eps_m, pi_0_w = fit_energies(works, seconds, joules).tolist()
+        terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
+        off = float(np.mean(np.abs(terms @ [eps_f, eps_m, pi_0_w] / joules - 1.0)))
+    return RooflineSweep(
+        device,
+        mode=mode,
+        points=tuple(points),
+        tau_f=tau_f,
+        tau_m=tau_m,
+        eps_f=eps_f,
+        eps_m=eps_m,
+        pi_0_w=pi_0_w,
+        reached=reached,
+        energy_mape=off,
+        label=label,
+        note=note,
+    )
+
+
+def fit_paces(works: Sequence[BatchWork], seconds: Floats, roof: float = 0.5) -> tuple[Floats, Floats]:
+    """Return tau_f and tau_m, each of shape (n,), fitted for each of n modes separately.
+
+    Args:
+        works: FLOP and bytes of each work.
+        seconds: Measured seconds, shape (works, n).
+        roof: About this share of the works is faster than the fit.
+    """
+    flop, size = (np.array([getattr(work, name) for work in works])[:, None] for name in ("flop", "bytes"))
+    best = np.full(seconds.shape[1], np.inf)
+    tau_f, tau_m = np.zeros_like(best), np.zeros_like(best)
+    for one in range(len(works)):
+        for two in range(len(works)):
+            guess_f, guess_m = seconds[one] / flop[one], seconds[two] / size[two]
+            over = np.log(np.maximum(flop * guess_f, size * guess_m) / seconds)
+            error = np.where(over > 0.0, (1.0 - roof) * over, -roof * over).sum(axis=0)
+            better = error < best
+            best = np.where(better, error, best)
+            tau_f, tau_m = np.where(better, guess_f, tau_f), np.where(better, guess_m, tau_m)
+    return tau_f, tau_m
+
+
+def fit_energies(works: Sequence[BatchWork], seconds: Floats, joules: Floats) -> Floats:
+    """Return eps_f, eps_m and pi_0, all non-negative, from seconds and joules of shape (works,)."""
+    terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
+    relative = terms / joules[:, None]
+    scale = relative.mean(axis=0)
+    ridge = np.sqrt(RIDGE) * np.eye(3)
+    shares = solve_nonnegative(
+        np.vstack([relative / scale, ridge]), np.concatenate([np.ones(len(joules)), np.zeros(3)])
+    )
+    found: Floats = shares / scale
+    return found
+
+
+def fit_per_mode(tables: Sequence[ProfileTable], networks: Mapping[str, NetworkCost]) -> ModeRooflines:
+    """Return rooflines of the modes that all ``tables`` have, fitted row by row.
+
+    Raises:
+        BadInput: If the tables hold different modes.
+    """
+    first = tables[0]
+    if any(not np.array_equal(table.modes.knobs, first.modes.knobs) for table in tables):
+        raise BadInput("tables", "tables with other modes", "tables that all hold the same modes in the same order")
+    works = [networks[table.workload].batch_work(table.batch_size) for table in tables]
+    step_s = np.stack([table.step_s for table in tables])
+    joules = step_s * np.stack([table.power_w for table in tables])
+    tau_f, tau_m = fit_paces(works, step_s)
+    energy = np.stack([fit_energies(works, seconds, spent) for seconds, spent in zip(step_s.T, joules.T, strict=True)])
+    eps_f, eps_m, pi_0_w = energy.T
+    return ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label="calibrated")
 
 
 ARRAY_MB = {"cpu": 128.0, "cuda": 512.0}
@@ -62,11 +212,8 @@ class BenchmarkKernel:
 def measure_roofline(device: str, seconds: float, mode: str | None = None, seed: int = 0) -> RooflineSweep:
     """Measure this machine, or emulate a board, and fit the roofline's constants.
 
-    Args:
-        device: ``cpu``, ``cuda`` or the name of a board to emulate.
-        seconds: Approximate duration of a real measurement.
-        mode: Power mode of an emulated board; MAXN by default.
-        seed: Seed of an emulated board's noise.
+    ``device`` is ``cpu``, ``cuda`` or the name of a board to emulate, in a power ``mode`` (MAXN by default) and with
+    the noise of a ``seed``. A real measurement takes about ``seconds``.
 
     Raises:
         BadInput: If an argument is invalid, or torch sees no such device.
@@ -103,12 +250,8 @@ def run_microbenchmark(
 ) -> list[KernelPoint]:
     """Run every kernel and return the medians of the repeats.
 
-    Args:
-        where: ``cpu`` or ``cuda``.
-        seconds: Total duration, shared evenly by the kernels.
-        now_s: The clock, in seconds.
-        meter: Reads the energy in joules.
-        array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
+    The ``seconds`` are shared evenly by the kernels of ``cpu`` or ``cuda``. The clock is in seconds, the meter in
+    joules.
 
     Raises:
         BadInput: If torch sees no such device.
@@ -117,7 +260,7 @@ def run_microbenchmark(
 
     if where == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device", "cuda", "a machine whose torch sees a CUDA device; cpu runs anywhere")
-    settle = torch.cuda.synchronize if where == "cuda" else _skip_synchronisation
+    settle = torch.cuda.synchronize if where == "cuda" else lambda: None  # CPU calls return when they are done
     share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
     with torch.inference_mode():
         return [
@@ -173,10 +316,6 @@ def _generate_streaming_kernels(device: torch.device, count: int) -> Iterator[Be
     yield BenchmarkKernel("scale", count, 2.0 * FLOAT_BYTES * count, lambda: torch.mul(x, 1.01, out=z))
 
 
-def _skip_synchronisation() -> None:
-    """Do nothing: CPU calls return when they are done."""
-
-
 TARGET_KERNEL_S = 0.05
 """Emulated duration of a kernel in seconds, long enough for its launch not to matter."""
 EMULATED_TIME_NOISE_SD = 0.008
@@ -188,25 +327,12 @@ KERNEL_INTENSITIES = (1.0 / 12.0, 1.0 / 8.0, *(n / 2.0 for n in PRODUCT_COLUMNS)
 
 def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Generator) -> list[KernelPoint]:
     """Return the sweep's points in the mode of ``row``, without a network's overheads besides its kernels."""
-    tau_f, tau_m, eps_f, eps_m, pi_0_w = (
-        getattr(board, name)[[row]] for name in ("tau_f", "tau_m", "eps_f", "eps_m", "pi_0_w")
-    )
-    at = ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label=board.label)
-    points = []
+    at, points = board.mode_roofline(row), []
     for intensity in KERNEL_INTENSITIES:
-        one = at.mode_roofline(0)
-        size = TARGET_KERNEL_S / max(one.tau_m, intensity * one.tau_f)
-        batch = RooflineBatch(intensity * size, size, 0.0, 0.0)
-        seconds = compute_batch_times(at, batch).total_s
-        watts = batch_energy_j(at, batch, seconds) / seconds * np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD))
-        noisy_s = float(seconds[0] * np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
-        points.append(
-            KernelPoint(
-                f"{intensity:.3g} FLOP/B",
-                flop=intensity * size,
-                bytes=size,
-                seconds=noisy_s,
-                joules=noisy_s * float(watts[0]),
-            )
-        )
+        size = TARGET_KERNEL_S / max(at.tau_m, intensity * at.tau_f)
+        work = BatchWork(intensity * size, size)
+        seconds = at.time_s(work)
+        watts = at.energy_j(work) / seconds * float(np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD)))
+        noisy_s = seconds * float(np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
+        points.append(KernelPoint(f"{intensity:.3g} FLOP/B", work.flop, work.bytes, noisy_s, noisy_s * watts))
     return points

@@ -12,21 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
+from fedge.analysis.roofline.board_constants import (
+    BoardConstants,
+    activation_intensity,
+    compute_rooflines,
+    fit_constants,
+)
 from fedge.analysis.roofline.roofline_model import (
+    DEFAULT_MAX_SLOWDOWN,
     BatchDurations,
     ModeRooflines,
     RooflineBatch,
+    SlowdownChoice,
     batch_energy_j,
     batch_to_work,
     build_roofline_batch,
-    compute_batch_times,
-)
-from fedge.analysis.roofline.slowdown_choice import (
-    DEFAULT_MAX_SLOWDOWN,
-    SlowdownChoice,
     choose_within_slowdown,
+    compute_batch_times,
     explain_choice,
     parse_mode,
 )
@@ -37,12 +39,11 @@ from fedge.costs.layers.aten import RECURRENT
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, list_known_workloads
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
-from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.modes import build_grid, find_mode_index
-from fedge.pareto import front_mask
+from fedge.modes import build_grid, find_mode_index, front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import DeviceSpec, Floats, LayerWork, Modes, ProfileTable, Workload, fitted_label, weakest_label
 
@@ -63,9 +64,7 @@ class RooflineBasis:
 def build_basis(spec: DeviceSpec, tables: Path | None) -> RooflineBasis:
     """Fit the constants of a board.
 
-    Args:
-        spec: The board.
-        tables: Folder with inference tables, or None for the shipped profiles.
+    Without a folder of inference ``tables``, the shipped profiles are used.
 
     Raises:
         BadInput: If the folder has no usable table.
@@ -208,10 +207,8 @@ class RooflineOptions:
     """The request of an analysis.
 
     Attributes:
-        network: A known workload, or any network as ``load_network_cost`` takes it.
         board: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
-        input_shape: Shape of one sample, as ``3x224x224``; needed for the user's own network.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         profiles: Folder with measured inference tables, or None for the shipped profiles.
     """

@@ -21,13 +21,15 @@ from fedge.analysis.topology.channel_plan import (
     LayerWidth,
     NetworkVariant,
     UncutGroup,
+    flatten_tensors,
+    is_cut_equivalent,
     is_evenly_grouped,
     is_norm,
     list_layer_widths,
     plan_channels,
+    randomize_weights,
     rank_units,
 )
-from fedge.analysis.topology.channel_removal import flatten_tensors, is_cut_equivalent, randomize_weights
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 from fedge.errors import BadInput
 from fedge.extras import build_install_command
@@ -244,7 +246,6 @@ def build_prunable(
     Raises:
         BadInput: For a network without removable channels, with the reasons.
     """
-    from fedge.analysis.topology.pruning import find_coupling
     from fedge.costs.layers.torch_trace import trace_module
 
     if round_to < 1:

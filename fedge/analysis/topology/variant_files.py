@@ -15,11 +15,13 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.costs.layers import network_record
@@ -30,6 +32,7 @@ from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
 from fedge.worker.refusal import Refusal
+from fedge.yaml_files import validate_fields
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -114,6 +117,21 @@ def _cut_to_dict(one: LayerCut) -> dict[str, list[int]]:
     return {name: list(numbers) for name, numbers in one._asdict().items() if numbers is not None}
 
 
+_Positive = Annotated[int, Field(ge=1)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _VariantRecord(BaseModel):
+    model_config = ConfigDict(strict=True)
+    model: str
+    input_shape: Annotated[list[_Positive], Field(min_length=1)]
+    method: str
+    round_to: _Positive
+    channel_share: _Share
+    parameter_share: _Share
+    flop_share: _Share
+
+
 def variant_from_dict(data: Any, where: str) -> NetworkVariant:
     """Return the variant of a record of ``variant_to_dict``.
 
@@ -130,39 +148,12 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
         plan = parse_plan(data.get("channels"), f"{where}: channels")
     except Refusal as error:
         raise BadInput(error.where, error.got, error.right) from error
-    shape = _require_field(data, "input_shape", list, where)
-    if not shape:
-        raise BadInput(f"{where}: input_shape", "[]", "one sample's shape, such as [3, 224, 224]")
-    shares = {name: _parse_share(data, name, where) for name in _SHARES}
+    record = validate_fields(_VariantRecord, data, where)
     return NetworkVariant(
-        model=_require_field(data, "model", str, where),
-        input_shape=tuple(_parse_positive_int(side, f"{where}: input_shape") for side in shape),
-        method=_require_field(data, "method", str, where),
-        round_to=_parse_positive_int(data.get("round_to"), f"{where}: round_to"),
+        **{**record.model_dump(), "input_shape": tuple(record.input_shape)},
         plan=plan,
         cost=network_record.network_from_dict(data.get("cost"), f"{where}: cost"),
-        **shares,
     )
-
-
-def _require_field(data: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    value = data.get(name)
-    if not isinstance(value, kind):
-        raise BadInput(f"{where}: {name}", str(value)[:60], f"a {kind.__name__}")
-    return value
-
-
-def _parse_positive_int(value: Any, where: str) -> int:
-    if type(value) is not int or value < 1:
-        raise BadInput(where, str(value)[:60], "a whole number, 1 or more")
-    return value
-
-
-def _parse_share(data: Mapping[str, Any], name: str, where: str) -> float:
-    value: Any = data.get(name)
-    if type(value) not in (int, float) or not 0.0 < float(value) <= 1.0:
-        raise BadInput(f"{where}: {name}", str(value)[:60], "a number above 0 and at most 1")
-    return float(value)
 
 
 STEPS, BATCH, LEARNING_RATE = 6, 4, 0.001
@@ -196,8 +187,6 @@ def check_variant_training(folder: Path) -> TrainingCheck:
         BadInput: For a folder without a variant.
         RunFailed: If a step fails.
     """
-    from fedge.analysis.topology.variant_files import load_variant_module, read_variant
-
     return train_on_noise(load_variant_module(folder), read_variant(folder).input_shape)
 
 
@@ -228,7 +217,7 @@ def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from fedge.analysis.topology.channel_removal import flatten_tensors
+    from fedge.analysis.topology.channel_plan import flatten_tensors
 
     optimiser.zero_grad()
     with torch.random.fork_rng(devices=[]):

@@ -44,7 +44,6 @@ class SampleFormat:
     """Format of a training sample: a stored image, and the tensor made from it.
 
     Attributes:
-        mpixel: Megapixels of the stored image.
         in_memory: Whether the data set is held in memory, so that nothing is read or decoded.
         kb: Mean file size in kB; None for the usual size of a JPEG with that many pixels.
     """

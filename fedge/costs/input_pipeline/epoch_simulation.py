@@ -1,7 +1,7 @@
 """Discrete-event simulation of an epoch: loader processes, prefetch queue, storage and cores with contention.
 
 Training and each worker are generators that yield their next activity: work on a core, a read, or a wait. All rates are
-constant between two events (``steady_state``), so the clock jumps from one completion to the next. All work on cores
+constant between two events (``pipeline_model``), so the clock jumps from one completion to the next. All work on cores
 proceeds at one rate; its completion is therefore kept on a second clock that runs at this rate and counts seconds of an
 undisturbed core, so that a change of the rate moves no completion. Nothing is sampled: the same pipeline always gives
 the same epoch.
@@ -18,8 +18,14 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, SimulatedEpoch
-from fedge.costs.input_pipeline.steady_state import batch_read_s, compute_slowdown, count_served_readers
+from fedge.costs.input_pipeline.pipeline_model import (
+    HostCores,
+    InputPipeline,
+    SimulatedEpoch,
+    batch_read_s,
+    compute_slowdown,
+    count_served_readers,
+)
 from fedge.types import Floats
 
 _DONE = 1e-12

@@ -1,15 +1,32 @@
-"""Fit an input pipeline to measurements: sample costs from runs without workers, contention from runs with workers."""
+"""Fit an input pipeline to measurements: sample costs from runs without workers, contention from runs with workers.
+
+A workload's input pipeline on one kind of board as a sweep measured it, and its file, which a run may name.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.steady_state import file_read_s, solve_steady_state
+from fedge.costs.input_pipeline.emulated_pipeline import load_storages
+from fedge.costs.input_pipeline.pipeline_model import (
+    HostCores,
+    InputPipeline,
+    Loader,
+    SampleCost,
+    StepCost,
+    Storage,
+    file_read_s,
+    solve_steady_state,
+)
+from fedge.errors import BadInput, UnknownName
+from fedge.types import Label
+from fedge.wire import InvalidMessage, from_json
 
 PAGE_CACHE = Storage("page cache", mb_per_s=1e6, latency_s=0.0, at_once=1e6, source="files that are read already")
 CROWDING_CANDIDATES = np.linspace(0.0, 2.0, 41)
@@ -26,15 +43,11 @@ stamps are used instead of the pace."""
 
 @dataclass(frozen=True, slots=True)
 class LoaderMeans:
-    """Mean times per minibatch in the steady state, measured with one loader setting.
+    """Mean times per minibatch in the steady state, in seconds, measured with one loader setting.
 
     Attributes:
         fetch_s: Reading the batch, in seconds of whichever process loads it.
         preprocess_s: Preprocessing the batch, likewise.
-        stall_s: Waiting of training for the batch, in seconds.
-        copy_s: Copying the batch to the device, in seconds.
-        compute_s: Forward, backward and update, in seconds.
-        overhead_s: Everything else in the loop, in seconds.
     """
 
     workers: int
@@ -198,3 +211,72 @@ def _squared_error(pipeline: InputPipeline, beside: Sequence[LoaderMeans]) -> fl
         else:
             total += float(np.log(found.step_s / one.step_s) ** 2)
     return total
+
+
+WARM_SHARE = 0.99
+"""Cache hit share from which the storage is ignored. A default close to 1: the remaining reads are too few to time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPipeline:
+    """The pipeline at the top clocks, without computing, and the storages by their names in the plan."""
+
+    top: InputPipeline
+    storages: Mapping[str, Storage]
+    sd_log: float
+    """Root-mean-square error of the pipeline's step times against the observed ones, in log units."""
+
+    def pipeline_at(
+        self, batch_size: int, workers: int, prefetch: int, storage: str, cached: float, where: str = "--storage"
+    ) -> InputPipeline:
+        """Return the pipeline at another setting, at the top clocks.
+
+        ``cached`` is the share of the reads that the page cache serves, 0 to 1; ``where`` names the storage in errors.
+
+        Raises:
+            UnknownName: The storage was not observed and is not known.
+        """
+        stored = self.storages.get(storage, load_storages().get(storage))
+        if stored is None and cached < WARM_SHARE:
+            raise UnknownName(where, storage, tuple(dict.fromkeys((*self.storages, *load_storages()))))
+        more, step = batch_size / self.top.batch_size, self.top.step
+        return dataclasses.replace(
+            self.top,
+            batch_size=batch_size,
+            loader=Loader(workers, prefetch),
+            storage=stored or self.top.storage,
+            step=dataclasses.replace(step, copy_s=step.copy_s * more, collate_s=step.collate_s * more),
+            cached=cached,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedLoader:
+    """A fitted pipeline with its origin, as ``fedge characterise-predict --loader-out`` writes it."""
+
+    device: str
+    workload: str
+    label: Label
+    source: str
+    pipeline: FittedPipeline
+
+
+def read_fitted_loader(path: Path, where: str, sha256: str | None = None) -> FittedLoader:
+    """Read the file of a fitted loader.
+
+    ``where`` names it in errors; ``sha256`` is the hash that it must have, None for any.
+
+    Raises:
+        BadInput: It cannot be read, is something else or has changed.
+    """
+    try:
+        content = path.read_bytes()
+        fitted = from_json(FittedLoader, content.decode("utf-8"))
+    except (OSError, UnicodeDecodeError, InvalidMessage) as error:
+        reason = str(error).partition("\n")[0]
+        right = "a file that `fedge characterise-predict --loader-out` wrote"
+        raise BadInput(where, f"{path} ({reason})", right) from error
+    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        right = "the file with which the run began; restore it, or start another run"
+        raise BadInput(where, f"{path}, which has changed since", right)
+    return fitted

@@ -68,13 +68,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """Counts of one operator, FLOP per sample.
-
-    Attributes:
-        read: Activation elements read per sample.
-        written: Elements written per sample.
-        weight: Weight elements read per batch.
-    """
+    """Counts of one operator: FLOP and elements read and written per sample, and weight elements read per batch."""
 
     flop: float
     read: float

@@ -117,7 +117,6 @@ class NetworkCost:
 
     Attributes:
         input_shape: Shape of one sample, without the batch.
-        source: Description of how they were counted.
         unknown: Names of operators without a counting rule.
     """
 

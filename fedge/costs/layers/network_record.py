@@ -7,27 +7,36 @@ a convolution as its seven numbers separated by commas, ``-`` for none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from fedge.costs.cost_profile import load_yaml
 from fedge.costs.layers.counting_rules import RULES
 from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.yaml_files import validate_fields
 
 RECORD_FORMAT = "fedge-layers-1"
 TOTALS = ("flop", "weight_bytes", "activation_bytes", "parameters", "activations")
 """Sums that are written for readers."""
 CONVOLUTION_COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
 """Order of a convolution's numbers."""
-MAX_NUMBER = 1e30
+MAX_NUMBER = 10**30
 """Largest accepted number: larger ones are errors in the file, and would overflow in sums. Default, far above any
 network."""
-_WHOLE_COLUMNS = {"in_channels", "out_channels", "groups"}
 _EXPECTED_FILE = "a file that `fedge layers NETWORK --out FILE` wrote"
 
 
@@ -54,129 +63,93 @@ def convolution_to_list(convolution: Convolution | None) -> list[float] | None:
     return None if convolution is None else [getattr(convolution, column) for column in CONVOLUTION_COLUMNS]
 
 
+def _require_rule(kind: str) -> str:
+    if kind not in RULES:
+        raise ValueError(f"the kind of an operator, as conv: {_EXPECTED_FILE}")
+    return kind
+
+
+def _keep_whole(value: Any, validate: ValidatorFunctionWrapHandler) -> float:
+    """Keep whole numbers as integers, so that reading back gives what was written."""
+    number: float = validate(value)
+    return value if isinstance(value, int) else number
+
+
+_Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+_Channels = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+_Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER), WrapValidator(_keep_whole)]
+_Size = Annotated[float, Field(gt=0, le=MAX_NUMBER), WrapValidator(_keep_whole)]
+
+
+class _ConvolutionRecord(BaseModel):
+    model_config = ConfigDict(strict=True)
+    in_channels: _Channels
+    out_channels: _Channels
+    kernel: _Size
+    # The effective padding of a dilated convolution without padding is negative.
+    padding: Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), WrapValidator(_keep_whole)]
+    stride: _Size
+    groups: _Channels
+    input_size: _Size
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_columns(cls, numbers: Any) -> Any:
+        if not isinstance(numbers, list) or len(numbers) != len(CONVOLUTION_COLUMNS):
+            raise ValueError(f"null, or {len(CONVOLUTION_COLUMNS)} numbers: {', '.join(CONVOLUTION_COLUMNS)}")
+        return dict(zip(CONVOLUTION_COLUMNS, numbers, strict=True))
+
+
+class _LayerRecord(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: str
+    kind: Annotated[str, AfterValidator(_require_rule)]
+    flop: _Amount
+    read_bytes: _Amount
+    written_bytes: _Amount
+    weight_bytes: _Amount
+    parameters: _Whole
+    activations: _Whole
+    inputs: list[list[_Whole]]
+    output: list[_Whole]
+    convolution: _ConvolutionRecord | None = Field(...)
+    training_passes: _Amount = TRAINING_PASSES
+    frozen: _Whole = 0
+
+    def to_layer(self) -> LayerCost:
+        fields = self.model_dump()
+        convolution = None if self.convolution is None else Convolution(**fields["convolution"])
+        shapes = {"inputs": tuple(map(tuple, self.inputs)), "output": tuple(self.output)}
+        return LayerCost(**{**fields, **shapes, "convolution": convolution})
+
+
+class _NetworkRecord(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: str
+    input_shape: Annotated[list[_Channels], Field(min_length=1)]
+    layers: list[_LayerRecord]
+    source: str
+    unknown: list[str]
+
+
 def network_from_dict(data: Any, where: str) -> NetworkCost:
     """Convert the data of ``network_to_dict`` back to costs.
 
     Raises:
         BadInput: A field is missing or invalid; the message names it.
     """
-    fields = _require_mapping(data, where)
-    if fields.get("format") != RECORD_FORMAT:
-        raise BadInput(f"{where}: format", repr(fields.get("format")), f"{RECORD_FORMAT!r}: {_EXPECTED_FILE}")
-    layers = _require_list(fields, "layers", where)
-    input_shape = _parse_shape(fields.get("input_shape"), f"{where}: input_shape")
-    if not all(input_shape) or not input_shape:
-        raise BadInput(f"{where}: input_shape", repr(list(input_shape)), "the sides of one sample, each at least 1")
-    return NetworkCost(
-        name=_require_text(fields, "name", where),
-        input_shape=input_shape,
-        layers=tuple(_layer_from_dict(layer, f"{where}: layers[{row}]") for row, layer in enumerate(layers)),
-        source=_require_text(fields, "source", where),
-        unknown=tuple(
-            _require_text({"unknown": name}, "unknown", where) for name in _require_list(fields, "unknown", where)
-        ),
-    )
-
-
-def _layer_from_dict(data: Any, where: str) -> LayerCost:
-    fields = _require_mapping(data, where)
-    return LayerCost(
-        name=_require_text(fields, "name", where),
-        kind=_require_kind(fields, where),
-        flop=_require_non_negative(fields.get("flop"), f"{where}: flop"),
-        read_bytes=_require_non_negative(fields.get("read_bytes"), f"{where}: read_bytes"),
-        written_bytes=_require_non_negative(fields.get("written_bytes"), f"{where}: written_bytes"),
-        weight_bytes=_require_non_negative(fields.get("weight_bytes"), f"{where}: weight_bytes"),
-        parameters=_require_whole_number(fields.get("parameters"), f"{where}: parameters"),
-        activations=_require_whole_number(fields.get("activations"), f"{where}: activations"),
-        inputs=tuple(_parse_shape(shape, f"{where}: inputs") for shape in _require_list(fields, "inputs", where)),
-        output=_parse_shape(fields.get("output"), f"{where}: output"),
-        convolution=convolution_from_list(fields.get("convolution"), f"{where}: convolution"),
-        training_passes=_require_non_negative(
-            fields.get("training_passes", TRAINING_PASSES), f"{where}: training_passes"
-        ),
-        frozen=_require_whole_number(fields.get("frozen", 0), f"{where}: frozen"),
-    )
-
-
-def convolution_from_list(data: Any, where: str) -> Convolution | None:
-    """Convert numbers in the order of ``CONVOLUTION_COLUMNS`` to a convolution; None for none.
-
-    Raises:
-        BadInput: The data are of another form.
-    """
-    if data is None:
-        return None
-    if not isinstance(data, list) or len(data) != len(CONVOLUTION_COLUMNS):
-        raise BadInput(
-            where, repr(data), f"null, or {len(CONVOLUTION_COLUMNS)} numbers: {', '.join(CONVOLUTION_COLUMNS)}"
-        )
-    checks = {
-        **dict.fromkeys(CONVOLUTION_COLUMNS, _require_non_negative),
-        **dict.fromkeys(_WHOLE_COLUMNS, _require_whole_number),
-        "padding": _require_number,
-    }
-    numbers = {
-        column: checks[column](value, f"{where}: {column}")
-        for column, value in zip(CONVOLUTION_COLUMNS, data, strict=True)
-    }
-    for column, number in numbers.items():
-        if number == 0 and column != "padding":
-            raise BadInput(f"{where}: {column}", "0", "a number above 0")
-    return Convolution(**numbers)  # type: ignore[arg-type] # channels and groups are whole, as checked
-
-
-def _require_mapping(data: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadInput(where, type(data).__name__, f"an object with fields: {_EXPECTED_FILE}")
-    return data
-
-
-def _require_list(fields: Mapping[str, Any], field: str, where: str) -> list[Any]:
-    value = fields.get(field)
-    if not isinstance(value, list):
-        raise BadInput(f"{where}: {field}", repr(value)[:60], f"a list: {_EXPECTED_FILE}")
-    return value
-
-
-def _require_text(fields: Mapping[str, Any], field: str, where: str) -> str:
-    value = fields.get(field)
-    if not isinstance(value, str):
-        raise BadInput(f"{where}: {field}", repr(value)[:60], f"a text: {_EXPECTED_FILE}")
-    return value
-
-
-def _require_kind(fields: Mapping[str, Any], where: str) -> str:
-    kind = _require_text(fields, "kind", where)
-    if kind not in RULES:
-        raise BadInput(f"{where}: kind", repr(kind)[:60], f"the kind of an operator, as conv: {_EXPECTED_FILE}")
-    return kind
-
-
-def _require_non_negative(value: Any, where: str) -> float:
-    """Return a number of at least zero; whole numbers stay integers, so that reading back gives what was written."""
-    if _require_number(value, where) < 0:
-        raise BadInput(where, repr(value), "a number of at least 0")
-    return float(value) if isinstance(value, float) else int(value)
-
-
-def _require_number(value: Any, where: str) -> float:
-    """Return a number; it may be negative, as is the effective padding of a dilated convolution without padding."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
-        raise BadInput(where, repr(value)[:60], "a number")
-    return value
-
-
-def _require_whole_number(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
-        raise BadInput(where, repr(value)[:60], "a whole number of at least 0")
-    return value
-
-
-def _parse_shape(value: Any, where: str) -> Shape:
-    if not isinstance(value, list):
-        raise BadInput(where, repr(value)[:60], "a list of whole numbers")
-    return tuple(_require_whole_number(side, where) for side in value)
+    if data.get("format") != RECORD_FORMAT:
+        raise BadInput(f"{where}: format", repr(data.get("format")), f"{RECORD_FORMAT!r}: {_EXPECTED_FILE}")
+    record = validate_fields(_NetworkRecord, data, where)
+    return NetworkCost(
+        record.name,
+        input_shape=tuple(record.input_shape),
+        layers=tuple(layer.to_layer() for layer in record.layers),
+        source=record.source,
+        unknown=tuple(record.unknown),
+    )
 
 
 LAYER_COLUMNS = tuple(field.name for field in dataclass_fields(LayerCost))
@@ -248,14 +221,12 @@ def _parse_layer(line: str) -> LayerCost:
     values = line.split()
     columns = LAYER_COLUMNS if len(values) == len(LAYER_COLUMNS) else LAYER_COLUMNS[:-FROZEN_COLUMNS]
     row = dict(zip(columns, values, strict=True))
+    numbers = {name: float(row[name]) for name in ("flop", "read_bytes", "written_bytes", "weight_bytes")}
     inputs, output, geometry = row["inputs"], row["output"], row["convolution"]
     return LayerCost(
         name=row["name"],
         kind=row["kind"],
-        flop=float(row["flop"]),
-        read_bytes=float(row["read_bytes"]),
-        written_bytes=float(row["written_bytes"]),
-        weight_bytes=float(row["weight_bytes"]),
+        **numbers,
         parameters=int(row["parameters"]),
         activations=int(row["activations"]),
         inputs=() if inputs == ABSENT else tuple(_parse_shape_text(text) for text in inputs.split(",")),

@@ -1,4 +1,6 @@
-"""Comparison of memory and time predictors for training steps: perf4sight as published, and fedge's models.
+"""Gaussian processes for the residuals of step models, with Matern-3/2 and Matern-5/2 correlations.
+
+Comparison of memory and time predictors for training steps: perf4sight as published, and fedge's models.
 
 References:
     perf4sight (arXiv 2108.05580): extremely randomised trees on 56 features, separately for memory and time.
@@ -6,28 +8,180 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedge.costs.memory import residual_process
-from fedge.costs.memory.step_model import estimate_ceiling_mb, find_unbounded_steps, fit_memory_model, fit_time_model
-from fedge.costs.memory.step_table import StepTable, read_step_tables
-from fedge.costs.memory.step_terms import (
-    compute_features,
-    compute_memory_terms,
-    compute_own_time_terms,
-    compute_time_terms,
+from fedge.costs.memory.step_model import (
+    estimate_ceiling_mb,
+    find_unbounded_steps,
+    fit_memory_model,
+    fit_time_model,
 )
+from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps, read_step_tables
 from fedge.errors import BadInput, UnknownName
 from fedge.extras import build_install_command
+from fedge.physics.matern import matern3, matern5
 from fedge.types import Floats
 
 if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesRegressor
+
+
+ROOT3, ROOT5 = np.sqrt(3.0), np.sqrt(5.0)
+SMOOTH_OUTLIER_SDS = 2.0
+"""Noise standard deviations beyond which a residual is down-weighted."""
+SMOOTH_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessScales:
+    """Standard deviations of log memory or log time, and correlation lengths.
+
+    Levels are shares and batch sizes are logarithms.
+
+    Attributes:
+        noise: Of a single step.
+        offset: Of the whole network.
+        batch: Of a curve over the batch size that all levels share.
+        level: Of a curve over the level, and of one over level and batch size.
+        own: Of a level's own offset.
+        level_length: Correlation length of curves over the level.
+        batch_length: Correlation length of the shared curve over the batch size.
+        both_length: Correlation length over the batch size of the joint curve.
+        own_length: Correlation length over the batch size of a level's own offset.
+    """
+
+    noise: float
+    offset: float
+    batch: float
+    level: float
+    own: float
+    level_length: float
+    batch_length: float
+    both_length: float = 0.7
+    own_length: float = 3.0
+
+
+def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
+    """Yield the scales, in log units, among which the likelihood selects. The grid is a default; a finer one takes
+    longer.
+    """
+    for own in (0.003, 0.03, 0.06, 0.1, 0.15):
+        for length in (0.1, 0.2, 0.4):
+            for level in (0.04, 0.08):
+                yield ProcessScales(
+                    noise,
+                    offset=offset,
+                    batch=batch,
+                    level=level,
+                    own=own,
+                    level_length=length,
+                    batch_length=batch_length,
+                )
+
+
+def predict_smooth_residuals(at: Floats, residual: Floats, scales: Iterable[ProcessScales], to: Floats) -> Floats:
+    """Predict the residuals of a network's other steps by the process with the most likely scales.
+
+    Args:
+        at: Level as a share and log batch size of the known steps, shape (n, 2).
+        residual: Their log measured minus log modelled, shape (n,).
+        scales: The candidates, at least one.
+        to: Level and log batch size of the wanted steps, shape (m, 2).
+
+    Returns:
+        Log residuals, shape (m,).
+    """
+    tried = [(*_fit_scales(one, at, residual), one) for one in scales]
+    _, weights, best = max(tried, key=lambda fitted: fitted[0])
+    predicted: Floats = _shared_covariance(best, to, at) @ weights
+    return predicted
+
+
+def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, Floats]:
+    """Return the log likelihood and the weights of the steps, shape (n,)."""
+    same_level = at[:, None, 0] == at[None, :, 0]
+    near = matern3(ROOT3 * (_distances(at[:, 1], at[:, 1]) / scales.own_length))
+    covariance = _shared_covariance(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
+    noise = np.full(len(at), scales.noise**2)
+    weights = _solve_weights(covariance, noise, residual)[1]
+    for _ in range(SMOOTH_ROUNDS):
+        off = np.abs(noise * weights) / scales.noise
+        noise = scales.noise**2 * np.maximum(1.0, off / SMOOTH_OUTLIER_SDS)
+        likelihood, weights = _solve_weights(covariance, noise, residual)
+    return likelihood, weights
+
+
+def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple[float, Floats]:
+    """Return the log likelihood without its constant, and the weights."""
+    root = np.linalg.cholesky(covariance + np.diag(noise))
+    weights = np.linalg.solve(root.T, np.linalg.solve(root, residual))
+    return float(-0.5 * residual @ weights - np.log(np.diag(root)).sum()), weights
+
+
+def _shared_covariance(scales: ProcessScales, one: Floats, other: Floats) -> Floats:
+    level = matern5(ROOT5 * (_distances(one[:, 0], other[:, 0]) / scales.level_length))
+    batch = _distances(one[:, 1], other[:, 1])
+    both = level * matern3(ROOT3 * (batch / scales.both_length))
+    shared: Floats = (
+        scales.offset**2
+        + scales.batch**2 * matern3(ROOT3 * (batch / scales.batch_length))
+        + scales.level**2 * (level + both)
+    )
+    return shared
+
+
+def _distances(one: Floats, other: Floats) -> Floats:
+    return np.abs(one[:, None] - other[None, :])
+
+
+NOISE, BATCH, CURVE = 0.1, 0.1, 0.05
+"""Standard deviations of log time: of a single step, of a curve over the batch size, of one over all three inputs."""
+TRANSFER_LENGTHS = np.array([1.5, 1.0, 1.0])
+TRANSFER_BATCH_LENGTH = 0.5
+TRANSFER_OUTLIER_SDS = 2.0
+TRANSFER_ROUNDS = 3
+
+
+def build_transfer_points(terms: Floats, flop: Floats) -> Floats:
+    """Return log batch size, log traffic per image and log FLOP per element moved, shape (n, 3).
+
+    The terms are those of ``step_model.compute_time_terms``, shape (n, 6); FLOP are of shape (n,).
+    """
+    batch, traffic = terms[:, 1], terms[:, 4]
+    return np.stack([np.log(batch), np.log(traffic / batch), np.log(flop / traffic)], axis=1)
+
+
+def predict_transferred_residuals(at: Floats, residual: Floats, to: Floats) -> Floats:
+    """Predict the residuals of another network's steps; outliers are down-weighted.
+
+    Args:
+        at: Inputs of the known steps (``build_transfer_points``), shape (n, 3).
+        residual: Their log measured minus log modelled, shape (n,).
+        to: Inputs of the wanted steps, shape (m, 3).
+
+    Returns:
+        Log residuals, shape (m,).
+    """
+    covariance = _transfer_covariance(at, at)
+    noise: Floats = np.full(len(at), NOISE**2)
+    weights: Floats = np.zeros(len(at))
+    for _ in range(TRANSFER_ROUNDS):
+        weights = np.asarray(np.linalg.solve(covariance + np.diag(noise), residual), dtype=np.float64)
+        noise = NOISE**2 * np.maximum(1.0, np.abs(noise * weights) / (TRANSFER_OUTLIER_SDS * NOISE))
+    predicted: Floats = _transfer_covariance(to, at) @ weights
+    return predicted
+
+
+def _transfer_covariance(one: Floats, other: Floats) -> Floats:
+    distance = np.sqrt((((one[:, None, :] - other[None, :, :]) / TRANSFER_LENGTHS) ** 2).sum(axis=2))
+    batch = np.abs(one[:, None, 0] - other[None, :, 0]) / TRANSFER_BATCH_LENGTH
+    covariance: Floats = CURVE**2 * matern5(ROOT5 * distance) + BATCH**2 * matern3(ROOT3 * batch)
+    return covariance
 
 
 FOREST_TREES = 300
@@ -49,10 +203,9 @@ def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegress
 TRAIN_LEVELS = (0, 30, 50, 70, 90)
 """Pruning levels of the training rows in the paper: percent of the parameters removed."""
 StudySplit = Literal["within", "left-out"]
-TargetName = Literal["memory", "latency"]
 TARGETS: tuple[TargetName, ...] = ("memory", "latency")
 MEMORY_NOISE, TIME_NOISE = (0.025, 0.05, 0.04, 0.5), (0.04, 0.1, 0.1, 0.3)
-"""Arguments of ``residual_process.list_scale_candidates``: noise of a step, offset of a network, curve over batch size
+"""Arguments of ``list_scale_candidates``: noise of a step, offset of a network, curve over batch size
 and its length. Set by hand with the evaluated rows in sight; see docs/explanation/memory.md."""
 
 
@@ -62,7 +215,6 @@ class MemoryErrorRow:
 
     Attributes:
         split: ``within`` the network's pruning levels, or with the network ``left-out``.
-        target: ``memory`` or ``latency``.
         mape: Mean absolute relative error in percent.
     """
 
@@ -72,36 +224,6 @@ class MemoryErrorRow:
     target: TargetName
     mape: float
     n: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MeasuredSteps:
-    """Measured steps of several networks with all their terms.
-
-    Attributes:
-        level: Pruning level in percent, shape (n,).
-        batch: Batch size, shape (n,).
-        measured: Memory in MB and latency in ms, shape (n,); NaN where the step ran out of memory.
-        terms: Features and model terms by name, shape (n, terms).
-    """
-
-    network: np.ndarray
-    level: Floats
-    batch: Floats
-    layers: Floats
-    measured: Mapping[TargetName, Floats]
-    terms: Mapping[str, Floats]
-
-    def __getitem__(self, rows: np.ndarray) -> MeasuredSteps:
-        measured = {name: values[rows] for name, values in self.measured.items()}
-        terms = {name: values[rows] for name, values in self.terms.items()}
-        network, level, batch, layers = (of[rows] for of in (self.network, self.level, self.batch, self.layers))
-        return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
-
-    @property
-    def level_and_log_batch(self) -> Floats:
-        """Return the level as a share and the log batch size, shape (n, 2)."""
-        return np.stack([self.level / 100.0, np.log(self.batch)], axis=1)
 
 
 PredictionMethod = Callable[[MeasuredSteps, MeasuredSteps, TargetName, StudySplit, int], Floats]
@@ -171,41 +293,6 @@ def read_memory_study(data: Path, methods: str, *, left_out: bool, seed: int = 0
     return MemoryStudy(read_step_tables(data), names, left_out, seed)
 
 
-def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:
-    """Concatenate the steps of all tables, and compute their terms."""
-    return _concatenate_steps([_gather_level(table, level) for table in tables for level in table.layers])
-
-
-def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
-    rows, layers = table.pruned_pct == level, table.layers[level]
-    batch = table.batch_size[rows]
-    raw = compute_features(layers, batch)
-    count = len(batch)
-    return MeasuredSteps(
-        np.full(count, table.network),
-        level=np.full(count, float(level)),
-        batch=batch,
-        layers=np.full(count, float(len(layers))),
-        measured={"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
-        terms={
-            "features": raw,
-            "memory": compute_memory_terms(layers, batch),
-            "own": compute_own_time_terms(layers, batch),
-            "time": compute_time_terms(layers, batch),
-        },
-    )
-
-
-def _concatenate_steps(parts: Sequence[MeasuredSteps]) -> MeasuredSteps:
-    first = parts[0]
-    measured = {name: np.concatenate([part.measured[name] for part in parts]) for name in first.measured}
-    terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in first.terms}
-    network, level, batch, layers = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")
-    )
-    return MeasuredSteps(network, level=level, batch=batch, layers=layers, measured=measured, terms=terms)
-
-
 def _evaluate_cell(
     steps: MeasuredSteps, method: str, network: str, split: StudySplit, target: TargetName, seed: int
 ) -> MemoryErrorRow:
@@ -239,60 +326,40 @@ def predict_fedge(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
     """Predict m steps of one network by fedge's terms and a smooth process of their residuals; the seed is unused."""
-    way = {
-        ("within", "memory"): _predict_own_memory,
-        ("within", "latency"): _predict_own_time,
-        ("left-out", "memory"): _predict_other_memory,
-        ("left-out", "latency"): _predict_other_time,
-    }[split, target]
-    return way(learn, judge)
+    predict = _predict_memory if target == "memory" else _predict_time
+    return predict(learn, judge, split == "within")
 
 
-def _predict_own_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    """Predict from the network's own levels; other networks only determine where the board is full."""
+def _predict_memory(learn: MeasuredSteps, judge: MeasuredSteps, within: bool) -> Floats:
+    # Within a network, other networks only determine where the board is full.
     ceiling_mb = estimate_ceiling_mb(learn.measured["memory"])
-    own = learn[learn.network == judge.network[0]]
-    memory_mb = own.measured["memory"]
-    model = fit_memory_model(own.terms["memory"], memory_mb, own.network, ceiling_mb)
-    shows = find_unbounded_steps(memory_mb, model.floor_mb, ceiling_mb)
+    if within:
+        learn = learn[learn.network == judge.network[0]]
+    memory_mb = learn.measured["memory"]
+    model = fit_memory_model(learn.terms["memory"], memory_mb, learn.network, ceiling_mb)
     need_mb = model.need_mb(judge.terms["memory"])
-    if shows.any():
-        residual = np.log(memory_mb[shows] / model.need_mb(own.terms["memory"][shows]))
-        left = residual_process.fit_smooth_process(
-            own.level_and_log_batch[shows], residual, residual_process.list_scale_candidates(*MEMORY_NOISE)
-        )
-        need_mb = need_mb * np.exp(left.predict(judge.level_and_log_batch))
+    shows = find_unbounded_steps(memory_mb, model.floor_mb, ceiling_mb)
+    if within and shows.any():
+        at = learn.level_and_log_batch[shows]
+        residual = np.log(memory_mb[shows] / model.need_mb(learn.terms["memory"][shows]))
+        scales = list_scale_candidates(*MEMORY_NOISE)
+        need_mb = need_mb * np.exp(predict_smooth_residuals(at, residual, scales, judge.level_and_log_batch))
     return model.clip_to_board_mb(need_mb)
 
 
-def _predict_own_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    own = learn[learn.network == judge.network[0]]
-    step_ms = own.measured["latency"]
-    model = fit_time_model(own.terms["own"], step_ms, own.layers, own.network)
-    residual = np.log(step_ms / model.step_ms(own.terms["own"], own.layers))
-    left = residual_process.fit_smooth_process(
-        own.level_and_log_batch, residual, residual_process.list_scale_candidates(*TIME_NOISE)
-    )
-    predicted: Floats = model.step_ms(judge.terms["own"], judge.layers) * np.exp(
-        left.predict(judge.level_and_log_batch)
-    )
-    return predicted
-
-
-def _predict_other_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    memory_mb = learn.measured["memory"]
-    model = fit_memory_model(learn.terms["memory"], memory_mb, learn.network, estimate_ceiling_mb(memory_mb))
-    return model.clip_to_board_mb(model.need_mb(judge.terms["memory"]))
-
-
-def _predict_other_time(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    step_ms = learn.measured["latency"]
-    model = fit_time_model(learn.terms["time"], step_ms, learn.layers, learn.network)
-    at, places = (
-        residual_process.build_transfer_points(s.terms["time"], s.terms["features"][:, 12]) for s in (learn, judge)
-    )
-    left = residual_process.fit_transfer_process(at, np.log(step_ms / model.step_ms(learn.terms["time"], learn.layers)))
-    predicted: Floats = model.step_ms(judge.terms["time"], judge.layers) * np.exp(left.predict(places))
+def _predict_time(learn: MeasuredSteps, judge: MeasuredSteps, within: bool) -> Floats:
+    if within:
+        learn = learn[learn.network == judge.network[0]]
+    step_ms, terms = learn.measured["latency"], "own" if within else "time"
+    model = fit_time_model(learn.terms[terms], step_ms, learn.layers, learn.network)
+    residual = np.log(step_ms / model.step_ms(learn.terms[terms], learn.layers))
+    if within:
+        scales = list_scale_candidates(*TIME_NOISE)
+        left = predict_smooth_residuals(learn.level_and_log_batch, residual, scales, judge.level_and_log_batch)
+    else:
+        at, to = (build_transfer_points(of.terms["time"], of.terms["features"][:, 12]) for of in (learn, judge))
+        left = predict_transferred_residuals(at, residual, to)
+    predicted: Floats = model.step_ms(judge.terms[terms], judge.layers) * np.exp(left)
     return predicted
 
 

@@ -9,7 +9,7 @@ are predicted above the limit until a step of that size is seen to fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -121,7 +121,6 @@ class ScaleChoice:
     """A training scale with its predicted need.
 
     Attributes:
-        need: The need, corrected by the board's history.
         uncorrected_mb: The model's own prediction in MB, which the history is compared with.
         fits: Whether the need plus margin, or its bound, is within the limit.
     """
@@ -183,7 +182,10 @@ def choose_scale(
         The choice, or None if no scale is left.
     """
     smallest: ScaleChoice | None = None
-    for chosen in _evaluate_scales(scales, need=need, belief=belief, limit_mb=limit_mb, margin=margin):
+    for scale in scales:
+        own = need(scale)
+        known = correct_need(belief, own)
+        chosen = ScaleChoice(scale, known, own.memory_mb, compute_safe_mb(known, margin) <= limit_mb)
         if failed is not None and not _is_smaller(chosen, failed):
             continue
         if chosen.fits:
@@ -198,19 +200,6 @@ def _is_smaller(chosen: ScaleChoice, failed: ScaleChoice) -> bool:
         return chosen.uncorrected_mb < failed.uncorrected_mb
     new, old = chosen.scale, failed.scale
     return new != old and new.batch_size <= old.batch_size and new.width <= old.width
-
-
-def _evaluate_scales(
-    scales: Iterable[TrainingScale],
-    need: Callable[[TrainingScale], StepNeed],
-    belief: MemoryBelief,
-    limit_mb: float,
-    margin: float | None,
-) -> Iterator[ScaleChoice]:
-    for scale in scales:
-        own = need(scale)
-        known = correct_need(belief, own)
-        yield ScaleChoice(scale, known, own.memory_mb, compute_safe_mb(known, margin) <= limit_mb)
 
 
 def compute_safe_mb(need: StepNeed, margin: float | None) -> float:

@@ -10,13 +10,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from fedge.costs.memory.step_model import (
+    compute_features,
+    compute_memory_terms,
+    compute_own_time_terms,
+    compute_time_terms,
+)
 from fedge.errors import BadInput
 from fedge.json_reader import MalformedJson, parse_json
 from fedge.types import Floats
@@ -168,3 +174,69 @@ def _parse_geometry(where: str, rows: Any) -> Floats:
     if (layers[:, 6] + 2 * layers[:, 3] < layers[:, 2]).any():
         raise BadInput(where, "a kernel larger than its input", right)
     return layers
+
+
+# The steps of several networks with their terms --------------------------------------------------------------------
+
+TargetName = Literal["memory", "latency"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredSteps:
+    """Measured steps of several networks with all their terms.
+
+    Attributes:
+        level: Pruning level in percent, shape (n,).
+        batch: Batch size, shape (n,).
+        measured: Memory in MB and latency in ms, shape (n,); NaN where the step ran out of memory.
+        terms: Features and model terms by name, shape (n, terms).
+    """
+
+    network: np.ndarray
+    level: Floats
+    batch: Floats
+    layers: Floats
+    measured: Mapping[TargetName, Floats]
+    terms: Mapping[str, Floats]
+
+    def __getitem__(self, rows: np.ndarray) -> MeasuredSteps:
+        return _join_steps([self], lambda arrays: arrays[0][rows])
+
+    @property
+    def level_and_log_batch(self) -> Floats:
+        """Return the level as a share and the log batch size, shape (n, 2)."""
+        return np.stack([self.level / 100.0, np.log(self.batch)], axis=1)
+
+
+def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:
+    """Concatenate the steps of all tables, and compute their terms."""
+    return _join_steps([_gather_level(table, level) for table in tables for level in table.layers], np.concatenate)
+
+
+def _gather_level(table: StepTable, level: int) -> MeasuredSteps:
+    rows, layers = table.pruned_pct == level, table.layers[level]
+    batch = table.batch_size[rows]
+    count = len(batch)
+    return MeasuredSteps(
+        np.full(count, table.network),
+        level=np.full(count, float(level)),
+        batch=batch,
+        layers=np.full(count, float(len(layers))),
+        measured={"memory": table.memory_mb[rows], "latency": table.step_ms[rows]},
+        terms={
+            "features": compute_features(layers, batch),
+            "memory": compute_memory_terms(layers, batch),
+            "own": compute_own_time_terms(layers, batch),
+            "time": compute_time_terms(layers, batch),
+        },
+    )
+
+
+def _join_steps(parts: Sequence[MeasuredSteps], join: Callable[[list[Any]], Any]) -> MeasuredSteps:
+    """Apply ``join`` to the arrays that the parts have under the same name."""
+    plain = {name: join([getattr(part, name) for part in parts]) for name in ("network", "level", "batch", "layers")}
+    named: dict[str, Any] = {
+        name: {key: join([getattr(part, name)[key] for part in parts]) for key in getattr(parts[0], name)}
+        for name in ("measured", "terms")
+    }
+    return MeasuredSteps(**plain, **named)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedge.devices.sensing.gpu_energy import MJ_PER_J, MW_PER_W, NO_NVML, try_load_nvml
-from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.devices.sensing.energy_counters import MJ_PER_J, MW_PER_W, NO_NVML, PackageEnergyCounter, try_load_nvml
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
 from fedge.protocols import Clock
@@ -22,8 +21,6 @@ class NvmlSensor:
     average over the last second on many cards, which would blur a change of mode.
 
     Args:
-        machine: The machine.
-        clock: The clock of the samples.
         total_power: Ignored: the total is the sum of all rails.
 
     Raises:

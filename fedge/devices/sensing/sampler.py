@@ -1,4 +1,4 @@
-"""A thread that samples a power sensor at a constant rate and keeps the samples for integrating energy."""
+"""A thread that polls a power sensor, and the newest sample of a sensor that pushes its own."""
 
 from __future__ import annotations
 
@@ -155,3 +155,65 @@ class Sampler:
 def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:
     """Return the number of the next sample: ``tick + 1``, or the next one that is still due if that was missed."""
     return max(tick + 1, math.ceil(elapsed_s / period_s))
+
+
+# Sensors that push their samples --------------------------------------------------------------------------------------
+
+
+FIRST_SAMPLE_LIMIT_S = 5.0
+"""Seconds of wall time that the first sample may take; a default that allows for starting a process."""
+MAX_MISSED_INTERVALS = 5
+"""Intervals without a sample after which the sensor is lost, but at least ``MIN_STALE_S``; a default that tolerates a
+briefly overloaded board.
+"""
+MIN_STALE_S = 2.0
+
+
+class LatestSample:
+    """Holds the newest sample for readers in other threads."""
+
+    def __init__(self, source: str, clock: Clock, interval_s: float) -> None:
+        self._source, self._clock = source, clock
+        self._stale_s = max(MIN_STALE_S, MAX_MISSED_INTERVALS * interval_s)
+        self._changed = threading.Condition()
+        self._sample: SensorSample | None = None
+        self._fault: str | None = None
+
+    def put(self, sample: SensorSample) -> None:
+        """Store a new sample."""
+        with self._changed:
+            self._sample, self._fault = sample, None
+            self._changed.notify_all()
+
+    def fail(self, fault: str) -> None:
+        """Store a fault, which is raised to readers until the next sample."""
+        with self._changed:
+            self._sample, self._fault = None, fault
+            self._changed.notify_all()
+
+    def reset(self) -> None:
+        """Discard sample and fault when the source restarts."""
+        with self._changed:
+            self._sample = self._fault = None
+
+    def wait_for_sample(self, limit_s: float = FIRST_SAMPLE_LIMIT_S, after_s: float | None = None) -> SensorSample:
+        """Return the newest sample, or wait for one that is newer than ``after_s``.
+
+        Raises:
+            SensorLost: There is a fault, no sample in time, or only an old one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._find_sample(after_s) is not None or self._fault is not None, limit_s)
+            sample, fault = self._find_sample(after_s), self._fault
+        if fault is not None:
+            raise SensorLost(f"{self._source}: {fault}")
+        if sample is None:
+            raise SensorLost(f"{self._source}: no sample within {limit_s:g} s; try it by hand")
+        age_s = self._clock.now_s() - sample.at_s
+        if age_s > self._stale_s:
+            raise SensorLost(f"{self._source}: its last sample is {age_s:.1f} s old; it hangs, start it anew")
+        return sample
+
+    def _find_sample(self, after_s: float | None) -> SensorSample | None:
+        newest = self._sample
+        return newest if newest is None or after_s is None or newest.at_s > after_s else None

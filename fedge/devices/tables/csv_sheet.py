@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, one_line
 
 SEPARATORS = (",", ";", "\t")
 """Possible separators; the one with which the header contains most needed names is used, the first one in a tie."""
@@ -76,7 +76,7 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
     missing = [name for name in needed if name not in columns]
     if missing:
         right = f"columns {','.join(needed)}" + (
-            f" (found {_shorten(', '.join(columns), 160)})" if any(columns) else ""
+            f" (found {one_line(', '.join(columns), 160)})" if any(columns) else ""
         )
         raise BadInput(where, f"no column {', '.join(missing)}", right)
     twice = [name for name in needed if columns.count(name) > 1]
@@ -102,7 +102,7 @@ def parse_number(where: str, column: str, text: str, whole: bool = False) -> flo
     value = float_or_nan(text)
     if not (math.isfinite(value) and value > 0 and not (whole and value != round(value))):
         right = "a whole number above 0" if whole else "a number above 0"
-        raise BadInput(f"{where}, {column}", _shorten(repr(text), MAX_SHOWN_LENGTH), right)
+        raise BadInput(f"{where}, {column}", one_line(repr(text), MAX_SHOWN_LENGTH), right)
     return value
 
 
@@ -136,9 +136,3 @@ def _iterate_rows(where: str, text: str, separator: str, columns: tuple[str, ...
 def _clean_cell(text: str, separator: str) -> str:
     stripped = text.strip()
     return stripped.replace(",", ".") if separator != "," and stripped.count(",") == 1 else stripped
-
-
-def _shorten(text: str, longest: int) -> str:
-    """Join lines and truncate the result."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[: longest - 3] + "..."

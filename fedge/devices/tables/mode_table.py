@@ -1,8 +1,10 @@
-"""Reading and writing of tables of step time and power by mode (docs/reference/tables.md)."""
+"""Tables of step time and power by mode: reading, checking, building, writing (docs/reference/tables.md)."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -10,7 +12,6 @@ import numpy as np
 
 from fedge.atomic_files import write_text
 from fedge.devices.tables.csv_sheet import SheetRow, decode_text, parse_number, parse_sheet, read_bytes
-from fedge.devices.tables.table_checks import check_units
 from fedge.errors import BadInput
 from fedge.types import Floats, Label, Modes, ProfileTable, weakest_label
 
@@ -33,7 +34,7 @@ def read_mode_table(
 ) -> ProfileTable:
     """Read a table from a CSV file with the columns ``TABLE_COLUMNS``, one row per mode and batch size.
 
-    Rows that repeat a mode are replaced by their median; ``table_checks.list_table_notes`` reports it. Device and
+    Rows that repeat a mode are replaced by their median; ``list_table_notes`` reports it. Device and
     workload default to those of the path ``.../<device>/train/<workload>.csv``. A table of several batch sizes needs
     ``batch_size``. The table's label is the weakest of its rows.
 
@@ -207,3 +208,180 @@ def format_mode_tables(*tables: ProfileTable) -> str:
         rows = np.column_stack(columns).tolist()
         lines += [",".join([*(f"{value:.{WRITTEN_DIGITS}g}" for value in row), *ends]) for row in rows]
     return "\n".join(lines) + "\n"
+
+
+# Units of the columns, and what a valid table cannot show -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """Expected values of a column. The bounds are wide of every existing board; they only detect wrong units.
+
+    Attributes:
+        bounds_unit: Unit of the bounds, and of error messages.
+        description: Description of the largest value, for error messages.
+        top: Bounds of the largest row.
+        unit_mistakes: Factor that corrects a column in another unit -> that unit.
+    """
+
+    column: str
+    unit: str
+    bounds_unit: str
+    description: str
+    smallest: float
+    top: tuple[float, float]
+    unit_mistakes: Mapping[float, str]
+
+
+_CLOCK = ("MHz", "a board's top clock", 10.0, (100.0, 20_000.0))
+_NOT_MS = {1e-3: "microseconds", 1e-6: "nanoseconds", 1e3: "seconds"}
+_NOT_WATTS = {1e-3: "milliwatts", 1e-6: "microwatts", 1e3: "kilowatts"}
+COLUMN_QUANTITIES = tuple(
+    _Quantity(*row)
+    for row in (
+        ("cores", "a count", "cores", "a board's core count", 1.0, (1.0, 128.0), {}),
+        ("cpu_khz", "kHz", *_CLOCK, {1e-3: "Hz", 1e3: "MHz", 1e6: "GHz"}),
+        ("gpu_hz", "Hz", *_CLOCK, {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}),
+        ("mem_hz", "Hz", *_CLOCK, {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}),
+        ("time_ms", "milliseconds", "s", "the slowest minibatch", 1e-5, (1e-4, 300.0), _NOT_MS),
+        ("power_w", "watts", "W", "a board's top power", 0.1, (0.5, 1e3), _NOT_WATTS),
+    )
+)
+
+
+def check_units(where: str, modes: Modes, step_s: Floats, power_w: Floats) -> None:
+    """Check that the columns of a table have plausible units.
+
+    Seconds in ``time_ms`` are not detected if they could be the milliseconds of a small model.
+
+    ``step_s`` and ``power_w`` have the shape (n,), one value per mode.
+
+    Raises:
+        BadInput: A column is in another unit than its name states, or single rows are out of range.
+    """
+    for quantity, values in zip(COLUMN_QUANTITIES, (*modes.knobs.T, step_s, power_w), strict=True):
+        _check_column(where, quantity, values)
+
+
+def _check_column(where: str, quantity: _Quantity, values: Floats) -> None:
+    low, high = quantity.top
+    top = float(values.max())
+    strange = (values < quantity.smallest) | (values > high)
+    strays, others = values[strange], values[~strange]
+    few = 2 * len(strays) < len(values) or low <= top <= high
+    if len(strays) and few and low <= others.max() <= high:
+        got = f"{strays[0]:g} {quantity.bounds_unit} in {len(strays)} of {len(values)} rows"
+        right = f"{quantity.unit} in every row: from {quantity.smallest:g} to {high:g} {quantity.bounds_unit}"
+        raise BadInput(f"{where}: {quantity.column}", got, right)
+    if not low <= top <= high:
+        right = f"{quantity.unit}: {quantity.description} lies between {low:g} and {high:g} {quantity.bounds_unit}"
+        raise BadInput(
+            f"{where}: {quantity.column}",
+            f"{top:g} {quantity.bounds_unit} as the top",
+            right + _unit_hint(quantity, top),
+        )
+
+
+def list_table_notes(table: ProfileTable) -> tuple[str, ...]:
+    """List repairs of a table and what cannot be learnt from it, one sentence each; empty for most tables."""
+    notes = []
+    if table.duplicates:
+        noun = "row repeats" if table.duplicates == 1 else "rows repeat"
+        notes.append(f"{table.duplicates} {noun} a mode: the mode's median is used")
+    if len(table.modes) == 1:
+        notes.append("only one power mode: how time and power change from mode to mode cannot be seen in it")
+        return tuple(notes)
+    columns = (*table.modes.knobs.T, table.step_s, table.power_w)
+    for quantity, values in zip(COLUMN_QUANTITIES, columns, strict=True):
+        if np.ptp(values) == 0:
+            notes.append(_constant_column_note(quantity, float(values[0])))
+    return tuple(notes)
+
+
+def _unit_hint(quantity: _Quantity, top: float) -> str:
+    low, high = quantity.top
+    for factor, unit in quantity.unit_mistakes.items():
+        if low <= top * factor <= high:
+            mend = f"multiply it by {factor:.0f}" if factor > 1 else f"divide it by {1 / factor:.0f}"
+            return f"; the column looks like {unit}: {mend}"
+    return ""
+
+
+def _constant_column_note(quantity: _Quantity, value: float) -> str:
+    same = f"{quantity.column} is the same in every row ({value:g}{_unit_suffix(quantity)})"
+    if quantity.column in ("time_ms", "power_w"):
+        return f"{same}: was it measured in every mode?"
+    return f"{same}: what other values do cannot be seen in this table"
+
+
+def _unit_suffix(quantity: _Quantity) -> str:
+    return "" if quantity.column == "cores" else f" {quantity.bounds_unit}"
+
+
+# Rows of other tools --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ImportKey:
+    """Key of one row of the result: a power mode in the units of the normal form, and the batch size."""
+
+    cores: int
+    cpu_khz: float
+    gpu_hz: float
+    mem_hz: float
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """Measurement of one mode, in the units of ``TABLE_COLUMNS``."""
+
+    key: ImportKey
+    time_ms: float
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRows:
+    """Rows that an importer read from the source ``where``, and notes on its assumptions, omissions and repairs."""
+
+    where: str
+    rows: Sequence[ImportedRow]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImportedTables:
+    """Result of an import: one table per batch size, smallest first, and notes."""
+
+    tables: tuple[ProfileTable, ...]
+    notes: tuple[str, ...]
+
+
+def assemble_tables(imported: ImportedRows, device: str, workload: str) -> ImportedTables:
+    """Build tables from measurements.
+
+    Raises:
+        BadInput: There are no measurements, or their units are implausible.
+    """
+    where = imported.where
+    if not imported.rows:
+        raise BadInput(where, "no power mode with a time and a power", "at least one")
+    rows = [(*astuple(row.key), row.time_ms, row.power_w) for row in imported.rows]
+    numbers = np.array(rows, dtype=np.float64)
+    sizes = np.unique(numbers[:, 4])
+    batches = [numbers[numbers[:, 4] == size] for size in sizes]
+    tables = tuple(build_mode_table(where, batch, device, workload, label="measured") for batch in batches)
+    several = len(tables) > 1
+    own = [
+        f"batch size {table.batch_size}: {note}" if several else note
+        for table in tables
+        for note in list_table_notes(table)
+    ]
+    return ImportedTables(tables, (*imported.notes, *own))
+
+
+def format_count(things: Sequence[str], noun: str) -> str:
+    """Format a count with the first names, such as ``3 minibatches (a, b, ...)``."""
+    shown = ", ".join(things[:2]) + (", ..." if len(things) > 2 else "")
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'} ({shown})"

@@ -7,29 +7,31 @@ from pathlib import Path
 
 from fedge.devices import catalogue
 from fedge.devices.tables.csv_sheet import decode_text, read_bytes
-from fedge.devices.tables.importers import (
-    LAYOUTS,
+from fedge.devices.tables.mode_table import (
     ImportedRows,
     ImportedTables,
     assemble_tables,
-    bofl_json,
-    jtop_log,
-    powertrain_files,
-    tegrastats_log,
-)
-from fedge.devices.tables.importers.steps_file import read_steps_file
-from fedge.devices.tables.mode_table import (
     format_mode_tables,
     list_batch_sizes,
+    list_table_notes,
     parse_table_path,
     read_mode_table,
     write_mode_table,
 )
-from fedge.devices.tables.table_checks import list_table_notes
+from fedge.devices.tables.power_log import import_jtop_log, import_tegrastats_log, read_steps_file
+from fedge.devices.tables.published_files import import_bofl_json, import_folders, import_results, read_source
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, weakest_label
 
-LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jtop_log.import_jtop_log}
+LAYOUTS = {
+    "tegrastats": "tegrastats log (JetPack 4 to 6), with --step-times",
+    "jtop": "CSV log of jetson-stats, with --step-times",
+    "powertrain": "run folders or result tables of github kedar-1401/Dream-Lab",
+    "bofl": "JSON of github hongpeng-guo/BoFL",
+    "table": "CSV in the normal form; without a label it counts as measured",
+}
+"""Description of each format, by name."""
+LOG_IMPORTERS = {"tegrastats": import_tegrastats_log, "jtop": import_jtop_log}
 """Formats that hold power only, so that a steps file must say what ran when."""
 
 
@@ -102,11 +104,11 @@ def _read_rows(
         return LOG_IMPORTERS[layout](where, text, runs, spec.total_power if spec else None)
     if layout == "bofl":
         text = _read_text(source, LAYOUTS[layout])
-        return bofl_json.import_json(where, text, batch_size, max(spec.cores) if spec else None)
-    content = powertrain_files.read_source(source)
+        return import_bofl_json(where, text, batch_size, max(spec.cores) if spec else None)
+    content = read_source(source)
     if isinstance(content, str):
-        return powertrain_files.import_results(where, content, batch_size)
-    return powertrain_files.import_folders(where, content, batch_size)
+        return import_results(where, content, batch_size)
+    return import_folders(where, content, batch_size)
 
 
 def _read_tables(source: Path, batch_size: int | None, device: str, workload: str) -> ImportedTables:

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.registry import load_named
-from fedge.serving.serving_problems import ServingProblem
-from fedge.serving.trial_search import TrialSearch
+from fedge.serving.trial_search import ServingProblem, TrialSearch
 from fedge.types import Modes
 
 DEFAULT_STRATEGY = "fedge"

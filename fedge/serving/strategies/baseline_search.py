@@ -26,10 +26,9 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.network_training import NetworkPredictor
 from fedge.seeds import derive_seed, make_generator
 from fedge.serving.job_pair import JobPair
-from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.trial_model import deal_trials, stack_readings
-from fedge.serving.trial_search import Trial, TrialSearch, find_best_choice, find_best_trial
+from fedge.serving.trial_search import ServingProblem, Trial, TrialSearch, find_best_choice, find_best_trial
 from fedge.types import Floats, Measurement, Modes
 
 TRAIN_TRIES, INFER_TRIES = 10, 50

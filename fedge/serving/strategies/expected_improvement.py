@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext, SearchStrategy
 from fedge.serving.strategies.trial_model import (
     BatchPlaces,
@@ -29,7 +28,15 @@ from fedge.serving.strategies.trial_model import (
     build_trial_space,
     fit_beliefs,
 )
-from fedge.serving.trial_search import JobChoice, Trial, TrialReading, TrialSearch, find_best_trial, request_trial
+from fedge.serving.trial_search import (
+    JobChoice,
+    ServingProblem,
+    Trial,
+    TrialReading,
+    TrialSearch,
+    find_best_trial,
+    request_trial,
+)
 from fedge.types import Floats
 
 FIRST_MODES = 12

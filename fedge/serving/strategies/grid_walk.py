@@ -22,9 +22,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 
 from fedge.serving.job_pair import KnobGrid, build_knob_grid
-from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
-from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial, meets_latency, request_trial
+from fedge.serving.trial_search import (
+    ServingProblem,
+    Trial,
+    TrialReading,
+    TrialSearch,
+    find_best_trial,
+    meets_latency,
+    request_trial,
+)
 
 CORES, CPU, GPU, MEM = range(4)
 """The knobs in the order of a grid's axes."""

@@ -9,12 +9,10 @@ the round takes R = max_i b_i and costs E = sum_i [sum_k x_k p_i(m_k) + d_i(w_i)
 from __future__ import annotations
 
 from fedge.studies.fleet.column_study import COLUMNS_FROM, ENGINES, check_columns, count_clients, run_column_study
-from fedge.studies.fleet.fleet_baselines import map_presets_to_modes
-from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
-from fedge.studies.fleet.fleet_study_row import SETTLED_FROM, FleetRun
-from fedge.studies.fleet.round_comparison import RoundComparison, compare_round
+from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost, map_presets_to_modes
+from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison, compare_round
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 
 __all__ = [
     "COLUMNS_FROM",

@@ -1,22 +1,42 @@
-"""A fleet study in columns: which experiments it can play, and one run of it."""
+"""A fleet study in columns: which experiments it can play, one run of it, and the comparison of its rounds.
+
+A round is compared with oracle, MAXN and presets by the true costs: the record of ``round_comparison``. Energies and
+ends are summed up by entry of the fleet instead of by board. Symbols: a client of a kind does N steps, the warm-up
+included, at s = N exp(its offset of time), in a mode with t seconds, p watts and i idle watts of a typical board; its
+own watts are those times q = exp(its offset of power).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.planning import is_pinned
+from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
-from fedge.experiment import BOARD_PLACE, Experiment
+from fedge.experiment import BOARD_PLACE, Experiment, PolicySpec
 from fedge.phases import begin_phase
-from fedge.studies.fleet.client_columns import build_fleet_columns, start_state
-from fedge.studies.fleet.column_comparison import compare_columns
-from fedge.studies.fleet.column_plan import PLANNERS
-from fedge.studies.fleet.column_rounds import simulate_round
-from fedge.studies.fleet.column_selection import COLUMN_SELECTORS
-from fedge.studies.fleet.fleet_study_row import FleetRun
-from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES
+from fedge.studies.fleet import fleet_costs
+from fedge.studies.fleet.client_columns import COLUMN_SELECTORS, FleetColumns, build_fleet_columns, start_state
+from fedge.studies.fleet.column_rounds import (
+    PLANNERS,
+    ClientGroups,
+    SimulatedRound,
+    build_group_columns,
+    build_planned_front,
+    group_clients,
+    plan_deadline,
+    simulate_round,
+)
+from fedge.studies.fleet.fleet_costs import PIECES_PER_STEP, FleetCost
+from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES, KindTable, Rows, WorkCurve, WorkRoom, choose_work
+from fedge.studies.fleet.round_comparison import LATE_TOLERANCE, FleetRun, RoundComparison
+from fedge.types import Floats
 
 COLUMNS_FROM = 2_000
 """Number of clients from which a study uses columns by default.
@@ -88,3 +108,224 @@ def run_column_study(experiment: Experiment, steps: int | None) -> FleetRun:
         rounds.append(compare_columns(columns, played, experiment.policy, number))
         explored.append(float(state.explored.sum() / max(1, np.count_nonzero(state.explored))))
     return FleetRun(experiment.policy.name, experiment.seed, tuple(rounds), tuple(explored), engine="columns")
+
+
+MAX_LENGTHS = 64
+"""Round lengths that are tried for the best presets, evenly spaced among all possible ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TrueClients:
+    """The clients of a round by their true figures: s, q, and the seconds and joules of their transfers."""
+
+    columns: FleetColumns
+    clients: Rows
+    scale: Floats
+    power: Floats
+    link_s: Floats
+    radio_j: Floats
+
+    @property
+    def entry(self) -> Rows:
+        return self.columns.entry[self.clients]
+
+    @property
+    def kind(self) -> Rows:
+        return self.columns.kind_of[self.entry]
+
+    def gather(self, find: Callable[[KindTable], float]) -> Floats:
+        """Return a figure of its kind for each client."""
+        return self.columns.gather([find(kind) for kind in self.columns.kinds], self.clients)
+
+    def cost(self, work_s: Floats, work_j: Floats, waiting_w: Floats) -> FleetCost:
+        """Return the cost of the round in which clients work so and wait at ``waiting_w``, their own watts."""
+        busy_s = self.link_s + work_s
+        round_s = float(busy_s.max())
+        return self.total(round_s, self.radio_j + work_j + waiting_w * (round_s - work_s), busy_s)
+
+    def total(self, round_s: float, energy_j: Floats, busy_s: Floats) -> FleetCost:
+        """Return a cost with energies summed, and ends taken at the latest, by entry."""
+        names, entry = self.columns.names, self.entry
+        joules = np.bincount(entry, energy_j, len(names))
+        latest_s = np.zeros(len(names))
+        np.maximum.at(latest_s, entry, busy_s)
+        used = np.flatnonzero(np.bincount(entry, minlength=len(names))).tolist()
+        return FleetCost(
+            round_s,
+            {names[place]: float(joules[place]) for place in used},
+            {names[place]: float(latest_s[place]) for place in used},
+        )
+
+    def cost_at_top(self, *, waits_low: bool) -> FleetCost:
+        """Return the cost of MAXN, with clients waiting in it or in their lowest mode."""
+        work_s = self.scale * self.gather(lambda kind: float(kind.surface.step_s[kind.top]))
+        work_j = work_s * self.power * self.gather(lambda kind: float(kind.surface.power_w[kind.top]))
+        place = 0 if waits_low else 1
+        return self.cost(work_s, work_j, self.power * self.gather(lambda kind: kind.waiting_w[place]))
+
+    def cost_at_least_energy(self, deadline_s: float, find_curve: Callable[[KindTable], WorkCurve]) -> FleetCost:
+        """Return the cost of the round in which every client spends the least energy until ``deadline_s``."""
+        work_s, above_j = np.zeros(len(self.clients)), np.zeros(len(self.clients))
+        for index, kind in enumerate(self.columns.kinds):
+            if len(mine := np.flatnonzero(self.kind == index)):
+                speed = self.scale[mine] / (self.columns.steps[self.clients[mine]] + WARM_UP_STEPS)
+                room_s = (deadline_s - self.link_s[mine]) / speed
+                work_s[mine], above_j[mine] = _least_energy(find_curve(kind), self.scale[mine] / speed, room_s, speed)
+        idle_w = self.power * self.gather(lambda kind: kind.idle_w)
+        return self.cost(work_s, self.power * above_j + idle_w * work_s, idle_w)
+
+
+def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats) -> tuple[Floats, Floats]:
+    """Return seconds, and joules above idling at the kind's power, of the least energy within ``room_s``.
+
+    Like the oracle of single boards it counts steps in halves and prices a change of mode at the least power.
+    """
+    t, e = curve.step_s / PIECES_PER_STEP, curve.step_j / PIECES_PER_STEP
+    switch_w = float((curve.step_j / curve.step_s).min())
+    pieces = dataclasses.replace(curve, rows=np.arange(len(t)), step_s=t, step_j=e)
+    chosen = choose_work(pieces, WorkRoom(PIECES_PER_STEP * steps, room_s, MODE_SWITCH_S / speed, switch_w))
+    fast = np.where(chosen.in_time, chosen.fast, 0)
+    slow = np.where(chosen.in_time, chosen.slow, 0)
+    count, switches = chosen.slow_steps, (chosen.slow_steps > 0) & chosen.in_time
+    rest = PIECES_PER_STEP * steps - count
+    work_s = speed * (count * t[slow] + rest * t[fast]) + MODE_SWITCH_S * switches
+    return work_s, speed * (count * e[slow] + rest * e[fast]) + MODE_SWITCH_S * switch_w * switches
+
+
+def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: PolicySpec, number: int) -> RoundComparison:
+    """Compare one round of columns with baselines and the oracle by the true costs."""
+    true = _build_true_clients(columns, played.clients)
+    chosen = true.cost(played.true_s, played.true_j, played.waiting_w)
+    maxn, maxn_low = (true.cost_at_top(waits_low=low) for low in (False, True))
+    groups = group_clients(true.entry, true.scale, true.power)
+    best_s, kept = _plan_true_deadline(true, groups, policy, lambda kind: kind.plausible)
+    every_s, _ = _plan_true_deadline(true, groups, policy, lambda kind: kind.every)
+    oracle = true.cost_at_least_energy(best_s or chosen.round_s, lambda kind: kind.plausible)
+    every = true.cost_at_least_energy(every_s or chosen.round_s, lambda kind: kind.every)
+    at_length_s = max(oracle.round_s, chosen.round_s)
+    preset, capped = _cost_presets(true, groups, policy, maxn)
+    late_s = math.inf if played.deadline_s is None else played.deadline_s * (1.0 + LATE_TOLERANCE)
+    return RoundComparison(
+        round=number,
+        deadline_s=played.deadline_s,
+        played_s=played.settled.round_s,
+        played_j=float(played.settled.energy_j.sum()),
+        chosen=chosen,
+        oracle=oracle,
+        every=every,
+        at_length=true.cost_at_least_energy(at_length_s, lambda kind: kind.plausible),
+        maxn=maxn,
+        maxn_low=maxn_low,
+        preset=preset,
+        capped=capped,
+        missed=int((true.link_s + played.true_s > late_s).sum()),
+        missed_played=int((played.busy_s > late_s).sum()),
+        objective=fleet_costs.compute_objective(policy, chosen, maxn),
+        oracle_objective=fleet_costs.compute_objective(policy, oracle, maxn),
+        every_objective=fleet_costs.compute_objective(policy, every, maxn),
+        limits_kept=kept,
+        clients=len(played.clients),
+    )
+
+
+def _build_true_clients(columns: FleetColumns, clients: Rows) -> _TrueClients:
+    entry = columns.entry[clients]
+    return _TrueClients(
+        columns,
+        clients,
+        scale=(columns.steps[clients] + WARM_UP_STEPS) * np.exp(columns.log_time[clients]),
+        power=np.exp(columns.log_power[clients]),
+        link_s=columns.link_s[entry],
+        radio_j=(columns.radio_w * columns.link_s)[entry],
+    )
+
+
+def _plan_true_deadline(
+    true: _TrueClients,
+    groups: ClientGroups,
+    policy: PolicySpec,
+    find_curve: Callable[[KindTable], WorkCurve],
+) -> tuple[float | None, bool]:
+    """Return the deadline that the policy's planner sets from the true fronts, None without one, and whether it keeps
+    the policy's limits.
+    """
+    fronts = []
+    for index, kind in enumerate(true.columns.kinds):
+        surface, top, curve = kind.surface, kind.top, find_curve(kind)
+        at_top = float(surface.step_s[top]), 0.0, float(surface.power_w[top])
+        used = (true.kind == index).any()
+        none = np.zeros(len(curve.rows))
+        front = build_planned_front(curve, none, 0.0, top=at_top, idle_w=kind.waiting_w)
+        fronts.append(front if used else None)
+    plan = plan_deadline(policy, build_group_columns(true.columns, groups, fronts))
+    if plan is None:
+        return policy.deadline_s, True
+    own_s = policy.deadline_s if plan.feasible and policy.deadline_s is not None else math.inf
+    return min(plan.deadline_s, own_s), plan.feasible
+
+
+def _cost_presets(
+    true: _TrueClients, groups: ClientGroups, policy: PolicySpec, maxn: FleetCost
+) -> tuple[FleetCost, FleetCost]:
+    """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective."""
+
+    def aim(spent: FleetCost) -> float:
+        return fleet_costs.compute_objective_or_balance(policy, spent, maxn)
+
+    limit_s = fleet_costs.max_round_s(policy, maxn.round_s)
+    return (
+        _find_best_presets(true, groups, limit_s, aim, with_top=True),
+        _find_best_presets(true, groups, math.inf, aim, with_top=False),
+    )
+
+
+def _find_best_presets(
+    true: _TrueClients,
+    groups: ClientGroups,
+    limit_s: float,
+    aim: Callable[[FleetCost], float],
+    *,
+    with_top: bool,
+) -> FleetCost:
+    """Return the round with every group in the preset of least energy that ends by the best of some round lengths."""
+    columns = true.columns
+    step_s, power_w, idle_w = _tabulate_presets(columns.kinds, with_top=with_top)
+    kind = columns.kind_of[groups.entry]
+    t, p, i = step_s[kind], power_w[kind], idle_w[kind]
+    busy_s = columns.link_s[groups.entry][:, None] + groups.scale[:, None] * t
+    floor_s = float(busy_s.min(axis=1).max())
+    possible = np.isfinite(busy_s) & (busy_s > floor_s) & (busy_s <= limit_s * (1.0 + LIMIT_ROUNDING))
+    ends_s = np.unique(busy_s[possible])
+    if len(ends_s) > MAX_LENGTHS:
+        ends_s = ends_s[np.round(np.linspace(0, len(ends_s) - 1, MAX_LENGTHS)).astype(np.intp)]
+    with np.errstate(invalid="ignore"):
+        fixed_j = np.where(np.isfinite(t), groups.energy[:, None] * t * (p - i), np.inf)
+    tried, every = list[tuple[float, float, Rows]](), np.arange(len(kind))
+    for length_s in (floor_s, *ends_s.tolist()):
+        in_time = busy_s <= length_s * (1.0 + LIMIT_ROUNDING)
+        energy_j = np.where(in_time, fixed_j + groups.power[:, None] * i * length_s, np.inf)
+        pick = np.where(in_time.any(axis=1), energy_j.argmin(axis=1), busy_s.argmin(axis=1))
+        round_s = float(busy_s[every, pick].max())
+        joules = float((fixed_j[every, pick] + groups.power * i[every, pick] * round_s).sum() + true.radio_j.sum())
+        tried.append((aim(FleetCost(round_s, {"": joules}, {})), round_s, pick))
+    _, round_s, pick = min(tried, key=lambda one: one[:2])
+    radio_j = np.bincount(true.entry, true.radio_j, len(columns.names))
+    joules_of = fixed_j[every, pick] + groups.power * i[every, pick] * round_s
+    summed, ends = radio_j + np.bincount(groups.entry, joules_of, len(columns.names)), busy_s[every, pick]
+    used = np.unique(groups.entry).tolist()
+    energies_j = {columns.names[e]: float(summed[e]) for e in used}
+    return FleetCost(round_s, energies_j, {columns.names[e]: float(ends[groups.entry == e].max()) for e in used})
+
+
+def _tabulate_presets(kinds: tuple[KindTable, ...], *, with_top: bool) -> tuple[Floats, Floats, Floats]:
+    """Return seconds per step, watts and idle watts of each kind's presets, infinite seconds where it has fewer."""
+    rows = [
+        [row for row in kind.presets.values() if with_top or row != kind.top] or list(kind.presets.values())
+        for kind in kinds
+    ]
+    table = np.zeros((3, len(kinds), max(map(len, rows))))
+    table[0] = np.inf
+    for place, (kind, own) in enumerate(zip(kinds, rows, strict=True)):
+        for column, values in enumerate((kind.surface.step_s, kind.surface.power_w, kind.surface.idle_w)):
+            table[column, place, : len(own)] = values[own]
+    return table[0], table[1], table[2]

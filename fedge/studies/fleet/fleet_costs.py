@@ -1,19 +1,32 @@
-"""True cost of a round: its length and every board's energy, without the noise of single measurements."""
+"""True cost of a round, its length and every board's energy without noise, and of its baselines and of the oracle.
+
+Baselines: every board in its best nvpmodel preset, or at MAXN. The oracle: deadlines planned from the true fronts,
+every board at least energy within its own, in one or two modes. Like the boards it may change the mode once within a
+round and pays ``MODE_SWITCH_S`` for it. It is never understated: its steps are counted in halves, so that the warm-up
+may fall into either mode, and the change is priced at the least power of its modes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge import modes
+from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.decisions.limits import LIMIT_ROUNDING
+from fedge.decisions.mode_mix import find_best_split
+from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN, TIME_WEIGHT
-from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_least_energy_point
+from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
-from fedge.types import Measurement, PowerMode, RoundReport
+from fedge.types import Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +110,215 @@ def max_round_s(policy: PolicySpec, maxn_s: float) -> float:
     """Return the longest round that the policy allows, in seconds; ``maxn_s`` is its length at MAXN."""
     slowdown_s = maxn_s * (MAX_SLOWDOWN if policy.max_slowdown is None else policy.max_slowdown)
     return min(slowdown_s, math.inf if policy.deadline_s is None else policy.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetWork:
+    """A board's round in one preset, in which it also waits.
+
+    Attributes:
+        busy_s: End of the work and transfers after the round's start, in seconds.
+        work_s: Time of the work in seconds.
+        work_j: Energy of the work in joules.
+        idle_w: Idle power in watts.
+        top: Whether the preset is MAXN.
+    """
+
+    busy_s: float
+    work_s: float
+    work_j: float
+    idle_w: float
+    top: bool = False
+
+    def energy_j(self, round_s: float) -> float:
+        return self.work_j + self.idle_w * (round_s - self.work_s)
+
+
+def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
+    """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
+    return {name: surface.modes[modes.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
+
+
+def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
+    """Return a board's round in each of its presets."""
+    surface, found, top = truth.surface, [], find_top_mode(truth.surface)
+    for mode in truth.presets.values():
+        row = surface.find_row(mode)
+        work_s = (truth.steps + WARM_UP_STEPS) * float(surface.step_s[row])
+        work_j = work_s * float(surface.power_w[row])
+        found.append(
+            PresetWork(
+                front.link_s + work_s, work_s=work_s, work_j=work_j, idle_w=float(surface.idle_w[row]), top=mode == top
+            )
+        )
+    return found
+
+
+def exclude_maxn(options: Sequence[PresetWork]) -> Sequence[PresetWork]:
+    """Return all presets but MAXN, or all of them if there is no other."""
+    return [option for option in options if not option.top] or options
+
+
+def find_best_presets(
+    options: Mapping[str, Sequence[PresetWork]],
+    radio_j: Mapping[str, float],
+    limit_s: float,
+    aim: Callable[[FleetCost], float],
+) -> FleetCost:
+    """Return the round with every board in the preset that suits the fleet best, by the true costs.
+
+    All round lengths up to ``limit_s`` that presets can have are tried; for each, every board takes the preset of least
+    energy that ends by then, or its fastest one.
+
+    Args:
+        options: The boards' rounds in their presets.
+        radio_j: Energy of each board's radio, in joules.
+        limit_s: Upper limit of the round's length, in seconds.
+        aim: The objective to minimise.
+    """
+    floor_s = max(min(option.busy_s for option in options[board]) for board in options)
+    ends_s = {option.busy_s for of_board in options.values() for option in of_board}
+    lengths_s = sorted({floor_s, *(end_s for end_s in ends_s if floor_s <= end_s <= limit_s * (1.0 + LIMIT_ROUNDING))})
+    tried = [_cost_preset_round(options, radio_j, length_s) for length_s in lengths_s]
+    return min(tried, key=lambda spent: (aim(spent), spent.round_s))
+
+
+def _cost_preset_round(
+    options: Mapping[str, Sequence[PresetWork]], radio_j: Mapping[str, float], length_s: float
+) -> FleetCost:
+    picked = {}
+    for board, of_board in options.items():
+        in_time = [option for option in of_board if option.busy_s <= length_s * (1.0 + LIMIT_ROUNDING)]
+        fastest = min(of_board, key=lambda option: option.busy_s)
+        picked[board] = min(in_time, key=lambda option: option.energy_j(length_s)) if in_time else fastest
+    round_s = max(option.busy_s for option in picked.values())
+    energies_j = {board: radio_j[board] + option.energy_j(round_s) for board, option in picked.items()}
+    return FleetCost(round_s, energies_j, {board: option.busy_s for board, option in picked.items()})
+
+
+def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
+    """Return the cost of the round in which every board works and waits at MAXN."""
+    busy_s = {board: front.link_s + front.maxn.work_s for board, front in fronts.items()}
+    round_s = max(busy_s.values())
+    return FleetCost(
+        round_s, {b: radio_j[b] + board_maxn_energy_j(front, round_s) for b, front in fronts.items()}, busy_s
+    )
+
+
+def cost_at_maxn_waiting_low(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
+    """Return the cost of the round in which every board works at MAXN and waits in its lowest mode."""
+    work = {board: BoardWork(front.maxn.work_s, front.maxn.work_j) for board, front in fronts.items()}
+    return cost_waiting_in_lowest_mode(fronts, radio_j, work)
+
+
+PIECES_PER_STEP = 2
+"""Number of parts of a step that can be assigned to modes separately: the warm-up is worth one and a half steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardWork:
+    """Time in seconds and energy in joules of a board's whole work of a round."""
+
+    work_s: float
+    work_j: float
+
+
+def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
+    """Return a board's true front without implausible modes; MAXN always stays available."""
+    if truth.plausible.all():
+        return told
+    keep = truth.plausible & mask_above_floor(truth.surface.modes)
+    keep[truth.surface.find_row(told.maxn.mode)] = True
+    kept = truth.surface.select_rows(keep)
+    warm, none = (truth.steps + WARM_UP_STEPS) / truth.steps, np.zeros(len(kept.modes))
+    known = Predictions(
+        kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
+    )
+    return modes.build_front(
+        known,
+        steps=truth.steps,
+        idle_w=told.idle_w,
+        link_s=told.link_s,
+        maxn=told.maxn.mode,
+        maxn_idle_w=told.maxn_idle_w,
+        radio_j=told.radio_j,
+        limit=None,
+    )
+
+
+def plan_oracle_work(
+    fronts: Mapping[str, Front], steps: Mapping[str, int], policy: PolicySpec, else_s: float
+) -> dict[str, BoardWork]:
+    """Return every board's work of least energy within its goal, as the policy's planner sets it from these fronts.
+
+    Args:
+        fronts: The boards' true fronts.
+        steps: The boards' steps without the warm-up.
+        policy: The policy whose planner sets the goals.
+        else_s: The deadline in seconds if none is planned.
+    """
+    goals, _ = _plan_goals(fronts, policy)
+    found = {}
+    for board, front in fronts.items():
+        own = goals[board]
+        within = dataclasses.replace(front, points=_select_points_within_power(front, own) or front.points)
+        found[board] = find_least_energy_work(
+            within, steps[board], else_s if own.deadline_s is None else own.deadline_s
+        )
+    return found
+
+
+def can_keep_limits(fronts: Mapping[str, Front], policy: PolicySpec) -> bool:
+    """Return whether a plan from these fronts keeps the policy's limits, and every board its share of the power."""
+    goals, feasible = _plan_goals(fronts, policy)
+    return feasible and all(
+        _select_points_within_power(front, goals[board]) for board, front in fronts.items() if front.points
+    )
+
+
+def _plan_goals(fronts: Mapping[str, Front], policy: PolicySpec) -> tuple[dict[str, RoundGoal], bool]:
+    """Return every board's goal as the policy's planner sets it, and whether the plan is feasible."""
+    planner, goal = load_planner(policy.name), RoundGoal(policy.name, 0, policy.deadline_s, policy.limits)
+    if planner is None:
+        return dict.fromkeys(fronts, goal), True
+    plan = planner(fronts, tuple(fronts), goal)
+    return {board: plan.goals.get(board, goal) for board in fronts}, plan.feasible
+
+
+def _select_points_within_power(front: Front, goal: RoundGoal) -> tuple[FrontPoint, ...]:
+    """Return the points that draw no more than the board's share of the power."""
+    power_w = goal.limits.get("power_w", math.inf) * (1.0 + LIMIT_ROUNDING)
+    return tuple(point for point in front.points if point.work_j <= power_w * point.work_s)
+
+
+def find_least_energy_work(front: Front, steps: int, deadline_s: float) -> BoardWork:
+    """Return the work of least energy above idling that ends by ``deadline_s``, in one mode of ``front`` or in two.
+
+    Exact for ``PIECES_PER_STEP`` parts of a step. If no point ends in time, the fastest point is returned.
+    """
+    points = front.points or (front.maxn,)
+    pieces = PIECES_PER_STEP * (steps + WARM_UP_STEPS)
+    work_s, work_j = (np.array([getattr(point, name) for point in points]) for name in ("work_s", "work_j"))
+    above_j = work_j - front.idle_w * work_s
+    switch_j = MODE_SWITCH_S * float((above_j / work_s).min())
+    room_s = deadline_s - front.link_s
+    split = find_best_split(
+        work_s / pieces, above_j / pieces, pieces, room_s, switch_s=MODE_SWITCH_S, switch_j=switch_j
+    )
+    if split is None or split.steps == 0:
+        alone = find_least_energy_point(front, deadline_s)
+        return BoardWork(alone.work_s, alone.work_j)
+    return BoardWork(split.work_s, split.work_j + front.idle_w * split.work_s)
+
+
+def cost_waiting_in_lowest_mode(
+    fronts: Mapping[str, Front], radio_j: Mapping[str, float], work: Mapping[str, BoardWork]
+) -> FleetCost:
+    """Return the cost of the round in which every board does this work and waits in its lowest mode."""
+    busy_s = {board: fronts[board].link_s + done.work_s for board, done in work.items()}
+    round_s = max(busy_s.values())
+    energies_j = {
+        board: radio_j[board] + (done.work_j + fronts[board].idle_w * (round_s - done.work_s))
+        for board, done in work.items()
+    }
+    return FleetCost(round_s, energies_j, busy_s)

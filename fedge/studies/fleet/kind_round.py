@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning import is_pinned
+from fedge.decisions.planning.fleet_planners import CONFIDENCE
 from fedge.decisions.probe_choice import ProbeBudget, count_probe_steps, scale_slack
 from fedge.devices.emulated_board import (
     JITTER_SD,
@@ -20,12 +22,21 @@ from fedge.devices.emulated_board import (
     OUTLIER_SLOWDOWN,
     WARM_UP_STEPS,
 )
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, PolicySpec
 from fedge.physics.model_fit import OFFSET_TIME_SD
-from fedge.studies.fleet import column_plan
 from fedge.studies.fleet.client_columns import ClientOffsets, ColumnState, Counts, FleetColumns, estimate_offsets
-from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES, KindKnowledge, KindTable, PooledRows, choose_probe, learn
-from fedge.studies.fleet.work_choice import Rows, WorkChoice, WorkRoom, choose_predicted_work
+from fedge.studies.fleet.kind_table import (
+    MAX_KNOWN_MODES,
+    KindKnowledge,
+    KindTable,
+    PooledRows,
+    Rows,
+    WorkChoice,
+    WorkRoom,
+    choose_predicted_work,
+    choose_probe,
+    learn,
+)
 from fedge.types import Floats
 
 MAX_PROBERS = 8
@@ -38,6 +49,11 @@ MAX_BUDGETS = 20
 """Step budgets of a kind that count when a probe is judged, the latest ones: see ``MAX_ROUNDS_AHEAD``."""
 MAX_OFFSET_LOG = 3.0 * OFFSET_TIME_SD
 """Limit on the ratio of one measurement to its prediction (log): a rare slow-down is no property of the client."""
+
+
+def choice_margin_z(policy: PolicySpec) -> float:
+    """Return the margin with which clients choose their modes, in standard deviations."""
+    return compute_margin_z(CONFIDENCE if policy.confidence is None else policy.confidence, "policy.confidence")
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +131,7 @@ class KindGoal:
     @property
     def margin_z(self) -> float:
         """Return the margin of choices in standard deviations."""
-        return column_plan.choice_margin_z(self.experiment.policy)
+        return choice_margin_z(self.experiment.policy)
 
     def room_s(self, link_s: Floats, factor: float, slack: Floats | float) -> Floats:
         """Return the seconds for work, shape of ``link_s``.

@@ -1,15 +1,29 @@
-"""Compare one round with baselines and an oracle by the true costs, for the same boards and shares."""
+"""Compare rounds with baselines and an oracle by the true costs of the same boards and shares; a study's row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.experiment import PolicySpec
-from fedge.studies.fleet import fleet_baselines, fleet_costs, fleet_oracle
-from fedge.studies.fleet.fleet_baselines import cost_at_maxn, cost_at_maxn_waiting_low
-from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost, compute_true_cost
+from fedge.studies.fleet import fleet_costs
+from fedge.studies.fleet.fleet_costs import (
+    BoardTruth,
+    FleetCost,
+    can_keep_limits,
+    compute_true_cost,
+    cost_at_maxn,
+    cost_at_maxn_waiting_low,
+    cost_waiting_in_lowest_mode,
+    exclude_maxn,
+    filter_plausible_points,
+    find_best_presets,
+    find_least_energy_work,
+    list_preset_work,
+    plan_oracle_work,
+)
+from fedge.telemetry.savings import share_of_saving
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import Front, RoundReport
 
@@ -69,15 +83,13 @@ class _OracleInputs:
 
     def plan_by_policy(self, policy: PolicySpec, else_s: float) -> FleetCost:
         """Return the cost of the round as the policy's own planner would plan it."""
-        work = fleet_oracle.plan_oracle_work(self.fronts, self.steps, policy, else_s)
-        return fleet_oracle.cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
+        work = plan_oracle_work(self.fronts, self.steps, policy, else_s)
+        return cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
 
     def plan_within(self, length_s: float) -> FleetCost:
         """Return the cost of the round of least energy that is at most ``length_s`` long."""
-        work = {
-            b: fleet_oracle.find_least_energy_work(front, self.steps[b], length_s) for b, front in self.fronts.items()
-        }
-        return fleet_oracle.cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
+        work = {b: find_least_energy_work(front, self.steps[b], length_s) for b, front in self.fronts.items()}
+        return cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
 
 
 def compare_round(
@@ -96,7 +108,7 @@ def compare_round(
     """
     told = {board: report.true_front for board, report in reports.items() if report.true_front is not None}
     steps, radio_j = {b: truths[b].steps for b in told}, {b: reports[b].link.radio_j for b in told}
-    fronts = {board: fleet_oracle.filter_plausible_points(front, truths[board]) for board, front in told.items()}
+    fronts = {board: filter_plausible_points(front, truths[board]) for board, front in told.items()}
     boards = _OracleInputs(fronts, steps, radio_j)
     chosen, maxn = compute_true_cost(reports, truths), cost_at_maxn(fronts, radio_j)
     best = boards.plan_by_policy(policy, chosen.round_s)
@@ -121,7 +133,7 @@ def compare_round(
         objective=fleet_costs.compute_objective(policy, chosen, maxn),
         oracle_objective=fleet_costs.compute_objective(policy, best, maxn),
         every_objective=fleet_costs.compute_objective(policy, every, maxn),
-        limits_kept=fleet_oracle.can_keep_limits(fronts, policy),
+        limits_kept=can_keep_limits(fronts, policy),
     )
 
 
@@ -133,9 +145,102 @@ def _cost_presets(
     def aim(spent: FleetCost) -> float:
         return fleet_costs.compute_objective_or_balance(policy, spent, maxn)
 
-    options = {board: fleet_baselines.list_preset_work(front, truths[board]) for board, front in boards.fronts.items()}
-    capped = {board: fleet_baselines.exclude_maxn(of_board) for board, of_board in options.items()}
+    options = {board: list_preset_work(front, truths[board]) for board, front in boards.fronts.items()}
+    capped = {board: exclude_maxn(of_board) for board, of_board in options.items()}
     return (
-        fleet_baselines.find_best_presets(options, boards.radio_j, fleet_costs.max_round_s(policy, maxn.round_s), aim),
-        fleet_baselines.find_best_presets(capped, boards.radio_j, math.inf, aim),
+        find_best_presets(options, boards.radio_j, fleet_costs.max_round_s(policy, maxn.round_s), aim),
+        find_best_presets(capped, boards.radio_j, math.inf, aim),
     )
+
+
+SETTLED_FROM = 10
+"""Rounds before this one are counted as learning."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetRun:
+    """One run of a policy with a seed: its compared rounds, and the modes that boards had measured after each."""
+
+    policy: str
+    seed: int
+    rounds: tuple[RoundComparison, ...]
+    explored: tuple[float, ...]
+    """Mean over the boards of the number of modes measured so far, after every round."""
+    engine: str = "coordinator"
+    """``coordinator``: every board by itself. ``columns``: boards of a kind share one posterior."""
+
+    @property
+    def row(self) -> dict[str, str | int | float | None]:
+        """Figures of all rounds, then of those of learning (suffix ``_learning``) and those after (``_settled``)."""
+        learning = [one for one in self.rounds if one.round < SETTLED_FROM]
+        settled = [one for one in self.rounds if one.round >= SETTLED_FROM]
+        return {
+            "policy": self.policy,
+            "seed": self.seed,
+            "engine": self.engine,
+            "rounds": len(self.rounds),
+            **summarize_rounds(self.rounds),
+            "modes_explored_mean": self.explored[-1],
+            **{f"{name}_learning": value for name, value in summarize_rounds(learning).items()},
+            **{f"{name}_settled": value for name, value in summarize_rounds(settled).items()},
+        }
+
+
+def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | None]:
+    """Return means per round, sums of missed deadlines, and shares in percent.
+
+    Returns:
+        Figures by name. A figure is None without rounds or without an objective; gap and share of saving are None too
+        if a round's limits cannot be kept, because the oracle then is no reference.
+    """
+    ways = ("chosen", "oracle", "every", "maxn", "maxn_low", "preset", "capped")
+    found: dict[str, float | None] = {}
+    for way in ways:
+        spent = [getattr(one, way) for one in rounds]
+        prefix = {"chosen": "", "capped": "preset_but_maxn_", "every": "oracle_all_rows_"}.get(way, f"{way}_")
+        found[f"{prefix}round_s"] = _mean([one.round_s for one in spent])
+        found[f"{prefix}energy_j"] = _mean([one.energy_j for one in spent])
+    found["played_round_s"] = _mean([one.played_s for one in rounds])
+    found["played_energy_j"] = _mean([one.played_j for one in rounds])
+    beyond = sum(not one.limits_kept for one in rounds)
+    own = [None if beyond else one.objective for one in rounds]
+    found["objective_gap_pct"] = _gap_pct(own, [one.oracle_objective for one in rounds])
+    found["objective_gap_all_rows_pct"] = _gap_pct(own, [one.every_objective for one in rounds])
+    saved = _difference(found["maxn_energy_j"], found["energy_j"])
+    oracle = _difference(found["maxn_energy_j"], found["oracle_energy_j"])
+    most = _difference(found["maxn_energy_j"], _mean([one.at_length.energy_j for one in rounds]))
+    found["saving_pct"] = _percent(saved, found["maxn_energy_j"])
+    found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
+    share = None if beyond else _share(saved, most, found["maxn_energy_j"])
+    found["saving_share_pct"] = None if share is None else 100.0 * share
+    found["limits_out_of_reach"] = beyond
+    found["deadlines"] = sum(one.deadlines for one in rounds)
+    found["deadlines_missed"] = sum(one.missed for one in rounds)
+    found["deadlines_missed_played"] = sum(one.missed_played for one in rounds)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _gap_pct(values: Sequence[float | None], others: Sequence[float | None]) -> float | None:
+    """Return by how many percent one mean is above another."""
+    own = [value for value in values if value is not None]
+    their = [value for value in others if value is not None]
+    return 100.0 * (sum(own) / sum(their) - 1.0) if own and sum(their) > 0 else None
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _share(saved: float | None, most: float | None, baseline: float | None) -> float | None:
+    """Return a saving as a share of the largest, if that means something."""
+    if saved is None or most is None or not baseline:
+        return None
+    return share_of_saving(saved / baseline, most / baseline).share
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or whole is None or whole <= 0 else 100.0 * part / whole

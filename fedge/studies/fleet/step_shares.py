@@ -16,7 +16,7 @@ from fedge.experiment import (
     list_boards,
 )
 from fedge.seeds import make_generator
-from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK
+from fedge.workloads import NULL_SAMPLES, NULL_TASK
 
 TYPICAL_WORK_S = 30.0
 STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)

@@ -1,32 +1,34 @@
-"""A plan of training and inference on one board: mode, batch sizes and interleaving for given jobs and limits."""
+"""A plan of training and inference on one board: mode, batch sizes and interleaving for given jobs and limits.
+
+A choice is simulated request by request on a virtual clock, with the worker's interleaver, until one holds; beside it,
+the profiling that a strategy would need.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from fedge import registry
 from fedge.errors import BadInput
-from fedge.serving.serving_problems import ServingProblem, select_family
+from fedge.protocols import SimulatedClock
+from fedge.serving.job_pair import JobPair
 from fedge.serving.side_by_side import describe_arrivals
-from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES
+from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
+from fedge.serving.trial_search import JobChoice, ServingProblem, Trial, measure_from_table, run_search, select_family
 from fedge.studies.serving import serving_planner
 from fedge.studies.serving.job_tables import (
     ConcurrentJobOptions,
     JobTables,
+    build_pair_knowledge,
     build_serving_jobs,
     list_implausible_rows,
     load_job_tables,
     require_positive,
-)
-from fedge.studies.serving.pair_knowledge import build_pair_knowledge
-from fedge.studies.serving.serving_advice import (
-    SimulatedChoice,
-    StrategySearch,
-    find_holding_choice,
-    search_with_strategy,
 )
 from fedge.studies.serving.serving_planner import (
     LimitChange,
@@ -35,9 +37,11 @@ from fedge.studies.serving.serving_planner import (
     ServingJobs,
     ServingOption,
 )
-from fedge.types import ProfileTable
-from fedge.worker.arrivals import KINDS, Arrivals, parse_arrivals
-from fedge.worker.request_fields import BadField
+from fedge.studies.serving.strategy_study import ProblemScore, score_answer
+from fedge.types import PowerMode, ProfileTable
+from fedge.worker.arrivals import KINDS, Arrivals, arrival_times, parse_arrivals
+from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
+from fedge.worker.refusal import BadField
 
 NO_STRATEGY = "none"
 
@@ -233,3 +237,260 @@ def _search_to_dict(search: StrategySearch | None) -> Mapping[str, Any] | None:
         "solved": worth.solved,
         **{name: None if math.isnan(value) else 100.0 * value for name, value in percent.items()},
     }
+
+
+PERCENTILES = (50.0, 95.0, 99.0)
+MAX_VIOLATIONS_PCT = 1.0
+"""Share of late or dropped requests in percent up to which the 99th percentile holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedService:
+    """A service of the plan: its batch size, latency budget, arrivals, and seconds of a full batch."""
+
+    name: str
+    batch_size: int
+    latency_s: float
+    arrivals: Arrivals
+    infer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlan:
+    """The services, and seconds of a training step, None without training."""
+
+    services: tuple[SimulatedService, ...]
+    train_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLatencies:
+    """Figures of a service's requests.
+
+    Attributes:
+        name: The service.
+        requests: Requests served or dropped.
+        late: Requests served after their latency budget.
+        dropped: Requests dropped.
+        p50_s: Median latency in seconds.
+        p95_s: 95th percentile of the latency in seconds.
+        p99_s: 99th percentile of the latency in seconds.
+        worst_s: Largest latency in seconds.
+        mean_batch: Mean batch size.
+        busy: Share of the time spent serving.
+    """
+
+    name: str
+    requests: int
+    late: int
+    dropped: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    worst_s: float
+    mean_batch: float
+    busy: float
+
+    @property
+    def violations(self) -> float:
+        """Percentage of the requests that were late or dropped."""
+        return 100.0 * (self.late + self.dropped) / self.requests if self.requests else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """The result of simulating a plan for ``seconds`` of simulated time."""
+
+    seconds: float
+    services: tuple[ServiceLatencies, ...]
+    steps_per_s: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether every service kept its latency budget at the 99th percentile, counting dropped requests as late."""
+        return all(service.violations <= MAX_VIOLATIONS_PCT for service in self.services)
+
+
+def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
+    """Train and serve for ``seconds`` of simulated time; a partial batch takes as long as a full one."""
+    clock = SimulatedClock()
+    seconds_of = {service.name: service.infer_s for service in plan.services}
+    latencies: dict[str, list[float]] = {service.name: [] for service in plan.services}
+
+    def infer(service: HostedService, requests: list[Request]) -> None:
+        clock.sleep_s(seconds_of[service.name])
+        latencies[service.name] += [clock.now_s() - request.arrived_s for request in requests]
+
+    interleaver = Interleaver(
+        [HostedService(one.name, one.batch_size, one.latency_s) for one in plan.services],
+        arrivals={one.name: arrival_times(one.arrivals) for one in plan.services},
+        infer=infer,
+        now_s=clock.now_s,
+        wait_s=clock.sleep_s,
+        training_share=0.0,
+    )
+    for service in plan.services:
+        interleaver.learn_batch(service.name, service.batch_size, service.infer_s)
+
+    def over() -> bool:
+        """Return whether the time is up, also while requests leave no time for training."""
+        return clock.now_s() >= seconds
+
+    steps = 0
+    if plan.train_s is None:
+        interleaver.serve_while_idle(seconds)
+    else:
+        interleaver.learn_step(plan.train_s)
+        while not over():
+            interleaver.serve_before_step(over)
+            if not over():
+                clock.sleep_s(plan.train_s)
+                steps += 1
+        interleaver.end_step()
+    counts, passed_s = interleaver.get_statistics(), clock.now_s()
+    services = tuple(_summarize_latencies(name, counts[name], latencies[name], passed_s) for name in seconds_of)
+    return SimulationResult(passed_s, services, steps / passed_s)
+
+
+def _summarize_latencies(
+    name: str, counts: ServiceStatistics, latencies: list[float], seconds: float
+) -> ServiceLatencies:
+    p50, p95, p99, worst = np.percentile(latencies or [0.0], (*PERCENTILES, 100.0), method="inverted_cdf").tolist()
+    mean_batch = len(latencies) / counts.batches if counts.batches else 0.0
+    requests = len(latencies) + counts.dropped
+    return ServiceLatencies(
+        name,
+        requests=requests,
+        late=counts.late,
+        dropped=counts.dropped,
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        worst_s=worst,
+        mean_batch=mean_batch,
+        busy=counts.busy_s / seconds,
+    )
+
+
+MAX_SIMULATED = 40
+"""Default number of choices that are simulated, in their order, until one holds at the 99th percentile."""
+LEAST_S, MOST_S, REQUESTS = 60.0, 600.0, 5000
+"""A choice is simulated until the slowest service has had ``REQUESTS`` requests, within these limits in seconds.
+
+The defaults leave 50 requests beyond the 99th percentile; more requests only take longer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedChoice:
+    """A choice and its simulation; ``tried`` is the number of choices simulated, this one included."""
+
+    option: ServingOption
+    simulation: SimulationResult
+    tried: int
+
+    @property
+    def holds(self) -> bool:
+        return self.simulation.holds
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledTrial:
+    """A trial of a strategy: the mode and, with inference, the batch size."""
+
+    mode: PowerMode
+    batch_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySearch:
+    """The trials of a strategy that knows neither job, in their order, its choice, and the choice's score."""
+
+    strategy: str
+    trials: tuple[ProfiledTrial, ...]
+    chosen: ProfiledTrial | None
+    worth: ProblemScore
+
+
+def find_holding_choice(
+    choices: ServingChoices, order: Sequence[int], arrivals: Sequence[Arrivals]
+) -> SimulatedChoice | None:
+    """Return the first choice that keeps every latency budget at the 99th percentile under these arrivals.
+
+    Args:
+        choices: All choices.
+        order: Places of the choices to simulate, best first.
+        arrivals: Arrivals of each service.
+
+    Returns:
+        The choice, or, if none of those simulated holds, the one with the fewest violations. None without choices or
+        services.
+    """
+    jobs, best, tried = choices.jobs, None, 0
+    if not jobs.services:
+        return None
+    failed: list[ServingOption] = []
+    for place in order:
+        option = choices.build_option(place)
+        if any(_is_no_better(option, other) for other in failed):
+            continue
+        tried += 1
+        one = SimulatedChoice(
+            option,
+            simulate_plan(build_simulated_plan(jobs, option, arrivals), simulated_duration_s(jobs)),
+            tried,
+        )
+        if one.holds:
+            return one
+        failed.append(option)
+        if best is None or _max_violations_pct(one) < _max_violations_pct(best):
+            best = one
+        if tried >= MAX_SIMULATED:
+            break
+    return None if best is None else replace(best, tried=tried)
+
+
+def build_simulated_plan(jobs: ServingJobs, option: ServingOption, arrivals: Sequence[Arrivals]) -> SimulatedPlan:
+    """Return the plan to simulate for a choice; if it has no room for a step, nothing is trained."""
+    services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
+    return SimulatedPlan(
+        tuple(
+            SimulatedService(one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s)
+            for one, size, come, infer_s in services
+        ),
+        option.train_s if option.steps_per_s > 0 else None,
+    )
+
+
+def simulated_duration_s(jobs: ServingJobs) -> float:
+    """Return how long a choice is simulated, in seconds of simulated time."""
+    slowest_hz = min(service.rate_hz for service in jobs.services)
+    return min(MOST_S, max(LEAST_S, REQUESTS / slowest_hz))
+
+
+def _is_no_better(option: ServingOption, failed: ServingOption) -> bool:
+    """Return whether all jobs take at least as long at the same batch sizes as in a choice that failed."""
+    slower = all(a >= b for a, b in zip(option.infer_s, failed.infer_s, strict=True))
+    same_training = (option.steps_per_s > 0) == (failed.steps_per_s > 0)
+    trains_slower = option.train_s is None or failed.train_s is None or option.train_s >= failed.train_s
+    return option.batch_sizes == failed.batch_sizes and slower and same_training and trains_slower
+
+
+def _max_violations_pct(one: SimulatedChoice) -> float:
+    return max(service.violations for service in one.simulation.services)
+
+
+def search_with_strategy(name: str, context: SearchContext, pair: JobPair, problem: ServingProblem) -> StrategySearch:
+    """Run a strategy's search with the tables in place of measurements."""
+    result = run_search(strategy_for(name, context, "--strategy").search(problem), measure_from_table(pair))
+    answer = result.choice
+    return StrategySearch(
+        name,
+        tuple(_build_profiled_trial(pair, trial) for trial in result.tried),
+        None if answer is None else _build_profiled_trial(pair, answer),
+        score_answer(problem, pair, answer, len(result.tried)),
+    )
+
+
+def _build_profiled_trial(pair: JobPair, trial: Trial | JobChoice) -> ProfiledTrial:
+    return ProfiledTrial(pair.modes[trial.row], None if trial.batch is None else pair.batch_sizes[trial.batch])

@@ -8,12 +8,9 @@ import os
 from pathlib import Path
 from typing import Dict, Tuple, Union
 
-from .nano import NANO
-from .orin import AGX_ORIN_JP5, AGX_ORIN_JP6, ORIN_NANO_JP5, ORIN_NANO_JP6
+from .boards import AGX_ORIN_JP5, AGX_ORIN_JP6, AGX_XAVIER, NANO, ORIN_NANO_JP5, ORIN_NANO_JP6, TX2, XAVIER_NX
 from .records import Board, Caps, nearest
 from .tree import build_board, contents
-from .tx2 import TX2
-from .xavier import AGX_XAVIER, XAVIER_NX
 
 _ALL: Dict[str, Board] = {
     each.name: each

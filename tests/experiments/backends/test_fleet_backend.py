@@ -19,8 +19,8 @@ from contracts.free_tasks import LANGUAGE_MODEL, write_texts
 from contracts.loopback_fleet import Fleet, loopback_fleet
 from contracts.processes import wait_for
 
-from experiments.backends.fleet_backend import connection_toml
 from experiments.backends.launcher import check_runnable
+from experiments.backends.run_submission import write_connection
 from fedge.devices.board_kinds import build_workload_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -229,8 +229,12 @@ def _limits(socket: str) -> dict[str, object]:
         (SuperlinkSpec(root_certificates="/etc/fedge/ca.crt"), 'root-certificates = "/etc/fedge/ca.crt"'),
     ],
 )
-def test_the_connection_is_encrypted_where_there_is_a_certificate(superlink: SuperlinkSpec, line: str) -> None:
-    text = connection_toml(superlink)
+def test_the_connection_is_encrypted_where_there_is_a_certificate(
+    superlink: SuperlinkSpec, line: str, tmp_path: Path
+) -> None:
+    write_connection(tmp_path, superlink)
+
+    text = (tmp_path / "config.toml").read_text(encoding="utf-8")
 
     assert line in text.splitlines()
     assert 'address = "127.0.0.1:8000"' in text

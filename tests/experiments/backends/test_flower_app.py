@@ -66,13 +66,6 @@ def test_the_project_file_names_both_apps_and_every_key_of_the_run_config(tmp_pa
     assert project["project"]["dependencies"] == []
 
 
-def test_staging_again_leaves_nothing_of_the_app_before(tmp_path: Path, packages: list[Path]) -> None:
-    _write(flower_app.stage_app(tmp_path, packages=packages) / "clients" / "left_over.py", "")
-    app = flower_app.stage_app(tmp_path, packages=packages)
-    assert not (app / "clients" / "left_over.py").exists()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("app")] == ["app"]
-
-
 def test_plugins_ship_beside_the_programs_under_their_own_names(tmp_path: Path, packages: list[Path]) -> None:
     module = _write(tmp_path / "my things" / "night_policy.py", "RATE = 2\n")
     _write(tmp_path / "my things" / "fancy" / "__init__.py", "")
@@ -99,17 +92,6 @@ def test_a_plugin_whose_name_would_not_work_on_the_boards_is_refused(
     plugin = _write(tmp_path / "plugins" / name, "")
     with pytest.raises(BadInput, match=why):
         flower_app.stage_app(tmp_path, [plugin], packages=packages)
-
-
-def test_a_plugin_that_is_not_there_is_refused_by_its_path(tmp_path: Path, packages: list[Path]) -> None:
-    with pytest.raises(BadInput, match=r"nowhere\.py.*nothing there"):
-        flower_app.stage_app(tmp_path, [tmp_path / "nowhere.py"], packages=packages)
-
-
-def test_two_plugins_of_one_name_are_refused(tmp_path: Path, packages: list[Path]) -> None:
-    twins = [_write(tmp_path / side / "mine.py", "") for side in ("left", "right")]
-    with pytest.raises(BadInput, match=r"right.*another module"):
-        flower_app.stage_app(tmp_path, twins, packages=packages)
 
 
 def test_the_programs_come_from_beside_the_launcher_and_never_from_the_current_folder(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.backends import launcher, simulation
-from experiments.backends.client_workers import count_jobs
+from experiments.backends import launcher, sim_backend
+from experiments.backends.local_backend import count_jobs
 from experiments.cli.run_experiment import _list_notes
 from experiments.spec.resource_checks import check_gpus
 from fedge import workloads
 from fedge.errors import BadInput
-from fedge.experiment import BackendOptionsSpec, Experiment, FleetEntry, WorkloadSpec, choose_training_device
+from fedge.experiment import BackendOptionsSpec, Experiment, FleetEntry, WorkloadSpec
 from fedge.protocols import LearningTask
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import NOT_REPRODUCIBLE, EventRow
@@ -84,20 +84,11 @@ def test_a_run_on_cuda_trains_there_and_is_labelled(tmp_path: Path, monkeypatch:
     assert "note: the clients trained on CUDA: another run gives other bits" in list(_list_notes(summary))
 
 
-def test_a_run_on_the_cpu_is_reproducible_and_says_nothing(tmp_path: Path) -> None:
-    summary = launcher.start_run(build(0.0), tmp_path / "run", lambda: None)
-
-    assert choose_training_device(build(0.0)) == "cpu"
-    assert summary["bit_reproducible"] is True
-    assert NOT_REPRODUCIBLE not in {row.kind for row in read_rows(tmp_path / "run", EventRow)}
-    assert not any("CUDA" in note for note in _list_notes(summary))
-
-
 def test_flower_reserves_the_share_of_a_device_for_each_process() -> None:
     env = {"RAY_ADDRESS": "local"}
 
-    assert "client-resources-num-gpus=0.25 " in simulation.federation_config(8, env, 0.25)
-    assert "client-resources-num-gpus=0.0 " in simulation.federation_config(8, env)
+    assert "client-resources-num-gpus=0.25 " in sim_backend.federation_config(8, env, 0.25)
+    assert "client-resources-num-gpus=0.0 " in sim_backend.federation_config(8, env)
 
 
 @pytest.mark.parametrize(

@@ -83,14 +83,6 @@ def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge: Launcher, tm
     assert "round 1/1" in outcome.err
 
 
-def test_the_same_seed_gives_the_same_rows_and_another_one_others(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
-    for name, seed in (("b", "3"), ("c", "4")):
-        assert fedge("run", "exp.yaml", "--folder", name, "--seed", seed).code == 0
-
-    assert _rows(whole) == _rows(tmp_path / "b")
-    assert _rows(whole) != _rows(tmp_path / "c")
-
-
 def test_a_saved_experiment_resolves_to_itself(whole: Path) -> None:
     assert load_experiment(whole / "run.yaml") == load_experiment(whole.parent / "exp.yaml")
 
@@ -111,14 +103,6 @@ def test_overrides_are_applied_in_order_and_reach_into_short_forms(
     path.write_text(SMALL, encoding="utf-8")
 
     assert load_experiment(path, overrides).policy.model_dump(exclude_none=True) == policy
-
-
-def test_overrides_reach_into_bare_board_names(tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text("fleet: [nano, xavier-nx]\n", encoding="utf-8")
-
-    fleet = load_experiment(path, ["fleet.1.count=4", "fleet.0=tx2"]).fleet
-    assert [(entry.device, entry.count) for entry in fleet] == [("tx2", 1), ("xavier-nx", 4)]
 
 
 def test_the_options_for_seed_and_backend_win_over_set(fedge: Launcher, tmp_path: Path) -> None:
@@ -204,16 +188,6 @@ def test_the_users_own_policy_strategy_and_task_play(fedge: Launcher, tmp_path: 
 
     assert fedge("run", "exp.yaml", "--folder", "run", *words).code == 0
     assert {row.why for row in _rows(tmp_path / "run")[1]} == {"coolest of all"}
-
-
-def test_two_runs_are_laid_side_by_side(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
-    assert fedge("run", "exp.yaml", "--folder", "maxn", "--set", "policy=maxn").code == 0
-
-    outcome = fedge("report", "maxn", whole, "--out", "both.html")
-    assert outcome.code == 0
-    assert outcome.out.strip() == str(tmp_path / "both.html")
-    page = (tmp_path / "both.html").read_text(encoding="utf-8")
-    assert "less energy" in page or "more energy" in page
 
 
 def test_a_report_that_cannot_be_written_says_so(fedge: Launcher, tmp_path: Path, whole: Path) -> None:

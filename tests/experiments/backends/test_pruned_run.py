@@ -139,22 +139,6 @@ def test_boards_with_a_width_train_a_narrow_network_and_the_others_the_whole(tmp
     assert load_file(tmp_path / "run/model.safetensors")["0.weight"].shape == (16, 1, 3, 3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"strategy": "Krum"}, r"fleet\[0\]\.width: got \[?\(?0\.5.*Krum compares"),
-        ({"workload": {"task": "none"}}, r"fleet\[0\]\.width: .*cannot be narrowed"),
-    ],
-)
-def test_a_width_that_the_strategy_or_the_task_cannot_take_is_refused(
-    settings: dict[str, object], told: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(yaml.safe_dump(BASE | {"fleet": [{"device": "nano", "width": 0.5}], **settings}), encoding="utf-8")
-    with pytest.raises(BadInput, match=told):
-        experiment_checks.check_experiment(load_experiment(path))
-
-
 def test_a_width_needs_the_layers_of_what_is_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("experiments.spec.resource_checks.find_priced_network", lambda *_: None)
     with pytest.raises(BadInput, match=r"fleet\[0\]\.width: got 0\.5; .*layers of resnet18-imagenet are not known"):

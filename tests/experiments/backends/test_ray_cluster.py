@@ -12,7 +12,7 @@ import pytest
 
 from experiments.backends import ray_cluster
 from experiments.backends.ray_cluster import find_dashboard, main
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from fedge.errors import BadInput
 from fedge.studies.ray_session import ADDRESS_ADVICE, ADDRESS_VARIABLE, LOOPBACK_VARIABLE
 

@@ -63,11 +63,6 @@ def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named
     assert fleet.exporters == (ExporterSpec(name="ray", options={"address": "10.0.0.5:6379"}),)
 
 
-def test_an_exporter_that_is_there_already_stays_as_it_is() -> None:
-    own = (ExporterSpec(name="tensorboard"), ExporterSpec(name="ray", options={"own_actors": 8}))
-    assert add_ray_exporter(_experiment(exporters=own), CLUSTER).exporters == own
-
-
 def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
     told = head_command(Path("/short"), 8300, 4)
     options = dict(itertools.pairwise(told))
@@ -78,12 +73,6 @@ def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
     assert int(options["--num-cpus"]) == min(4, os.cpu_count() or 1)
     assert not [word for word in told if "token" in word.lower()]
     assert "--block" not in told  # with it, one part that is late ends all others
-
-
-def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:
-    told = str(RayDashboard("http://127.0.0.1:8265", Path("/short/token")))
-    assert told == "Ray dashboard: http://127.0.0.1:8265 until the run ends; it asks for the token in /short/token"
-    assert str(RayDashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
 
 
 def test_on_the_command_line_the_local_backend_is_refused_in_one_line(

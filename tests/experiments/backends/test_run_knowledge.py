@@ -164,19 +164,6 @@ def slower(row: Measurement) -> Measurement:
     return dataclasses.replace(row, step_s=1.8 * row.step_s, power_w=0.8 * row.power_w)
 
 
-def test_another_seed_is_another_board_of_the_kind(two: Path, tmp_path: Path) -> None:
-    for entry in list_entries(two / "before").entries:
-        add_entry(tmp_path / "k", entry, (two / "before" / entry.file).read_bytes())
-    experiment = load(tmp_path, "seed=4", "rounds=1")
-    recalled = run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
-
-    known = read_run_knowledge(tmp_path / "run")
-    assert recalled == experiment
-    assert known.own == {}
-    assert {one.board for found in known.origins.values() for one in found} == {"nano-1@seed-3", "xavier-nx-1@seed-3"}
-    assert sorted(peer.like for peer in known.peers) == list(BOARDS)
-
-
 def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: Path) -> None:
     first = import_path(two / "cold", tmp_path / "k")
     again = import_path(two / "cold", tmp_path / "k")

@@ -10,12 +10,12 @@ import pytest
 
 from experiments.backends import launcher
 from experiments.backends.run_list import list_runs
-from experiments.cli.runs_list import build_runs_table
-from experiments.cli.runs_list import runs as show_runs
+from experiments.cli.run_status import build_runs_table
+from experiments.cli.run_status import runs as show_runs
 from experiments.report.run.run_names import describe_changes
+from fedge.atomic_files import FileLock
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
-from fedge.file_lock import FileLock
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_records import EventRow
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.cli.run_experiment import _advise_columns
-from experiments.report.run.comparison_page import describe_groups
-from experiments.report.run.loaded_runs import load_runs
-from experiments.report.run.run_page import write_report
-from experiments.report.run.seed_comparison import group_by_experiment
+from experiments.cli.run_experiment import _list_start_notes
 from experiments.report.run.sweep_report import sweep_table
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
@@ -24,7 +18,7 @@ from fedge.errors import BadInput
 from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
-from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads import NULL_TASK
 
 YAML = """
 name: untrained
@@ -62,26 +56,6 @@ def test_a_run_that_trains_nothing_has_every_row_but_no_accuracy(start: Callable
     assert "nothing (task <code>none</code>)" in page
     assert "Final accuracy" not in page
     assert "Test accuracy" not in page
-
-
-def test_untrained_runs_are_compared_by_time_and_energy_only(start: Callable[..., Path], tmp_path: Path) -> None:
-    folders = [start(), start("maxn")]
-    write_report(folders, tmp_path / "page.html")
-
-    page = (tmp_path / "page.html").read_text("utf-8")
-    assert "Test accuracy" not in page
-    assert "To a common accuracy" not in page
-    assert [text for _, text in describe_groups(group_by_experiment(load_runs(folders))) if "accuracy" in text] == []
-
-
-def test_an_untrained_run_beside_a_trained_one_has_no_line(
-    start: Callable[..., Path], make_run: Callable[..., Path], tmp_path: Path
-) -> None:
-    write_report([make_run("trained"), start()], tmp_path / "page.html")
-
-    page = (tmp_path / "page.html").read_text("utf-8")
-    assert "Test accuracy over simulated time" in page
-    assert "To a common accuracy" not in page
 
 
 def test_the_table_of_a_sweep_leaves_out_figures_that_no_run_has(tmp_path: Path) -> None:
@@ -122,10 +96,8 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], told: str, mon
     ("task", "count", "advised"), [("none", 2000, True), ("none", 1999, False), ("digits-cnn", 2000, False)]
 )
 def test_a_large_untrained_fleet_is_pointed_to_the_column_engine(task: str, count: int, advised: bool) -> None:
-    console = Console(file=io.StringIO(), width=400)
     experiment = untrained(fleet=(FleetEntry(device="nano", count=count),), workload=WorkloadSpec(task=task))
 
-    _advise_columns(experiment, Path("big.yaml"), console)
+    told = " ".join(_list_start_notes(experiment, Path("big.yaml")))
 
-    told = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("fedge study fleet big.yaml --engine columns --rounds 10" in told) == advised

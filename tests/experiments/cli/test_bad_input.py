@@ -204,13 +204,6 @@ def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
     assert "line 3: got text that is not YAML; the key 'fleet' stands here twice" in message
 
 
-def test_a_folder_and_bytes_are_no_table(refused: Refusals, tmp_path: Path) -> None:
-    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-
-    assert "(Is a directory)" in refused(f"fleet.0.truth=table:{tmp_path}")
-    assert "bytes that are not text" in refused("fleet.0.truth=table:bytes.csv")
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

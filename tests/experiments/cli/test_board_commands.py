@@ -13,7 +13,7 @@ from contracts.desk import Desk, desk
 from contracts.jetsons.kernel import BPMP_EMC, Fault, KernelMachine
 from contracts.launching import FEDGE
 
-from fedge.devices.board_power import read_power_state
+from fedge.devices.board_power import ask_powerd
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
@@ -39,7 +39,7 @@ def recorded(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 def state(board: Desk) -> Mapping[str, object]:
     """What the daemon says, without a process for each time."""
-    return read_power_state(str(board.settings.power_socket))
+    return ask_powerd(str(board.settings.power_socket), "get")
 
 
 def test_a_mode_is_set_shown_and_put_back(board: Desk) -> None:

@@ -11,7 +11,7 @@ import pytest
 from contracts.jobs import write_tables
 
 from experiments.cli.concurrent_commands import print_plan
-from fedge.costs.predicted_tables import build_planning_modes
+from fedge.costs.table_calibration import build_planning_modes
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
 from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions, advise_interleaving

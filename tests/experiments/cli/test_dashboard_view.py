@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,15 @@ from contracts.live_server import post
 from contracts.processes import wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
-from experiments.backends.simulation import find_free_port
-from experiments.cli import dashboard_view, fleet_dashboard
-from experiments.cli.dashboard_view import board
+from experiments.backends.sim_backend import find_free_port
+from experiments.cli.dashboard_view import announce_page, board
 from fedge import phases
 from fedge.errors import BadInput
-from fedge.telemetry.board_messages import encode_batch
-from fedge.telemetry.live_records import TelemetryBatch
+from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.types import Trace
 
 
-@pytest.mark.parametrize(
-    "announce", [dashboard_view._announce_url(False), lambda url: fleet_dashboard._announce(url, False)]
-)
-def test_no_phase_is_under_way_once_the_page_is_served(announce: Callable[[str], None]) -> None:
+def test_no_phase_is_under_way_once_the_page_is_served() -> None:
     begun: list[str] = []
 
     def listen(name: str, *, announce: bool) -> None:
@@ -38,7 +32,7 @@ def test_no_phase_is_under_way_once_the_page_is_served(announce: Callable[[str],
 
     phases.add_listener(listen)
     try:
-        announce("http://127.0.0.1:8400/")
+        announce_page("http://127.0.0.1:8400/", opened=False)
     finally:
         phases.remove_listener(listen)
 

@@ -93,13 +93,6 @@ def test_a_wrong_exporter_is_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_option_of_an_entry_can_be_overridden(fedge: Launcher, tmp_path: Path) -> None:
-    given = ("--set", "exporters=[tensorboard]", "--set", "exporters.0.options.out=events")
-
-    assert fedge("run", "exp.yaml", "--folder", "run", *given).code == 0
-    assert scalars(tmp_path / "run" / "events")
-
-
 def test_what_cannot_be_exported_is_one_line(fedge: Launcher, tmp_path: Path) -> None:
     fedge("run", "exp.yaml", "--folder", "run", "--set", "plugins=[failing_exporter.py]")
     outcomes = {

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from experiments.cli.layers_commands import layers
 from experiments.cli.main import app
-from experiments.report.analysis.layers_terminal import format_si, print_layer_summary
-from fedge.costs.layers.layer_summary import cost_by_kind, list_costliest_layers, summarize_layers
+from experiments.report.analysis.layers_terminal import print_layer_summary
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
+from fedge.costs.layers.network_source import cost_by_kind, list_costliest_layers, summarize_layers
 
 
 def resnet() -> NetworkCost:
@@ -36,12 +36,6 @@ def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of() -> None:
     assert "25,557,032" in text
 
 
-def test_a_training_step_is_three_times_a_forward_pass() -> None:
-    text = shown(resnet(), 16, "train")
-    assert "a training step of 16 x 3x224x224" in text
-    assert "3 x 16 x 8.2063 GFLOP" in text
-
-
 @pytest.mark.parametrize("kind", ["infer", "train"])
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_the_kinds_and_the_layers_add_up_to_the_network(kind: str, batch_size: int) -> None:
@@ -51,17 +45,6 @@ def test_the_kinds_and_the_layers_add_up_to_the_network(kind: str, batch_size: i
         assert sum(row.flop for row in rows) == pytest.approx(work.flop)
         assert sum(row.bytes for row in rows) == pytest.approx(work.bytes)
         assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(8.2063e9, "8.2063 GFLOP"), (1.5e12, "1.5000 TFLOP"), (174_210.0, "174.21 kFLOP")]
-)
-def test_a_number_has_the_prefix_that_fits(value: float, text: str) -> None:
-    assert format_si(value, "FLOP") == text
-
-
-def test_a_network_without_layers_is_shown_too() -> None:
-    assert "Parameters" in shown(NetworkCost("nothing", (3,), (), "by hand"))
 
 
 def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

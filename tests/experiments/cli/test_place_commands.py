@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
-from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
+from fedge.analysis.placement.placement_runs import PlacementRunOptions, parse_placement
 from fedge.errors import BadInput
 
 ROWS = """instances,batch_sizes,precisions,images_per_s,watts
@@ -137,11 +137,6 @@ def test_a_file_that_cannot_be_written_is_one_line(
         print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), files["html"], files["out"])
 
 
-def test_its_own_json_is_written_over(tmp_path: Path) -> None:
-    for _ in range(2):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), None, tmp_path / "p.json")
-
-
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -186,11 +181,3 @@ def test_a_plan_beyond_the_modules_watts_says_so_and_one_within_them_does_not() 
     assert any("--max-power-w 60" in note for note in beyond.notes)
     assert within.chosen.power_w <= 60
     assert not any("more than the module" in note for note in within.notes)
-
-
-def test_a_plan_with_accelerators_that_were_not_measured_names_them(rows: Path) -> None:
-    advice = advise_placement(
-        PlacementOptions(WORKLOAD, "agx-orin", measurements=rows, on="cuda-cores,tensor-cores", batch_sizes="64")
-    )
-    assert advice.label == "estimated"
-    assert any("tensor-cores (mixed)" in note for note in advice.notes)

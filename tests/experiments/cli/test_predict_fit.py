@@ -11,8 +11,8 @@ from contracts.boards import write_table
 from experiments.cli.predict_commands import fit_to_file
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput
-from fedge.knowledge.fit_options import ModelFitOptions
 from fedge.knowledge.model_file import load_model
+from fedge.knowledge.model_training import ModelFitOptions
 
 
 @pytest.fixture

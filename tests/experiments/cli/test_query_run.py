@@ -99,11 +99,6 @@ def test_a_mistake_is_one_line(fedge, run: Path, arguments: tuple[str, ...], sai
     assert len(err.splitlines()) == 1
 
 
-def test_figures_are_numbers_in_json_also_whole_sums_and_decimals(fedge, run: Path) -> None:
-    _, out, _ = fedge("query", run, "select sum(round) as s, 1.5 as d from rounds", "--json")
-    assert json.loads(out) == [{"s": 3, "d": 1.5}]
-
-
 @pytest.mark.parametrize(
     ("sql", "said"),
     [

@@ -16,14 +16,12 @@ from typer.testing import CliRunner
 from experiments.cli.roofline_commands import app, bench, print_roofline
 from experiments.report.analysis.roofline_terminal import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity
 from fedge.analysis.roofline.roofline_analysis import (
     UNFITTED_MARGIN,
     RooflineOptions,
     _refuse_choice,
     analyse_roofline,
     build_basis,
-    label_for_network,
 )
 from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
@@ -75,17 +73,6 @@ def test_a_board_without_tables_is_estimated_by_data_sheet_ratios() -> None:
     orin = analyse_roofline(RooflineOptions(RESNET, "agx-orin"))
     at = found.choice.maxn_row
     assert found.batch_times.total_s[at] > orin.batch_times.total_s[orin.choice.maxn_row]
-
-
-def test_a_network_that_was_not_fitted_is_estimated() -> None:
-    spec = find("agx-orin")
-    constants = build_basis(spec, None).constants
-    assert constants.label == "calibrated"
-    resnet, other = find_known_network(RESNET), find_known_network("vit-b16-cifar10")
-    assert resnet is not None
-    assert other is not None
-    assert label_for_network(constants, activation_intensity(resnet)).label == "calibrated"
-    assert label_for_network(constants, activation_intensity(other)).label == "estimated"
 
 
 def test_a_mode_may_be_a_presets_name() -> None:

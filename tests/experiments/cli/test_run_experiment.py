@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from experiments.cli.run_experiment import _list_notes, _print_costs, _suggest_fix
+from experiments.cli.run_experiment import _list_notes, _list_start_notes, _suggest_fix
 from fedge.experiment import Experiment
 
 SUMMARY: dict[str, Any] = {
@@ -48,10 +47,6 @@ def test_a_run_that_its_budget_ended_says_how_to_go_on() -> None:
     )
 
 
-def test_without_trouble_nothing_is_said() -> None:
-    assert list(_list_notes(SUMMARY)) == ["emulated boards: 2 estimated"]
-
-
 def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on() -> None:
     stuck = _suggest_fix(
         "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
@@ -64,12 +59,10 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
     assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"
 
 
-def test_the_terminal_says_in_one_line_what_a_step_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_says_in_one_line_what_a_step_costs() -> None:
     fleet = [{"device": "nano"}, {"device": "orin-nano", "cost": "vit-b16-cifar10"}]
     for count, charged in ((1, "resnet18-imagenet, batch 16"), (2, "resnet18-imagenet, batch 16 for nano; vit-b16")):
         experiment = Experiment.model_validate({"fleet": fleet[:count]})
-        _print_costs(experiment, Console(width=20))
-        line = capsys.readouterr().out
+        line, *_ = _list_start_notes(experiment, Path("office.yaml"))
         assert line.startswith(f"a step is priced as {charged}")
-        assert line.endswith("; the trained model has 24.7 kB\n")
-        assert line.count("\n") == 1
+        assert line.endswith("; the trained model has 24.7 kB")

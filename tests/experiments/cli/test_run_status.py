@@ -12,7 +12,7 @@ from contracts.launching import SMALL, Launcher
 from experiments.backends import launcher
 from experiments.cli import main
 from experiments.cli.run_status import read_run_status
-from fedge.file_lock import FileLock, is_locked
+from fedge.atomic_files import FileLock, is_locked
 
 
 @pytest.fixture

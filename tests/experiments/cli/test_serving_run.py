@@ -13,10 +13,8 @@ pytest.importorskip("torch", reason="boards really train")
 from contracts.launching import run_here
 
 from experiments.report.run import board_sections
-from experiments.report.run.live_terminal import summary_table
 from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.run_page import write_report, write_report_tables
-from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
 
 pytestmark = pytest.mark.slow
@@ -96,19 +94,3 @@ def test_the_table_has_a_row_for_every_board_and_round(run: LoadedRun) -> None:
     assert len(table.rows) == 4 * 3
     assert len(board_sections.serving_table(run, 5).rows) == 5
     assert table.heads[:4] == ("round", "board", "requests", "late")
-
-
-def test_the_terminal_tells_of_it(run: LoadedRun) -> None:
-    from rich.console import Console
-
-    with Console(width=200, record=True) as console:
-        console.print(summary_table(run.summary))
-    assert "99th percentile within its budget in 100 %" in console.export_text()
-
-
-def test_a_run_without_a_service_has_no_such_section(make_run) -> None:
-    plain = load_run(make_run())
-
-    assert board_sections.build_serving_sections(plain) == ()
-    assert "requests" not in plain.summary
-    assert all(row.requests is None for row in read_rows(plain.folder, ClientRow))

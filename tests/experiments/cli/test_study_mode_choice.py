@@ -15,7 +15,7 @@ from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, FedgeError
 from fedge.modes import stack_modes
-from fedge.studies.mode_choice_options import ModeChoiceOptions, build_mode_choice_study, find_steps, list_board_notes
+from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study, find_steps, list_board_notes
 from fedge.types import PowerMode, ProfileTable
 
 pytest.importorskip("fedge.studies.mode_choice_study")

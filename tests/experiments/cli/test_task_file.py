@@ -41,13 +41,6 @@ def written(tmp_path: Path, task: str, text: str = TASK) -> Path:
     return path
 
 
-def test_a_task_file_is_named_beside_the_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, "linear.py")
-    monkeypatch.chdir("/")
-
-    assert load_experiment(path).workload.task == str(tmp_path / "linear.py")
-
-
 def test_a_task_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     experiment = load_experiment(written(tmp_path, "other.py"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ from experiments.cli import fleet_playbook
 from experiments.cli.main import app
 from experiments.fleet import selected_fleet
 from experiments.fleet.key_folder import create_keys
-from experiments.fleet.playbook_events import PlaybookState
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, PlaybookState
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.report.quantities import data_size
 from fedge.errors import BadInput
 
 
@@ -278,11 +275,6 @@ def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
         selected_fleet.build_options(None, tmp_path / "none", None)
 
 
-@pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])
-def test_sizes_are_told_in_words(amount: float, text: str) -> None:
-    assert data_size(amount) == text
-
-
 class TestRun:
     """On a server that is this machine, with stand-ins for sudo and for fedge there."""
 
@@ -366,9 +358,3 @@ class TestRun:
         assert isinstance(refused, BadInput)
         assert word in str(refused)
         assert not (there / "runs").exists()
-
-
-def test_log_files_have_names_of_their_own() -> None:
-    path = fleet_playbook.log_path({"XDG_STATE_HOME": "/s"}, "up", time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)), 7)
-
-    assert path == Path("/s/fedge/up-20260102-030405-7.log")

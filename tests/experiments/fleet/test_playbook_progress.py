@@ -7,7 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from experiments.fleet.playbook_events import (
+from experiments.fleet.playbook_progress import (
+    AnswerProgress,
+    PlaybookProgress,
+    build_progress_table,
+    format_waiting,
+    suggest_cure,
+    summarize_playbook,
+)
+from experiments.fleet.playbook_runner import (
     CHANGED,
     FAILED,
     OK,
@@ -16,14 +24,6 @@ from experiments.fleet.playbook_events import (
     PlaybookEvent,
     PlaybookState,
     apply_event,
-)
-from experiments.fleet.playbook_progress import (
-    AnswerProgress,
-    PlaybookProgress,
-    build_progress_table,
-    format_waiting,
-    suggest_cure,
-    summarize_playbook,
 )
 
 STORY = (

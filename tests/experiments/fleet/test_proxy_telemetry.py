@@ -22,9 +22,17 @@ from pathlib import Path
 import pytest
 from contracts.board_requests import board_request
 
-from experiments.backends.simulation import find_free_port
-from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
-from experiments.fleet.key_folder import create_keys, read_signer
+from experiments.backends.sim_backend import find_free_port
+from experiments.fleet.key_folder import (
+    Signer,
+    create_keys,
+    encode_certificate,
+    encode_key,
+    make_board,
+    make_ca,
+    new_key,
+    read_signer,
+)
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -19,18 +19,21 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from experiments.cli import fleet_status as command
-from experiments.fleet import selected_fleet
+from experiments.fleet import fleet_assessment, selected_fleet
+from experiments.fleet.fleet_assessment import assess_fleet
 from experiments.fleet.inventory import Inventory, InventoryHost
-from experiments.fleet.playbook_events import COLOUR_CODES, PLAY, UNREACHABLE, PlaybookEvent, PlaybookState, apply_event
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.playbook_runner import (
+    COLOUR_CODES,
+    PLAY,
+    UNREACHABLE,
+    PlaybookCall,
+    PlaybookEvent,
+    PlaybookOutcome,
+    PlaybookState,
+    apply_event,
+)
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status import fleet_inspection
-from experiments.fleet.status.board_case import SERVICES
-from experiments.fleet.status.fleet_assessment import assess_fleet
-from experiments.fleet.status.host_facts import format_duration
-from experiments.fleet.status.service_rules import find_reason_line
-from experiments.fleet.status.status_records import ControlNode, FleetHosts, FleetStatus
-from experiments.fleet.status.supernode_refusal import list_last_start_lines
+from experiments.fleet.status_records import SERVICES, ControlNode, FleetHosts, FleetStatus
 from fedge.errors import RunFailed
 
 OWN = ControlNode("0.1.0", "1.41.0", 1, 1)
@@ -482,26 +485,6 @@ def test_a_supernode_that_was_told_to_stop_is_not_called_refused() -> None:
     assert "signature" not in text
 
 
-def test_the_last_try_of_a_supernode_counts_unless_it_has_only_just_begun() -> None:
-    assert list_last_start_lines([*LOGS["wrong-ca"], *UNREGISTERED]) == UNREGISTERED
-    assert list_last_start_lines([*UNREGISTERED, *START]) == [*UNREGISTERED, *START]
-    assert list_last_start_lines([]) == []
-
-
-def test_the_telling_line_is_the_programs_own() -> None:
-    log = ["starting", "ValueError: no such mode", "fedge-powerd.service: Failed with result 'exit-code'."]
-
-    assert find_reason_line(log) == "ValueError: no such mode"
-    assert find_reason_line([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.44, "0.4 s"), (45, "45 s"), (600, "10 min"), (7300, "2 h"), (1e6, "12 days")]
-)
-def test_a_duration_is_as_people_say_it(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just(10**400),
     lambda inner: (
@@ -595,7 +578,7 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
     del hosts["nano-2"]
     lost = PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
 
-    asked = fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
+    asked = fleet_assessment.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
 
     assert asked.fleet == FLEET
     assert set(asked.answers) == {"nano-1", "srv"}
@@ -611,7 +594,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
         limits.append(asking.limit)
         return playing(hosts)(asking, log, tell)
 
-    asked = fleet_inspection.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
+    asked = fleet_assessment.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
     assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv")
@@ -623,7 +606,7 @@ def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: P
         return PlaybookOutcome(1, PlaybookState(), "the inventory is empty")
 
     with pytest.raises(RunFailed, match="the inventory is empty"):
-        fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
+        fleet_assessment.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
 def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
@@ -639,7 +622,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
         seen.append(out.getvalue())
         return outcome
 
-    fleet_inspection.query_hosts(
+    fleet_assessment.query_hosts(
         chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run
     )
 
@@ -749,12 +732,6 @@ def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_h
     assert row.rstrip().endswith("1.2 s 82 d")
     assert "82 d" not in other
     assert "3 min 0 d" in shown(ended)
-
-
-def test_where_no_board_tells_of_itself_the_table_says_nothing_of_it() -> None:
-    head = shown(verdict(answers())).splitlines()[0]
-
-    assert not {"heard", "cert"} & set(head.split())
 
 
 def test_the_board_service_is_judged_where_it_is_installed() -> None:

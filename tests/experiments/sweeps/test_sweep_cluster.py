@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from contracts.processes import wait_for
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from fedge.studies.ray_session import choose_port
 from fedge.studies.task_pool import PACKAGES
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, grid
-from rich.console import Console
 
-from experiments.cli.calibrate_costs import build_outcome_table
 from fedge.analysis.cost_calibration import calibrate_tables
 from fedge.costs.cost_profile import read_profile
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
@@ -42,15 +38,6 @@ def test_every_table_gets_a_file_and_a_row(tmp_path):
     assert [Path(r.written or "").name for r in results] == ["my-board--net1.yaml", "my-board--net2.yaml"]
     assert all(r.time_mape < 0.005 and r.power_mape < 0.005 and r.rows == len(grid()) for r in results)
     assert read_profile(Path(results[0].written or "")).workload == "net1"
-
-
-def test_the_outcome_is_a_table_and_json(tmp_path):
-    results = calibrate_tables([_write(tmp_path / "b" / "train" / "n.csv", 3)])
-    console = Console(record=True, width=160, file=(tmp_path / "log").open("w"))
-    build_outcome_table(results).print(console)
-
-    assert "time MAPE" in console.export_text()
-    assert json.loads(json.dumps([asdict(result) for result in results]))[0]["written"] is None
 
 
 def test_a_folder_name_of_the_tables_becomes_the_catalogues(tmp_path):
@@ -98,14 +85,6 @@ def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path):
         assert max(result.time_mape, result.power_mape) < 0.015
 
 
-def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path):
-    table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4))
-
-    (result,) = calibrate_tables([table], batch_size=4, folder=tmp_path / "out")
-
-    assert Path(result.written or "").name == "my-board--net--b4.yaml"
-
-
 def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path):
     table = _write(tmp_path / "net.csv", 1, (1, 4))
 
@@ -114,14 +93,6 @@ def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path):
         calibrate_tables([table], board="b", kind="train")
     with pytest.raises(BadInput, match="choose one with --batch-size"):
         calibrate_tables([table], board="b")
-
-
-def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path):
-    tables = [_write(tmp_path / "b" / kind / "net.csv", 1) for kind in ("train", "infer")]
-
-    results = calibrate_tables(tables, folder=tmp_path / "out")
-
-    assert [Path(r.written or "").name for r in results] == ["b--net.yaml", "b--net--b16.yaml"]
 
 
 def test_a_batch_size_with_too_few_modes_is_named(tmp_path):

@@ -11,9 +11,8 @@ from fedge.characterisation.observed_pipeline import fit_input_pipeline
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
-from fedge.costs.input_pipeline.fitted_pipeline import FittedPipeline
-from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
-from fedge.costs.input_pipeline.steady_state import file_read_s
+from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING, FittedPipeline
+from fedge.costs.input_pipeline.pipeline_model import file_read_s
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_time_parts, knob_shares

@@ -26,7 +26,7 @@ from fedge.characterisation.setting_model import (
 )
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
-from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import solve_steady_state
 from fedge.types import PowerMode
 
 POINT = SweepPoint("nano-1", "net", mode=PowerMode(8, 1479.0, 921.6, 1600.0))

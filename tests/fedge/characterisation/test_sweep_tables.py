@@ -26,7 +26,7 @@ from fedge.devices.board_kinds import build_kind, build_surface
 from fedge.devices.catalogue import find
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec, list_boards
-from fedge.knowledge.fit_options import ModelFitOptions
+from fedge.knowledge.model_training import ModelFitOptions
 from fedge.modes import build_grid
 from fedge.types import PowerMode
 

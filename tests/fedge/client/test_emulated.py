@@ -12,14 +12,12 @@ from contracts.rounds import Counted
 
 from fedge import workloads
 from fedge.client import emulated
-from fedge.client.client_setup import plan_conditions
+from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask, DeferredTraining
-from fedge.client.memory_attempts import Answer
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.front_columns import find_least_energy_point
-from fedge.devices.emulated_board import WARM_UP_STEPS
-from fedge.devices.mode_switch import mode_change_s
+from fedge.devices.emulated_board import WARM_UP_STEPS, mode_change_s
 from fedge.errors import BadInput
 from fedge.experiment import (
     DataSpec,
@@ -87,27 +85,6 @@ def played(
     return answer.report, answer.state, trained
 
 
-def test_hello_is_answered_with_the_name_alone() -> None:
-    assert [emulated.answer_request(EXPERIMENT, i, RequestMessage("hello"), None) for i in range(3)] == [
-        (ReplyMessage(name), None) for name in ("nano-1", "nano-2", "orin-nano-1")
-    ]
-
-
-def test_a_front_is_offered_before_anything_was_measured() -> None:
-    answer, trained = emulated.answer_request(EXPERIMENT, 0, ask_of("front"), None)
-
-    seat, front = emulated.load_client(EXPERIMENT, 0), answer.front
-    assert front is not None
-    assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
-    link = seat.setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
-    assert front.link_s == pytest.approx(link.down_s + link.up_s)
-    assert front.maxn.mode == seat.kind.spec.maxn
-    work_s = [point.work_s for point in front.points]
-    above_j = [point.work_j - front.idle_w * point.work_s for point in front.points]
-    assert work_s == sorted(work_s)
-    assert above_j == sorted(above_j, reverse=True)
-
-
 def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> None:
     workload = WorkloadSpec(local_epochs=0.5, memory=MemorySpec(margin=0.05))
     what = Experiment(fleet=EXPERIMENT.fleet, workload=workload)
@@ -164,65 +141,6 @@ def test_boards_with_a_cost_of_their_own_move_that_network() -> None:
     assert [setup.model_bytes for setup in setups] == [RESNET18_BYTES, pytest.approx(342.64e6, rel=1e-4)]
 
 
-def test_a_network_of_unknown_layers_moves_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedge.costs.layered_work.find_known_network", lambda _: None)
-    what = Experiment(fleet=EXPERIMENT.fleet, seed=2)
-    setup = emulated.load_client(what, 0).setup
-    assert setup.model_bytes is None
-    assert setup.transfer(ask_of(), None) == setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
-
-
-def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
-    maxn, balanced = (
-        emulated.answer_request(EXPERIMENT, 0, ask_of("front", policy=name), None)[0].front
-        for name in ("maxn", "balanced")
-    )
-    assert maxn is not None
-    assert balanced is not None
-    truth = emulated.load_client(EXPERIMENT, 0).truth
-
-    assert maxn.idle_w == maxn.maxn_idle_w == balanced.maxn_idle_w
-    assert balanced.idle_w == truth.idle_w.min() < balanced.maxn_idle_w
-
-
-def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
-    report, state, trained = played(arrays, ask_of(goal=planned(6.0), start_s=7.0))
-
-    seat = emulated.load_client(EXPERIMENT, 0)
-    assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
-    assert report.samples == len(seat.share)
-    assert report.steps == seat.setup.steps == report.asked_steps
-    assert report.probes
-    assert report.measured.mode == report.decision.mode == report.predicted.mode
-    assert state.measurements == report.parts
-    assert state.rested_at_s == pytest.approx(7.0 + report.busy_s)
-    assert state.temperature_c == report.temperature_c
-    assert (trained.loss, trained.accuracy) == (report.loss, report.accuracy)
-    assert any(not np.array_equal(trained.arrays[name], arrays[name]) for name in arrays)
-
-
-def test_the_same_question_gets_the_same_answer_to_the_last_bit(arrays: NamedArrays) -> None:
-    ask = ask_of(goal=planned())
-    (one, state, trained), (again, state_again, trained_again) = (played(arrays, ask) for _ in range(2))
-
-    assert one == again
-    assert state == state_again
-    for name in arrays:
-        np.testing.assert_array_equal(trained.arrays[name], trained_again.arrays[name])
-
-
-def test_changing_modes_within_a_round_does_not_change_what_is_learnt(arrays: NamedArrays) -> None:
-    still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
-    (probing, _, trained), (quiet, _, trained_quietly) = (
-        played(arrays, ask_of(goal=planned(6.0)), experiment=experiment) for experiment in (EXPERIMENT, still)
-    )
-
-    assert probing.probes
-    assert not quiet.probes
-    for name in arrays:
-        np.testing.assert_array_equal(trained.arrays[name], trained_quietly.arrays[name])
-
-
 def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     tmp_path: Path, arrays: NamedArrays
 ) -> None:
@@ -259,13 +177,6 @@ def test_a_board_that_must_stop_sends_what_it_has_done_in_time(arrays: NamedArra
     assert any(not np.array_equal(shorter.arrays[name], trained.arrays[name]) for name in arrays)
 
 
-def test_boards_of_a_kind_do_not_measure_the_same(arrays: NamedArrays) -> None:
-    one, two = (played(arrays, ask_of(policy="maxn"), index)[0] for index in (0, 1))
-    assert one.measured.mode == two.measured.mode
-    assert one.measured.step_s != two.measured.step_s
-    assert one.measured.power_w != two.measured.power_w
-
-
 def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays) -> None:
     first, state, _ = played(arrays, ask_of(goal=planned()))
     travelled = from_json(ClientState, to_json(state))
@@ -281,14 +192,6 @@ def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays)
     assert second.measured != first.measured
 
 
-def test_the_time_of_a_measured_mode_is_predicted_within_a_few_percent(arrays: NamedArrays) -> None:
-    _, state, _ = played(arrays, ask_of(policy="maxn"))
-    second, _, _ = played(arrays, ask_of(number=2, policy="maxn", state=state, start_s=state.rested_at_s))
-
-    truth = emulated.load_client(EXPERIMENT, 0).truth
-    assert second.predicted.step_s == pytest.approx(truth.step_s[truth.find_row(second.measured.mode)], rel=0.05)
-
-
 def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested(arrays: NamedArrays) -> None:
     hot = ClientState(temperature_c=80.0, rested_at_s=100.0)
     ended_c = [
@@ -296,19 +199,6 @@ def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested
         for rest_s in (0.0, 60.0, 3600.0)
     ]
     assert 80.0 > ended_c[0] > ended_c[1] > ended_c[2] > 25.0
-
-
-def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
-    seat, hot = emulated.load_client(EXPERIMENT, 0), ClientState(temperature_c=60.0)
-    maxn_c, lowest_c = (
-        emulated.open_board(
-            seat,
-            EXPERIMENT.seed,
-            plan_conditions(seat.setup, ask_of(policy=policy, state=hot, start_s=3600.0), None),
-        ).temperature_c
-        for policy in ("maxn", "balanced")
-    )
-    assert 25.0 < lowest_c < maxn_c < 60.0
 
 
 def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> None:
@@ -358,14 +248,6 @@ def test_a_task_that_raises_is_an_answer_with_the_reason(
     assert trained is None
 
 
-def test_arrays_of_another_model_are_an_answer_with_the_reason() -> None:
-    answer, trained = emulated.answer_request(EXPERIMENT, 0, ask_of(), {"w": np.zeros(3)})
-    assert trained is None
-    assert answer.error is not None
-    assert answer.error.startswith("model arrays: got arrays called w; ")
-    assert "\n" not in answer.error
-
-
 def test_a_policy_without_its_number_is_an_answer_that_names_the_field(arrays: NamedArrays) -> None:
     answer, _ = emulated.answer_request(EXPERIMENT, 0, ask_of(policy="fastest-within-power"), arrays)
     assert answer.error is not None
@@ -382,13 +264,6 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
     assert answer.board == "pineapple-1"
     assert answer.error is not None
     assert answer.error.startswith("fleet.device: got 'pineapple'")
-
-
-def test_every_sample_has_one_seat() -> None:
-    shares = [
-        seat.share for seat in (emulated.load_client(EXPERIMENT, board.index) for board in list_boards(EXPERIMENT))
-    ]
-    assert sorted(np.concatenate(shares)) == list(range(len(workloads.load_experiment_task(EXPERIMENT).labels)))
 
 
 def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, ...]:
@@ -535,30 +410,6 @@ def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_o
     assert failed == {broken}
     reply, trained = together[list(requests).index(broken)]
     assert (reply.state, reply.front, reply.report, trained) == (None, None, None, None)
-
-
-def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays: NamedArrays) -> None:
-    requests = {index: ask_of() for index in range(3)}
-    together = fresh_clients("untrained")
-    tasks = [
-        ClientTask(together, index, request, {"w": np.zeros(3)} if index == 1 else arrays)
-        for index, request in requests.items()
-    ]
-
-    answers = emulated.answer_together(tasks)
-
-    error = answers[1][0].error
-    assert error is not None
-    assert error.startswith("model arrays: got arrays called w; ")
-    _, alone = answer_both({index: requests[index] for index in (0, 2)}, arrays, "trained")
-    assert_same_answers([answers[0], answers[2]], alone)
-
-
-def test_more_clients_than_are_computed_together_are_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated, "MAX_CLIENTS_TOGETHER", 2)
-    requests = {index: ask_of("front") for index in (4, 1, 0, 3, 2)}
-
-    assert_same_answers(*answer_both(requests, {}, "parts"))
 
 
 def test_deferred_training_runs_all_its_steps_when_its_result_is_asked_for() -> None:

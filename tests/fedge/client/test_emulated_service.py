@@ -92,22 +92,6 @@ def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerM
     return board.round_service.while_training.modes[int(order[round(place * (len(order) - 1))])]
 
 
-def test_training_is_slower_beside_a_service_and_costs_more_while_waiting() -> None:
-    alone, beside = asked(PLAIN, policy="maxn"), asked(SERVES, policy="maxn")
-
-    assert alone.report is not None
-    assert beside.report is not None
-    use = beside.report.measured.service
-    assert alone.report.measured.service is None
-    assert use is not None
-    left = 1.0 - use.share
-    assert beside.report.measured.step_s == pytest.approx(alone.report.measured.step_s / left, rel=0.02)
-    assert beside.report.idle_w > alone.report.idle_w
-    assert beside.report.true_front is not None
-    assert alone.report.true_front is not None
-    assert beside.report.true_front.maxn.work_s > alone.report.true_front.maxn.work_s
-
-
 @pytest.mark.slow
 def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
     parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
@@ -118,18 +102,6 @@ def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
         worst_s = latency_percentile_s(part.service, 99.0)
         assert worst_s is None or worst_s <= SERVICE["latency_s"]
     assert sum(part.service.requests for part in parts if part.service) > 300
-
-
-def test_every_mode_that_truly_holds_the_service_holds_it_when_it_is_played() -> None:
-    seat, board = attendance()
-    for place in (0.02, 0.3, 0.6, 1.0):
-        mode = held_mode(board, place)
-        board = attendance(seed=int(100 * place))[1]
-        use = board.run_work(stretch(seat, mode, 120)).use
-        assert use.requests > 100
-        assert latency_percentile_s(use, 99.0) <= SERVICE["latency_s"], mode
-        row = next(i for i, one in enumerate(board.round_service.while_training.modes) if one == mode)
-        assert use.share == pytest.approx(board.round_service.while_training.share[row], rel=0.1)
 
 
 @pytest.mark.parametrize("what", [HEAVY, TIGHT], ids=["many-requests", "little-time"])
@@ -166,34 +138,6 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
         _, board = attendance(seed=17)
         played = board.run_work(stretch(seat, mode, 150))
         assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
-
-
-@pytest.mark.slow
-def test_a_service_changes_what_is_chosen_for_a_deadline_and_the_deadline_is_kept() -> None:
-    """Five measured modes of which only the fastest keeps the deadline beside the service."""
-    heavy = experiment({"cost": "resnet50-imagenet", "rate_hz": 150, "latency_s": 1.2})
-    policy, goal = (
-        "least-energy-within-deadline",
-        RoundGoal("least-energy-within-deadline", 10, limits={"deadline_s": 8.0}),
-    )
-    alone, beside = (rounds_of(what, 4, goal, policy)[-1].report for what in (PLAIN, heavy))
-
-    assert alone is not None
-    assert beside is not None
-    slow = beside.measured.step_s * (1.0 - beside.measured.service.share)  # type: ignore[union-attr]
-    assert alone.measured.mode != beside.measured.mode
-    assert slow < 0.9 * alone.measured.step_s, "it works in a mode that is faster in itself"
-    assert beside.busy_s <= 8.0 * 1.05
-
-
-def test_the_same_question_gives_the_same_answer() -> None:
-    first, second = (
-        emulated.answer_request(SERVES, 0, RequestMessage("train", 2, policy="balanced"), arrays())[0] for _ in range(2)
-    )
-
-    assert first.report is not None
-    assert first.report.measured.service is not None
-    assert to_json(first) == to_json(second)
 
 
 def test_an_answer_with_a_service_travels_and_one_without_is_read_as_before() -> None:
@@ -263,17 +207,6 @@ def test_a_hot_board_serves_and_trains_more_slowly() -> None:
 
     assert hot.train_s == pytest.approx(1.25 * cool.train_s)
     assert hot.use.share > cool.use.share
-
-
-def test_a_throttled_round_beside_a_service_is_marked_and_its_seconds_add_up() -> None:
-    state = ClientState(temperature_c=96.9)
-    answer = asked(experiment(SERVICE, ambient_c=84.0), state, policy="maxn")
-
-    assert answer.report is not None
-    part = answer.report.measured
-    assert part.throttled
-    assert part.service is not None
-    assert part.service.seconds == pytest.approx(part.work_s)
 
 
 def test_a_board_whose_service_no_mode_holds_still_answers() -> None:

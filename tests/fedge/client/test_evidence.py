@@ -6,19 +6,15 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from contracts.rounds import (
     ALL,
-    IDLE_W,
     LINK,
-    LOW,
     MAXN,
     MID,
     MODES,
     TRUTH,
     Bench,
     Doubtful,
-    ExactDevice,
     Truth,
     explorations,
     goal_of,
@@ -57,15 +53,6 @@ def test_what_a_trial_measured_is_learnt_at_once_and_the_whole_round_for_the_nex
     expected = [(*history, *probes[:i]) for i in range(len(probes) + 1)]
     assert bench.predictor.learnt == [*expected, (*history, *parts_of(played))]
     assert played.own_samples == len(history) + len(probes)
-
-
-def test_the_next_offer_counts_the_warm_up_and_waits_in_the_waiting_mode() -> None:
-    front = Bench(ExactDevice(warm_up=1.5)).play(goal_of(40, None)).front
-    row = list(MODES).index(front.maxn.mode)
-
-    assert front.maxn.mode == MAXN
-    assert front.maxn.work_s == pytest.approx((40 + 1.5) * TRUTH.step_s[row])
-    assert (front.idle_w, front.maxn_idle_w, front.link_s) == (IDLE_W[LOW], IDLE_W[MAXN], 1.0)
 
 
 class Frugal(Doubtful):
@@ -116,14 +103,6 @@ def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_
     assert not hasattr(asked[1], "chosen")
 
 
-def test_the_next_offer_knows_what_a_change_of_mode_took() -> None:
-    played = Bench(ExactDevice(switch_s=0.3)).play(goal_of(60, 1.5), ALL)
-
-    assert played.mixed is not None
-    assert (played.mixed.switch_s, played.measured.switch_s) == (None, 0.3)
-    assert played.front.switch_s == pytest.approx(0.3)
-
-
 def test_what_other_boards_measured_never_counts_as_one_s_own() -> None:
     told = [dataclasses.replace(seen(mode, 9.0, 7.0), board="nano-2") for mode in MODES]
     bench, tight = Bench(), goal_of(40, 1.2)
@@ -160,13 +139,6 @@ def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_w
     peers = run_alone(select_consistent_peers(Bench().player, own, told))
 
     assert peers == (() if miss > PEER_DISAGREEMENT_LOG else tuple(told))
-
-
-def test_nothing_is_there_to_doubt_where_nothing_is_told_or_nothing_was_measured() -> None:
-    bench = Bench()
-    assert run_alone(select_consistent_peers(bench.player, ALL, [])) == ()
-    assert run_alone(select_consistent_peers(bench.player, [], ALL)) == tuple(ALL)
-    assert bench.predictor.learnt == [], "no fit is made for it"
 
 
 def test_a_mode_of_another_board_is_known_when_both_its_figures_are_sure_and_an_own_one_always() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.client.corrections import predict_corrected, to_reference
 from fedge.client.loader_stalls import (
     LoaderCorrection,
     LoaderModel,
@@ -20,6 +18,7 @@ from fedge.client.loader_stalls import (
     fit_loading_factor,
     remove_stalls,
 )
+from fedge.client.prediction_requests import predict_corrected
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
 from fedge.devices.catalogue import find, load_catalogue
@@ -87,23 +86,6 @@ def test_what_is_measured_without_its_stall_is_computing_alone(
         assert alone.power_w == pytest.approx(P[row], rel=0.02)
 
 
-def test_a_board_that_waits_needs_not_run_its_gpu_fast() -> None:
-    made = add_stalls(_loading(sample_s=0.1), MODES, X, P)
-    fastest = made.step_s <= made.step_s.min() * 1.01
-    cheapest = np.flatnonzero(fastest)[np.argmin((made.step_s * made.power_w)[fastest])]
-
-    assert MODES.knobs[cheapest, 2] < max(MODES.knobs[:, 2])
-    assert X[cheapest] > 1.3 * X.min()
-
-
-def test_more_workers_leave_less_to_wait_for_and_a_bounded_power() -> None:
-    stalls = [add_stalls(_loading(workers), MODES, X, P) for workers in (0, 1, 2, 4)]
-
-    for fewer, more in pairwise(stalls):
-        assert more.stall_s.sum() <= fewer.stall_s.sum()
-    assert all((made.power_w <= P + 1e-9).all() and (made.power_w > 0).all() for made in stalls)
-
-
 def test_a_predictor_learns_without_stalls_and_predicts_with_them() -> None:
     loading, inner = _loading(), _Line()
     measured = [_measured(loading, row) for row in (0, 30, len(MODES) - 1)]
@@ -132,10 +114,3 @@ def test_what_others_measured_says_nothing_of_the_boards_own_loading() -> None:
     other = replace(_measured(_loading().slow_down(2.0), 0), board="another")
 
     assert fit_loading_factor([other], _loading()) == (1.0, 0)
-
-
-def test_an_explorer_hears_of_computing_alone() -> None:
-    _, (alone,) = to_reference([LoaderCorrection(_loading())], [_measured(_loading(), 0)])
-
-    assert alone.stall_s == 0.0
-    assert alone.step_s == pytest.approx(X[0], rel=0.02)

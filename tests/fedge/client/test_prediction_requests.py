@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
-import pytest
 from contracts.rounds import ALL, MAXN, MODES, Doubtful, seen
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +16,11 @@ from fedge.client.prediction_requests import (
     CachedPredictor,
     PredictionRequest,
     answer_requests,
+    normalize,
+    predict_corrected,
     run_alone,
     run_together,
+    to_reference,
 )
 from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, Predictions
@@ -165,22 +167,6 @@ def test_a_computation_may_ask_again_after_its_request_failed() -> None:
     assert run_together([ask_twice(), ask_twice()]) == [seen(MAXN).step_s] * 2
 
 
-def test_an_error_that_a_computation_does_not_catch_reaches_the_caller() -> None:
-    def fail() -> Asking[None]:
-        yield request_of(MeanPredictor())
-        raise RuntimeError("the board is gone")
-
-    with pytest.raises(RuntimeError, match="the board is gone"):
-        run_together([ask_times(MeanPredictor(), 2), fail()])
-    with pytest.raises(ValueError, match="cannot predict"):
-        run_alone(ask_times(Unable(fits=True), 1))
-
-
-def test_nothing_to_run_is_nothing_to_return() -> None:
-    assert run_together([]) == []
-    assert answer_requests([]) == []
-
-
 def test_the_same_measurements_are_fitted_once_by_a_predictor_that_is_built_once() -> None:
     built = list[MeanPredictor]()
 
@@ -212,16 +198,6 @@ def test_predictions_are_kept_for_the_very_modes_and_measurements_only() -> None
     assert cached.recall(Modes(MODES.knobs.copy()), ALL) is None
 
 
-def test_a_request_together_with_others_is_answered_from_what_was_kept() -> None:
-    cached = [CachedPredictor(Together) for _ in range(2)]
-    requests = [request_of(predictor, seen(MAXN)) for predictor in cached]
-
-    once, again = answer_requests(requests), answer_requests(requests)
-
-    assert all(first is second for first, second in zip(once, again, strict=True))
-    assert [predictor.predictor.fits for predictor in cached] == [1, 1]  # type: ignore[attr-defined]
-
-
 def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None:
     chosen = list[object]()
 
@@ -241,3 +217,47 @@ def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None
         answer_requests([request])
 
     assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slower:
+    """A difference that makes steps ``factor`` times as long and then adds ``extra_s``."""
+
+    factor: float
+    extra_s: float = 0.0
+    fitted_to: int = 0
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        return dataclasses.replace(self, fitted_to=len(measurements))
+
+    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [dataclasses.replace(m, step_s=(m.step_s - self.extra_s) / self.factor) for m in measurements]
+
+    def from_reference(self, predictions: Predictions) -> Predictions:
+        return dataclasses.replace(predictions, step_s=predictions.step_s * self.factor + self.extra_s)
+
+    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [dataclasses.replace(m, step_s=m.step_s * self.factor + self.extra_s) for m in measurements]
+
+
+lists = st.lists(st.builds(Slower, st.floats(0.5, 2.0), st.floats(0.0, 0.1)), max_size=4)
+
+
+@given(lists, st.floats(1.0, 5.0))
+def test_what_was_measured_in_a_round_is_predicted_for_it_whatever_differs(
+    corrections: list[Slower], step_s: float
+) -> None:
+    measured = dataclasses.replace(seen(MAXN), step_s=step_s)
+
+    predicted = predict_corrected(MeanPredictor(), corrections, MODES, [measured])
+
+    np.testing.assert_allclose(predicted.step_s, step_s)
+
+
+@given(lists)
+def test_normalizing_undoes_the_way_to_the_reference(corrections: list[Slower]) -> None:
+    _, reference = to_reference(corrections, [seen(MAXN)])
+
+    (back,) = normalize(corrections, reference)
+
+    np.testing.assert_allclose(back.step_s, seen(MAXN).step_s)

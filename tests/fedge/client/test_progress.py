@@ -77,9 +77,3 @@ def test_many_short_rounds_write_seldom(tmp_path: Path) -> None:
             now_s[0] += 0.01
         states.append((tmp_path / LIVE / "b.json").read_bytes())
     assert len(set(states)) <= 6
-
-
-def test_without_a_folder_nothing_is_told(tmp_path: Path) -> None:
-    with open_emulated_reporter(None, BoardProgress("a", 0.0, "fetching"), lambda: T0) as teller:
-        teller.report("training")
-    assert list(tmp_path.iterdir()) == []

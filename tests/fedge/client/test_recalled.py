@@ -57,14 +57,6 @@ def test_wrong_knowledge_is_found_out_in_the_first_steps_and_the_round_goes_on_w
     assert all(not set(WRONG) & set(learnt) for learnt in after)
 
 
-def test_wrong_knowledge_stays_out_of_later_rounds() -> None:
-    bench = Bench()
-    played = bench.play(goal_of(60, 1.5), [seen(MAXN)], recalled=WRONG)
-
-    assert played.contradicts_recalled
-    assert all(not set(WRONG) & set(learnt) for learnt in bench.predictor.learnt)
-
-
 errors = st.sampled_from([-0.6, -0.3, -0.04, 0.0, 0.04, 0.3, 0.6])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,29 +14,42 @@ from contracts.rounds import (
     LINK_S,
     LOW,
     MAXN,
+    MID,
     SOME,
     TRUTH,
     WITHOUT_SLACK,
     Bench,
     Counted,
     ExactDevice,
+    Noted,
     Truth,
+    cheapest_known,
     ended_s,
     explorations,
     goal_of,
     histories,
+    kept_slowdowns,
     parts_of,
+    policies,
     seen,
     slowdowns,
     steps,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round import begin_round, finish_round, run_round
+from fedge.client.round_state import (
+    DEFAULT_MODE_SWITCH_S,
+    count_steps,
+    merge_consecutive,
+    mode_switch_s,
+    warm_up_steps,
+)
 from fedge.experiment import ExplorationSpec
-from fedge.types import Measurement, TrainingScale, Workload
+from fedge.protocols import Policy
+from fedge.types import Decision, Measurement, RoundGoal, TrainingScale, Workload
 
 
 def test_more_of_the_slower_mode_follows_at_once_where_it_took_less_than_expected() -> None:
@@ -76,14 +90,6 @@ def test_a_board_that_must_stop_begins_no_second_minibatch_past_it_in_any_part_a
         end_s += part.work_s
         assert end_s <= stop_s * (1 + 1e-9) or part.steps == 1
     assert done == n or ended_s(played) + last.step_s > stop_s * (1 - 1e-9), "time for another minibatch was left"
-
-
-def test_no_part_begins_after_the_stop() -> None:
-    bench = Bench(exploration=ExplorationSpec(share=0.9, probe_s=0.0))
-
-    bench.play(dataclasses.replace(goal_of(60, 3.0), stop_s=LINK_S + 0.5))
-
-    assert [part.steps for part in bench.device.measured] == [1]
 
 
 class BrokenDevice(ExactDevice):
@@ -162,3 +168,130 @@ def test_measurements_carry_their_scale_and_the_time_lost_before_them() -> None:
 
     assert {part.scale for part in parts} == {scale}
     assert [part.lost_s for part in parts] == [3.0, *[0.0] * (len(parts) - 1)]
+
+
+@given(steps, kept_slowdowns, explorations, histories, policies)
+@settings(max_examples=150)
+def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
+    n: int, slowdown: float, exploration: ExplorationSpec, history: list[Measurement], policy: Policy
+) -> None:
+    goal, unlimited = goal_of(n, slowdown), exploration.model_copy(update={"modes": None})
+    cold = [dataclasses.replace(m, warm_up_s=0.0) for m in history]
+
+    played = Bench(exploration=unlimited, policy=Noted(policy)).play(goal, cold)
+
+    assert goal.deadline_s is not None
+    assert ended_s(played) <= goal.deadline_s * (1 + exploration.slack) * (1 + 1e-6)
+
+
+def test_a_known_warm_up_in_the_slower_part_does_not_make_the_round_late() -> None:
+    warm, still = [seen(mode, 3.0) for mode in (MAXN, LOW)], ExplorationSpec(share=0.0, slack=0.0)
+    late_s = []
+    for slowdown in np.linspace(1.1, 1.9, 41):
+        deadline_s = LINK_S + float(slowdown) * (10 + 3.0)
+        played = Bench(ExactDevice(warm_up=3.0), exploration=still).play(RoundGoal("noted", 10, deadline_s), warm)
+        late_s.append(ended_s(played) - deadline_s)
+
+    assert max(late_s) <= 1e-6
+
+
+@pytest.mark.parametrize(("warm_up", "switch_s"), [(3.0, 0.0), (0.0, 0.5)], ids=["warm-up", "changes of mode"])
+def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_made(
+    warm_up: float, switch_s: float
+) -> None:
+    """The rest is done at full speed: only the trial is to blame."""
+    maxn_only = Noted(lambda *_: Decision(MAXN, "The fastest."))
+    late_s = []
+    for slowdown in np.linspace(1.0, 1.6, 61):
+        goal = RoundGoal("noted", 10, LINK_S + float(slowdown) * (10 + warm_up))
+        bench = Bench(ExactDevice(warm_up, switch_s), policy=maxn_only, exploration=WITHOUT_SLACK)
+        late_s.append(ended_s(bench.play(goal, [seen(MAXN, warm_up, switch_s)])) - (goal.deadline_s or 0.0))
+
+    assert max(late_s) <= 1e-6
+
+
+@given(steps, st.sampled_from([1.05, 1.3, 1.7]), explorations, policies)
+def test_neither_trials_nor_a_slower_part_make_a_round_pass_one_s_own_deadline(
+    n: int, slowdown: float, exploration: ExplorationSpec, policy: Policy
+) -> None:
+    own_s = goal_of(n, slowdown).deadline_s
+    assert own_s is not None
+    goal = dataclasses.replace(goal_of(n, 3.0), limits={"deadline_s": own_s})
+
+    played = Bench(exploration=exploration, policy=Noted(policy)).play(goal, [seen(MAXN)])
+
+    assert ended_s(played) <= own_s * (1 + 1e-6)
+
+
+@given(steps, st.sampled_from([1.05, 1.3, 3.0]), histories, st.sampled_from([None, 0.5, 1.1, 9.0]))
+@settings(max_examples=50)
+def test_after_each_trial_fewer_steps_and_less_time_are_left(
+    n: int, slowdown: float, history: list[Measurement], own: float | None
+) -> None:
+    """A planned deadline may be passed by the slack once something was tried, one's own may not.
+
+    After a trial a change of mode is still to come, which takes from both.
+    """
+    bench, planned = Bench(policy=Noted(cheapest_known)), goal_of(n, slowdown)
+    assert planned.deadline_s is not None
+    own_s = math.inf if own is None else own * planned.deadline_s
+    limits = {"power_w": 9.0} if own is None else {"power_w": 9.0, "deadline_s": own_s}
+
+    played = bench.play(dataclasses.replace(planned, limits=limits), history)
+
+    assert len(bench.policy.goals) == len(played.probes) + 1
+    for i, left in enumerate(bench.policy.goals):
+        spent = sum(p.steps for p in played.probes[:i])
+        spent_s = sum(p.work_s for p in played.probes[:i])
+        slack = bench.exploration.slack if i else 0.0
+        assert left.steps == n - spent + (0.0 if i else warm_up_steps(history))
+        change_s = mode_switch_s([*history, *played.probes[:i]]) if i else 0.0
+        assert left.deadline_s == pytest.approx(min(own_s, planned.deadline_s * (1 + slack)) - spent_s - change_s)
+        assert left.limits["power_w"] == 9.0
+        assert left.limits.get("deadline_s", math.inf) == pytest.approx(own_s - spent_s - change_s)
+
+
+@given(steps, kept_slowdowns, histories)
+def test_what_a_deadline_allowed_per_minibatch_fills_it(n: int, slowdown: float, history: list[Measurement]) -> None:
+    goal = goal_of(n, slowdown)
+    allowed_s = Bench().play(goal, history).step_budget_s
+
+    assert allowed_s is not None
+    assert LINK_S + (n + warm_up_steps(history)) * allowed_s == pytest.approx(goal.deadline_s)
+    assert Bench().play(goal_of(n, None), history).step_budget_s is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.floats(0.1, 3.0), st.floats(2.0, 30.0), st.floats(0.0, 4.0)),
+             min_size=2, max_size=2)
+)  # fmt: skip
+def test_two_parts_together_take_what_they_took_one_by_one(figures: list[tuple[int, float, float, float]]) -> None:
+    """The mode changes before the first of them only."""
+    (n, t, w, extra_s), (m, u, v, _) = figures
+    first, more = Measurement(MID, n, t, w, warm_up_s=extra_s, switch_s=extra_s / 2), Measurement(MID, m, u, v)
+    hot = dataclasses.replace(first, throttled=True)
+
+    whole = merge_consecutive(first, more)
+
+    assert whole.steps == first.steps + more.steps
+    assert whole.work_s == pytest.approx(first.work_s + more.work_s)
+    assert whole.work_j == pytest.approx(first.work_j + more.work_j)
+    assert (merge_consecutive(hot, more).throttled, merge_consecutive(more, hot).throttled, whole.throttled) == (
+        True,
+        True,
+        False,
+    )
+
+
+def test_a_change_of_mode_takes_the_median_of_those_seen_and_a_guess_before() -> None:
+    assert mode_switch_s([]) == mode_switch_s([seen(LOW)]) == DEFAULT_MODE_SWITCH_S
+    assert mode_switch_s([seen(LOW, 0.0, 0.3), seen(MAXN), seen(LOW, 0.0, 0.0), seen(MID, 0.0, 9.0)]) == pytest.approx(
+        0.3
+    )
+
+
+@given(st.integers(1, 500), st.integers(1, 64), st.sampled_from([0.01, 0.5, 1.0, 2.0, 3.7]))
+def test_a_share_s_minibatches_cover_it_once_per_epoch(samples: int, batch_size: int, epochs: float) -> None:
+    count = count_steps(samples, batch_size, epochs)
+    assert count >= 1
+    assert abs(count - math.ceil(samples / batch_size) * epochs) <= 0.5 or count == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.client.round_trace import build_emulated_trace
-from fedge.devices.thermal_model import TRIP_C, ThermalModel
+from fedge.devices.thermal_model import ThermalModel
 from fedge.telemetry.client_rows import compute_completed_work
 from fedge.telemetry.trace_operations import check_trace, clip_trace
 from fedge.types import Measurement, RoundReport, Trace
@@ -42,14 +41,6 @@ def test_until_any_moment_it_has_the_joules_that_the_books_count(work: tuple, sh
     assert math.fsum(trace.span_s) == pytest.approx(report.busy_s, rel=SAME)
 
 
-@given(works, st.integers(12, 40))
-def test_a_long_round_is_told_in_longer_stretches_and_has_its_joules(work: tuple, most: int) -> None:
-    trace = check_trace(traced(work, most))
-
-    assert len(trace) <= most
-    assert trace.energy_j == pytest.approx(traced(work).energy_j, rel=SAME)
-
-
 def test_its_stretches_are_the_whole_seconds_of_the_round_and_its_clocks_those_of_the_mode() -> None:
     trace = traced()
 
@@ -69,10 +60,3 @@ def test_it_warms_as_the_boards_own_thermal_mass_does() -> None:
     assert trace.temperature_c[-1] == pytest.approx(
         THERMAL.temperature_after_c(after_probe_c, 9.0, last.work_s), abs=0.006
     )
-
-
-def test_a_throttled_part_stays_at_the_trip_point() -> None:
-    hot = dataclasses.replace(WORK[2], throttled=True, steps=400)
-    trace = traced((WORK[0], None, hot), thermal=ThermalModel(20.0, 25.0))
-
-    assert max(t for t in trace.temperature_c if t is not None) == TRIP_C == trace.temperature_c[-1]

@@ -50,14 +50,6 @@ def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_row
     assert "kind" not in write_profile(PROFILE, tmp_path).read_text(encoding="utf-8")
 
 
-def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path):
-    source = read_profile(write_profile(PROFILE, tmp_path)).source
-
-    assert "210 rows of my-net.csv" in source
-    assert "aaaaaaaaaaaa" in source
-    assert "time within 2.0%" in source
-
-
 def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path):
     with pytest.raises(BadInput, match="an estimated profile"):
         write_profile(dataclasses.replace(PROFILE, label="estimated", evidence=None), tmp_path)
@@ -82,22 +74,6 @@ def test_a_wrong_field_is_named(tmp_path, old, new, field):
 
     with pytest.raises(BadInput, match=field):
         read_profile(path)
-
-
-def test_every_shipped_profile_says_which_table_it_saw():
-    profiles = load_calibrated_training()
-
-    assert len(profiles) == 7
-    assert len({(profile.device, profile.workload) for profile in profiles}) == 7
-    for profile in profiles:
-        assert profile.label == "calibrated"
-        assert profile.evidence is not None
-        assert len(profile.evidence.sha256) == 64
-        assert profile.evidence.origin
-        assert profile.time_mape is not None
-        assert profile.time_mape <= 0.07
-        assert profile.power_mape is not None
-        assert profile.power_mape <= 0.03
 
 
 FOLDERS = {"agx-orin-64gb": "agx-orin"}

@@ -16,7 +16,6 @@ from fedge.costs.gpu_rates import GpuRates, RateObservation, fit_rates
 from fedge.costs.layer_estimate import collect_observations, estimate_network_cost, rescale_to_batch_size
 from fedge.costs.layered_work import build_workload, find_known_layers, layer_work_from_spec, network_from_spec
 from fedge.costs.layers.network_record import find_known_network, format_layers
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
@@ -27,7 +26,6 @@ from fedge.types import LayerWork, OperationCounts, ProfileTable, Workload
 
 SPECS = load_catalogue()
 ORIN, NANO = SPECS["agx-orin-64gb"], SPECS["nano"]
-TRAINING = sorted(load_workload_sizes())
 SEVERAL = (
     ("agx-orin", "resnet18-imagenet"),
     ("agx-orin", "mobilenetv3l-gld23k"),
@@ -94,16 +92,6 @@ def test_more_samples_never_take_less_time(small, more):
     assert _top_s(estimate_network_cost(ORIN, larger, SPECS)) >= _top_s(estimate_network_cost(ORIN, work, SPECS))
 
 
-def test_a_batch_twice_as_large_takes_less_than_twice_the_time():
-    large, small = (_top_s(estimate_network_cost(ORIN, _work("mobilenetv3l-gld23k", size), SPECS)) for size in (32, 16))
-    assert 1.0 < large / small < 2.0
-
-
-def test_a_profile_at_its_own_batch_size_stays_as_it_is():
-    profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
-    assert rescale_to_batch_size(profile, _work("resnet18-imagenet", profile.batch_size), ORIN, SPECS) is profile
-
-
 def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size():
     profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
     moved = rescale_to_batch_size(profile, _work("resnet18-imagenet", 4), ORIN, SPECS)
@@ -142,14 +130,6 @@ def test_what_cannot_be_priced_by_its_layers_is_refused(work, told):
         estimate_network_cost(ORIN, work, SPECS, load_calibrated_training())
 
 
-def test_the_error_that_is_told_is_that_of_the_kind_of_work():
-    train, infer = (
-        estimate_network_cost(ORIN, _work("resnet50-imagenet", 8, kind), SPECS).source for kind in ("train", "infer")
-    )
-    assert "time off by 12%, power by 9% in the mean" in train
-    assert "time off by 13%, power by 17% in the mean" in infer
-
-
 def test_the_error_of_a_family_that_was_not_measured_is_larger():
     known = find_known_layers("resnet50-imagenet")
     assert known is not None
@@ -165,12 +145,6 @@ def test_the_error_of_a_family_that_was_not_measured_is_larger():
 
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
     return RateObservation(device, "net", OperationCounts(1e9, 1e8, 1e8, 1e6, 1e7, 50), 16, True, seconds)
-
-
-def test_rates_without_observations_are_the_priors():
-    rates = fit_rates([], SPECS)
-    assert rates.boards == rates.networks == ()
-    assert np.exp(rates.logs[0]) == pytest.approx(0.65)
 
 
 def test_fitted_rates_come_close_to_what_was_seen():

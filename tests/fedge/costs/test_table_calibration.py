@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, grid
 
-from fedge.costs.table_calibration import calibrate_table, calibrate_table_series, compute_fit_errors
+from fedge.costs.table_calibration import calibrate_tables_jointly, compute_fit_errors
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import ProfileTable
@@ -23,18 +23,15 @@ def _table(noise: float) -> ProfileTable:
 
 
 def test_the_error_of_a_model_made_table_is_its_noise():
-    calibration = calibrate_table(_table(noise=0.02))
+    (profile,) = calibrate_tables_jointly([_table(noise=0.02)])
 
-    assert calibration.time.mape == pytest.approx(0.016, abs=0.002)
-    assert calibration.power.mape == pytest.approx(0.016, abs=0.002)
-    assert calibration.time.residual_sd_log == pytest.approx(0.02, abs=0.003)
-
-
-def test_a_calibration_says_which_table_it_saw():
-    calibration = calibrate_table(_table(noise=0.01))
-
-    assert (calibration.table, calibration.sha256, calibration.rows) == ("net.csv", "0" * 64, len(grid()))
-    assert calibration.maxn == MAXN
+    assert (profile.time_mape, profile.power_mape) == pytest.approx((0.016, 0.016), abs=0.002)
+    assert profile.residual_time_sd_log == pytest.approx(0.02, abs=0.003)
+    assert (profile.evidence.table, profile.evidence.sha256, profile.evidence.rows) == (
+        "net.csv",
+        "0" * 64,
+        len(grid()),
+    )
 
 
 def test_errors_count_every_row():
@@ -50,16 +47,17 @@ def test_sizes_fitted_together_are_each_judged_on_their_own_table():
     small = _table(noise=0.02)
     large = dataclasses.replace(small, batch_size=32, step_s=2 * small.step_s, sha256="1" * 64)
 
-    fits = calibrate_table_series([small, large])
+    fits = calibrate_tables_jointly([small, large])
 
-    assert [(done.batch_size, done.sha256, done.maxn) for done in fits] == [(16, "0" * 64, MAXN), (32, "1" * 64, MAXN)]
-    assert [done.time.mape for done in fits] == pytest.approx([0.016, 0.016], abs=0.003)
+    assert [(done.batch_size, done.evidence.sha256) for done in fits] == [(16, "0" * 64), (32, "1" * 64)]
+    assert [done.time_mape for done in fits] == pytest.approx([0.016, 0.016], abs=0.003)
 
 
 @pytest.mark.slow
 def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root):
-    calibration = calibrate_table(read_mode_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv"))
+    table = read_mode_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv")
+    (profile,) = calibrate_tables_jointly([table])
 
-    assert calibration.rows == 4368
-    assert calibration.time.mape <= 0.07
-    assert calibration.power.mape <= 0.03
+    assert len(table.modes) == 4368
+    assert profile.time_mape <= 0.07
+    assert profile.power_mape <= 0.03

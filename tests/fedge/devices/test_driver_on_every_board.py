@@ -20,11 +20,9 @@ from contracts.jetsons.kernel import (
     POLICIES,
     Fault,
     KernelMachine,
-    half,
     hot,
     lost_sensor,
     ranges,
-    stuck_core,
 )
 from contracts.processes import wait_for
 
@@ -32,7 +30,7 @@ from fedge.devices import catalogue
 from fedge.devices.board_spec import READ_ON_BOARD
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.sensing.energy_integral import GAP_PERIODS
-from fedge.devices.sensing.ina3221 import find_rails
+from fedge.devices.sensing.sysfs_sensor import find_rails
 from fedge.errors import ModeNotSet, SensorLost
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import PowerdClient
@@ -218,6 +216,7 @@ def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_whe
         wait_for(lambda: told(bench)["lease"] is None)
 
 
+# The daemon's own tests plant every fault on every board; what is seen here is that the driver tells of one.
 def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench) -> None:
     path = gpu_limit(bench.truth)
     found = bench.kernel.read(path)
@@ -226,36 +225,6 @@ def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench)
             bench.kernel.plant(fault)
             with pytest.raises(ModeNotSet, match=f"read back {found}"), bench.here.board.use_mode(bench.elsewhere):
                 pytest.fail("the mode counts as set")
-
-
-def test_a_rounded_clock_is_told_with_what_was_read_back(bench: Bench) -> None:
-    path, wished = gpu_limit(bench.truth), round(bench.elsewhere.gpu_mhz * 1e6)
-    rounded = min(hz for hz in bench.truth.gpu_hz if hz > wished)
-    with left_as_found(bench):
-        bench.kernel.plant(Fault("round", path, times=1))
-        with (
-            pytest.raises(ModeNotSet, match=f"read back {rounded}, not {wished}"),
-            bench.here.board.use_mode(bench.elsewhere),
-        ):
-            pytest.fail("the mode counts as set")
-
-
-def test_half_a_setting_is_told_and_undone(bench: Bench) -> None:
-    lock = f"{BPMP_EMC}/mrq_rate_locked" if bench.truth.emc.bpmp else f"{OVERRIDE}/clk_state"
-    with left_as_found(bench):
-        bench.kernel.plant(half(lock))
-        with pytest.raises(ModeNotSet, match="read back 0, not 1"), bench.here.board.use_mode(bench.elsewhere):
-            pytest.fail("the mode counts as set")
-
-
-def test_a_core_that_does_not_switch_is_told_and_undone(bench: Bench) -> None:
-    found = len(bench.truth.found.cpus)
-    cores = 2 if found > 2 else bench.truth.cores[-1]
-    mode = PowerMode(cores, *(getattr(bench.elsewhere, knob) for knob in ("cpu_mhz", "gpu_mhz", "mem_mhz")))
-    with left_as_found(bench):
-        bench.kernel.plant(stuck_core(3))
-        with pytest.raises(ModeNotSet, match="cpu3"), bench.here.board.use_mode(mode):
-            pytest.fail("the mode counts as set")
 
 
 def test_a_limit_that_vanishes_is_told_and_put_back_when_it_is_there_again(bench: Bench) -> None:

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices import catalogue
-from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_mode
+from fedge.devices.emulated_board import SWITCH_S, WARM_UP_STEPS, EmulatedBoard, find_top_mode, mode_change_s
 from fedge.devices.mode_surface import ModeSurface
-from fedge.devices.mode_switch import mode_change_s
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.types import Measurement, Modes, PowerMode
 
@@ -85,31 +84,24 @@ def parts(device: EmulatedBoard, *modes: PowerMode) -> list[Measurement]:
     return seen
 
 
-def test_a_round_warms_up_once_whatever_modes_it_is_done_in() -> None:
-    first, *later = parts(board(), SLOW, FAST, FAST, SLOW)
-
-    assert first.warm_up_s == pytest.approx(WARM_UP_STEPS * first.step_s)
-    assert [part.warm_up_s for part in later] == [0.0, 0.0, 0.0]
-
-
 def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once() -> None:
     seen = parts(board(), SLOW, SLOW, FAST, FAST, SLOW)
 
     change_s = mode_change_s(SLOW, FAST)
     assert change_s > 0.0
     assert [part.switch_s for part in seen] == [None, None, change_s, None, change_s]
+    assert [part.warm_up_s > 0.0 for part in seen] == [True, False, False, False, False]
     for part in seen:
         assert part.work_s == pytest.approx(5 * part.step_s + part.warm_up_s + (part.switch_s or 0.0))
 
 
-def test_heating_counts_the_change_of_mode() -> None:
+def test_heating_counts_the_warm_up_and_the_change_of_mode() -> None:
     device = board()
-    parts(device, SLOW)
-    before_c = device.temperature_c
-    (changed,) = parts(device, FAST)
-
-    assert changed.switch_s == mode_change_s(SLOW, FAST)
-    assert device.temperature_c == pytest.approx(COOL.temperature_after_c(before_c, changed.power_w, changed.work_s))
+    for mode in (SLOW, FAST):
+        before_c = device.temperature_c
+        (part,) = parts(device, mode)
+        assert part.work_s > 5 * part.step_s
+        assert device.temperature_c == pytest.approx(COOL.temperature_after_c(before_c, part.power_w, part.work_s))
 
 
 boards = st.builds(
@@ -142,13 +134,6 @@ def test_a_limit_that_is_long_enough_changes_nothing(seed: int, more_s: float) -
     free = board(seed).measure(WORK, 20, lambda _: None)
 
     assert board(seed).measure(WORK, 20, lambda _: None, free.work_s + more_s) == free
-
-
-def test_heating_counts_the_warm_up() -> None:
-    device = board()
-    first = device.measure(WORK, 20, lambda _: None)
-
-    assert device.temperature_c == pytest.approx(COOL.temperature_after_c(25.0, first.power_w, first.work_s))
 
 
 def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
@@ -197,3 +182,27 @@ def test_the_time_to_a_temperature_agrees_with_the_temperature_after_that_time()
     assert thermal.temperature_after_c(50.0, 9.0, seconds) == pytest.approx(97.0)
     assert thermal.seconds_until(97.0, 98.0, 9.0) == 0.0
     assert math.isinf(thermal.seconds_until(97.0, 50.0, 1.0))
+
+
+MODE = PowerMode(4, 1500.0, 900.0, 1600.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [
+        (MODE, 0.0),
+        (PowerMode(4, 700.0, 900.0, 1600.0), 0.001),
+        (PowerMode(4, 1500.0, 300.0, 1600.0), 0.005),
+        (PowerMode(4, 1500.0, 900.0, 204.0), 0.008),
+        (PowerMode(2, 1500.0, 900.0, 1600.0), 2 * 0.005),
+        (PowerMode(6, 700.0, 300.0, 204.0), 0.014 + 2 * 0.005),
+    ],
+)
+def test_every_knob_that_changes_has_its_price_and_cores_one_each(after: PowerMode, seconds: float) -> None:
+    assert mode_change_s(MODE, after) == pytest.approx(seconds)
+    assert mode_change_s(after, MODE) == pytest.approx(seconds)
+
+
+def test_prices_are_labelled_estimated_with_their_source() -> None:
+    assert {price.label for price in SWITCH_S.values()} == {"estimated"}
+    assert all(price.source for price in SWITCH_S.values())

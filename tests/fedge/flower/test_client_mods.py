@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("flwr", reason="mods are Flower's")
 pytest.importorskip("torch", reason="its generator is seeded")
 
-import torch
 from contracts.reports import answer
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -78,20 +76,6 @@ def test_a_mod_that_fails_makes_the_client_fail() -> None:
     assert reply.error is not None
     assert reply.error.startswith("a mod failed: ")
     assert "clipping_norm" in reply.error
-
-
-def draw_from_all(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    drawn = {"numpy": np.random.random(), "python": random.random(), "torch": float(torch.rand(1))}  # noqa: NPY002
-    reply = call_next(message, context)
-    next(iter(reply.content.metric_records.values())).update(drawn)
-    return reply
-
-
-def test_every_global_generator_is_seeded() -> None:
-    drawn = [send(build(f"{__name__}:draw_from_all"), number)[1].metrics for number in (1, 1, 2)]
-
-    assert drawn[0] == drawn[1]
-    assert all(drawn[0][name] != drawn[2][name] for name in ("numpy", "python", "torch"))
 
 
 def return_nothing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -172,8 +156,3 @@ def test_mods_and_narrow_networks_do_not_go_together() -> None:
         BadInput, match=r"workload.memory.widths: .*the mod LocalDpMod compares or clips .*; or no mods"
     ):
         check_memory(build(LOCAL_DP, workload=memory))
-
-
-def test_clipping_with_its_strategy_and_local_noise_with_an_asynchronous_one_are_fine() -> None:
-    check_strategy(build("adaptiveclipping_mod", strategy=ADAPTIVE))
-    check_strategy(build(LOCAL_DP, strategy={"name": "FedBuff", "options": {"buffer_size": 2}}))

@@ -23,7 +23,7 @@ from fedge.errors import BadInput
 from fedge.flower import PowerAware, power_mode
 from fedge.flower.messages import ensure_identity
 from fedge.flower.node_memory import RECORD
-from fedge.flower.power_mod import ANSWER, GOAL, JOULES
+from fedge.flower.power_mod import ANSWER, GOAL
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import RoundGoal
@@ -150,12 +150,6 @@ def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
     }
 
 
-def test_nodes_without_the_mod_take_part_and_leave_no_rows(tmp_path: Path) -> None:
-    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes(mods=False))
-
-    assert read_rows(tmp_path / "run", RoundRow) == []
-
-
 def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> None:
     nodes = Nodes()
     nodes.plain.add(12)
@@ -208,17 +202,6 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
         PowerAware(FedAvg(), "joint")
     with pytest.raises(BadInput, match="energy-budget"):
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
-
-
-def test_energy_is_aggregated_like_any_metric() -> None:
-    ensure_identity()
-    nodes, strategy = Nodes(), PowerAware(FedAvg())
-    messages = strategy.configure_train(1, ArrayRecord(train_network(1)), ConfigRecord(), nodes)  # type: ignore[arg-type]
-
-    _, metrics = strategy.aggregate_train(1, nodes.send_and_receive(list(messages)))
-
-    assert metrics is not None
-    assert float(metrics[JOULES]) > 0  # type: ignore[arg-type]
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:

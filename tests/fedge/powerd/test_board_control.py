@@ -3,11 +3,11 @@
 import pytest
 from contracts.jetsons.kernel import Fault, KernelMachine
 
-from fedge.powerd import knob_changes
-from fedge.powerd.board_control import FAN_FULL_PWM, BoardControl
+from fedge.powerd import board_control, knob_changes
+from fedge.powerd.board_control import FAN_FULL_PWM, BoardControl, find_fan_file
 from fedge.powerd.config import Config
 from fedge.powerd.knobs import CpufreqPolicy, Hardware, KnobState
-from fedge.powerd.mode_records import Mode
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 from fedge.powerd.write_plan import EmcFiles, EmcState, LimitFiles, LimitSpan
 
 FAN = "/sys/devices/pwm-fan/target_pwm"
@@ -86,6 +86,25 @@ def test_caches_are_dropped_without_waiting_for_the_disk(machine, board, refused
     assert refused(board.drop_caches).kind == "failed"
 
 
+def test_a_board_without_a_fan_refuses_a_speed_and_of_two_outputs_the_fans_is_set(machine, board, refused) -> None:
+    machine.path(FAN).unlink()
+    assert refused(board.set_fan, 50).kind == "not-allowed"
+    for number, name in ((7, "leds"), (8, "pwmfan")):
+        folder = machine.path(f"/sys/class/hwmon/hwmon{number}")
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(name)
+        (folder / "pwm1").write_text("1")
+    assert find_fan_file(machine) == "/sys/class/hwmon/hwmon8/pwm1"
+
+
+def test_a_mode_that_is_set_already_is_returned_without_a_write(machine, board) -> None:
+    now = board.mode()
+    wanted = board.set_mode(now._replace(emc_hz=None))  # a stock mode may have lower limits, which a mode lets go
+    written = machine.writes()
+    assert board.set_mode(wanted._replace(emc_hz=None)) == wanted
+    assert machine.writes() == written
+
+
 def another(board):
     """The name of a preset that can be set and is not."""
     now = board.preset()
@@ -120,3 +139,24 @@ def test_when_all_zones_are_gone_the_sensors_are_lost_unless_there_never_were_an
     monkeypatch.setattr(machine, "glob", lambda pattern: [] if "thermal" in pattern else glob(pattern))
     assert refused(board.temperatures).kind == "sensor-lost"
     assert BoardControl(machine, Config()).temperatures() == {}
+
+
+def test_a_knob_that_the_board_has_not_is_refused(refused) -> None:
+    refusal = refused(board_control.check_mode, Mode(emc_hz=1600000000), KnobTables((1, 2), (403200,)), Config())
+    assert refusal.kind == "not-allowed"
+
+
+def test_a_refusal_lists_the_values_of_the_table(refused) -> None:
+    assert "1, 2, 3, 4:" in refused(board_control.check_mode, Mode(cores=5), KnobTables((1, 2, 3, 4)), Config()).text
+
+
+def test_a_knob_whose_whole_table_is_below_the_floor_keeps_its_highest_value() -> None:
+    assert board_control.above_floor(KnobTables((1,), (102000,)), Config()) == KnobTables((1,), (102000,))
+
+
+def test_a_preset_is_found_by_id_and_by_name_in_any_case() -> None:
+    presets = [Preset(0, "MAXN", Mode(), False, True), Preset(8, "5W", Mode(), False, False)]
+    assert board_control.find_preset(presets, "maxn") is board_control.find_preset(presets, 0)
+    assert board_control.find_preset(presets, "8").name == "5W"
+    with pytest.raises(PowerdRefusal, match=r"MAXN \(0\), 5W \(8\)"):
+        board_control.find_preset(presets, "7W")

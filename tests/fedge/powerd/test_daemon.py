@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from contracts.jetsons.kernel import KernelMachine, hot, lost_sensor
+from contracts.jetsons.kernel import Fault, KernelMachine, hot, lost_sensor
 from contracts.running_powerd import ROOT, Running, board_root, state_of
 
 from fedge.powerd import daemon
@@ -68,6 +68,17 @@ def test_it_starts_sets_and_puts_back_when_it_is_told_to_end(tmp_path) -> None:
         assert "listens at" in one.log()
     assert state_of(root) == before
     assert sorted(path.name for path in (root / "var/lib/fedge-powerd").iterdir()) == ["lock"]
+
+
+def test_an_end_that_cannot_put_all_back_is_exit_code_1_and_keeps_the_state_found(tmp_path) -> None:
+    root = board_root("nano", tmp_path)
+    with Running(root, quick=1) as one:
+        client = one.wait_until_up()
+        client.set_mode({"gpu_hz": client.describe()["allowed"]["gpu_hz"][0]})
+        client.close()
+        KernelMachine(str(root)).plant(Fault("refuse", "*max_freq", "EIO"))
+        assert one.end() == 1
+    assert (root / "var/lib/fedge-powerd/found.json").exists()
 
 
 def test_a_second_daemon_on_one_board_is_refused(tmp_path) -> None:

@@ -9,7 +9,6 @@ from contracts.jetsons.kernel import KernelMachine
 CPU = "/sys/devices/system/cpu"
 POLICY = CPU + "/cpufreq/policy{}/{}"
 EMC = "/sys/kernel/debug/bpmp/debug/clk/emc/"
-CAP = "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"
 
 
 @pytest.fixture
@@ -27,16 +26,6 @@ def refusal(machine, path, text):
     with pytest.raises(OSError) as caught:
         machine.write(path, text)
     return errno.errorcode[caught.value.errno]
-
-
-def gpu(machine):
-    return next(path for path in machine.glob("/sys/class/devfreq/*") if "enc" not in path)
-
-
-def test_there_are_eight_boards_of_three_jetpack_generations():
-    assert len(jetsons.BOARDS) == 8
-    for names in (jetsons.BOARDS, jetsons.UNLIKE):
-        assert {jetsons.board(name).l4t.split(".")[0] for name in names} == {"32", "35", "36"}
 
 
 def test_no_link_leaves_a_root_and_every_link_leads_somewhere(machine):
@@ -57,42 +46,6 @@ def test_a_minimum_above_the_maximum_is_refused_and_so_is_the_reverse(machine):
     machine.write(policy.format("min"), str(table[3]))
     assert refusal(machine, policy.format("max"), str(table[2])) == "EINVAL"
     assert machine.read(policy.format("max")) == str(table[3])
-
-
-def test_clocks_beside_the_table_are_rounded(xavier):
-    xavier.write(POLICY.format(0, "scaling_min_freq"), "0")
-    cpu, gpu_max = POLICY.format(0, "scaling_max_freq"), gpu(xavier) + "/max_freq"
-    for path, wanted, read in (
-        (cpu, "1450000", "1420800"),
-        (gpu_max, "530000000", "624750000"),
-        (gpu_max, "9999999999", "1377000000"),
-    ):
-        xavier.write(path, wanted)
-        assert xavier.read(path) == read
-
-
-def test_a_locked_memory_ignores_a_rate_beside_its_table_without_a_word_and_keeps_to_the_cap(xavier):
-    xavier.write(EMC + "mrq_rate_locked", "1")
-    xavier.write(EMC + "rate", "800000000")
-    xavier.write(EMC + "rate", "800000001")
-    assert xavier.read(EMC + "rate") == "800000000"
-    xavier.write(EMC + "rate", "2133000000")
-    assert xavier.read(EMC + "rate") == xavier.read(CAP) == "1331200000"
-
-    xavier.write(CAP, "0")
-    xavier.write(EMC + "rate", "2133000000")
-    assert xavier.read(EMC + "rate") == "2133000000"
-    xavier.write(EMC + "mrq_rate_locked", "0")
-    xavier.write(CAP, "1331200000")
-    assert xavier.read(EMC + "rate") == "1331200000"
-
-
-def test_the_nano_overrides_its_memory_clock_while_the_state_is_1(nano):
-    override = "/sys/kernel/debug/clk/override.emc/"
-    nano.write(override + "clk_update_rate", "800000000")
-    assert nano.read(override + "clk_rate") == "1600000000"
-    nano.write(override + "clk_state", "1")
-    assert nano.read(override + "clk_rate") == "800000000"
 
 
 @pytest.mark.parametrize("name", ["nano", "xavier-nx"])

@@ -8,7 +8,7 @@ from contracts.jetsons.kernel import KernelMachine
 from contracts.jetsons.nvpmodel import SWITCH
 from contracts.running_powerd import LIMIT_S, Running, board_root, lowest, made_up_for, state_of
 
-from fedge.powerd import nvpmodel, saved_state
+from fedge.powerd import nvpmodel, state_keeper
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def made_up_for_by_a_process(root, before) -> None:
         client.close()
         assert one.end() == 0, one.log()
     assert state_of(root) == before
-    assert saved_state.read(root / "var/lib/fedge-powerd") is None
+    assert state_keeper.load_state(root / "var/lib/fedge-powerd") is None
 
 
 def killed_everywhere(root, change, death: str, quick: int = 1) -> int:
@@ -123,7 +123,7 @@ def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below
     with Running(root, quick=1) as one:
         client = one.wait_until_up()
         assert "nvpmodel" in client.get()["stopped"]
-        assert saved_state.read(folder).state["nvpmodel"] == found
+        assert state_keeper.load_state(folder).state["nvpmodel"] == found
         switch.write_text("")
         assert client.restore()["mode"]["cores"] == 4
         assert nvpmodel.query_preset_id(machine) == found
@@ -131,4 +131,4 @@ def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below
         assert (told["changed"], told["stopped"]) == (False, None)
         client.close()
         assert one.end() == 0, one.log()
-    assert saved_state.read(folder) is None
+    assert state_keeper.load_state(folder) is None

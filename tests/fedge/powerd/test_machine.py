@@ -1,12 +1,16 @@
 """The machine's commands: what they print comes back, and one that hangs is ended with all that it started."""
 
+import errno
+import os
 import time
 from pathlib import Path
 
 import pytest
+from contracts.running_powerd import Running, board_root
 
+from fedge.powerd import machine
 from fedge.powerd import machine as of_machine
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import Machine, TimedMachine
 
 LIMIT_S = 10.0
 
@@ -38,6 +42,13 @@ def test_a_command_has_nothing_to_read(bench) -> None:
     assert bench.run(["talk", "read answer || echo none"]) == (0, "none\n")
 
 
+def test_a_file_that_cannot_be_run_hides_no_command_of_its_name(bench) -> None:
+    other = bench.path("/usr/sbin/talk")
+    other.parent.mkdir()
+    other.write_text("no program")
+    assert bench.run(["talk", "echo well"]) == (0, "well\n")
+
+
 def test_a_command_that_is_not_there_is_told(bench) -> None:
     with pytest.raises(OSError, match="no command nvpmodel"):
         bench.run(["nvpmodel", "-q"])
@@ -54,3 +65,99 @@ def test_a_command_that_hangs_is_ended_in_time_with_the_child_that_holds_its_out
     while alive(child):
         assert time.monotonic() < until_s
         time.sleep(0.01)
+
+
+LIMIT_S_TIMED = 20.0
+
+
+@pytest.fixture
+def bench_timed(tmp_path, monkeypatch):
+    """A machine with a file, and one that never answers: nobody is at the other end of a pipe."""
+    monkeypatch.setattr(machine, "FILE_LIMIT_S", 0.5)
+    (tmp_path / "whole").write_text("17\n")
+    os.mkfifo(tmp_path / "hung")
+    return TimedMachine(str(tmp_path))
+
+
+def test_files_are_read_and_written_and_errors_are_those_of_the_files(bench_timed) -> None:
+    assert bench_timed.read("/whole") == "17"
+    bench_timed.write("/whole", "3")
+    assert bench_timed.read("/whole") == "3"
+    with pytest.raises(FileNotFoundError):
+        bench_timed.read("/gone")
+    with pytest.raises(OSError) as caught:
+        bench_timed.write("/", "3")
+    assert caught.value.errno == errno.EISDIR
+
+
+def test_a_large_file_arrives_whole(bench_timed) -> None:
+    text = "\u00fc0123456789" * 30000
+    Path(bench_timed.root, "whole").write_text(text, encoding="utf-8")
+    assert bench_timed.read("/whole") == text
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_a_file_that_never_answers_is_an_error_and_the_others_go_on(bench_timed, verb) -> None:
+    arguments = ("/hung",) if verb == "read" else ("/hung", "3")
+    with pytest.raises(OSError, match="did not answer"):
+        getattr(bench_timed, verb)(*arguments)
+    assert bench_timed.read("/whole") == "17"
+
+
+def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench_timed, monkeypatch) -> None:
+    with pytest.raises(OSError, match="did not answer within"):
+        bench_timed.read("/hung")
+    with pytest.raises(OSError, match="asked again"):
+        bench_timed.read("/hung")
+    later_s = machine.HUNG_REST_S
+    os.waitid(os.P_PID, bench_timed._hung["/hung"].child, os.WEXITED | os.WNOWAIT)  # else it may not have ended yet
+    monkeypatch.setattr(machine.time, "monotonic", lambda real=time.monotonic: real() + later_s)
+    with pytest.raises(OSError, match="did not answer within"):
+        bench_timed.read("/hung")
+
+
+def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench_timed, monkeypatch) -> None:
+    monkeypatch.setattr(machine.os, "kill", lambda *_: None)  # as if the kernel could not end it
+    with pytest.raises(OSError, match="did not answer within"):
+        bench_timed.write("/hung", "3")
+    for _ in range(20):
+        with pytest.raises(OSError, match="has not answered since"):
+            bench_timed.write("/hung", "3")
+    assert bench_timed.read("/whole") == "17"
+    Path(bench_timed.root, "hung").read_text(encoding="ascii")  # the driver answers at last, and the child ends
+    Path(bench_timed.root, "hung").unlink()
+    Path(bench_timed.root, "hung").write_text("4")
+    until_s = time.monotonic() + LIMIT_S_TIMED
+    while True:
+        try:
+            bench_timed.write("/hung", "5")
+        except OSError:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        else:
+            return
+
+
+def test_a_child_that_was_killed_is_replaced(bench_timed) -> None:
+    assert bench_timed.read("/whole") == "17"
+    os.kill(bench_timed._child.pid, 9)
+    with pytest.raises(OSError, match="ended"):
+        bench_timed.read("/whole")
+    assert bench_timed.read("/whole") == "17"
+
+
+@pytest.mark.slow
+def test_a_sensor_that_hangs_stops_neither_the_daemon_nor_its_guard(tmp_path) -> None:
+    root = board_root("nano", tmp_path)
+    with Running(root, program=("-m", "fedge.powerd")) as one:
+        client = one.wait_until_up()
+        zones = sorted((root / "sys/class/thermal").glob("thermal_zone*/temp"))
+        for zone in zones:
+            zone.unlink()
+            os.mkfifo(zone)
+        ends_s = time.monotonic() + LIMIT_S_TIMED + 3 * machine.FILE_LIMIT_S * len(zones)
+        while client.get()["stopped"] is None:
+            assert time.monotonic() < ends_s
+            time.sleep(0.1)
+        assert "cannot be read" in client.get()["stopped"]
+        assert one.end() == 0

@@ -133,3 +133,4 @@ def test_the_memory_comes_back_as_it_was_after_any_changes(files, found: EmcStat
     for write in write_plan.plan_emc_restore(files, kernel.emc(), before):
         kernel.write(write)
     assert kernel.emc() == before
+    assert write_plan.plan_emc_restore(files, before, before) == []

@@ -18,7 +18,7 @@ from contracts.jetsons.kernel import (
 )
 from contracts.jetsons.nvpmodel import SWITCH
 
-from fedge.powerd import saved_state
+from fedge.powerd import state_keeper
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
 from fedge.powerd.mode_records import Mode, PowerdRefusal
@@ -261,7 +261,7 @@ def test_the_daemon_tells_what_became_of_a_set_whose_file_is_gone_and_goes_on_te
     told = asked(daemon, verb="get")
     assert (told["ok"], told["changed"], told["mode"]) == (True, True, {})
     assert "max_freq" in told["stopped"]
-    assert saved_state.read(scratch) is not None
+    assert state_keeper.load_state(scratch) is not None
     assert asked(daemon, verb="set", mode={"cores": 2})["error"]["kind"] == "failed"
 
 
@@ -396,6 +396,8 @@ def test_a_rate_that_the_kernel_chose_itself_is_left_to_it_where_releasing_its_l
     found, lock = one.board.snapshot(), files(one.truth, "lock")
     one.board.set_mode(Mode(emc_hz=one.truth.emc_hz[0]))
     one.machine.plant(Fault("refuse", lock, "EBUSY", times=1))
+    written = len(one.machine.writes())
 
     assert one.board.put_back(found) == []
     assert one.machine.number(lock) == 0
+    assert files(one.truth, "emc") not in {path for path, _ in one.machine.writes()[written:]}

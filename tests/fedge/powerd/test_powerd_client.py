@@ -93,6 +93,13 @@ def test_a_refusal_is_an_error_with_its_kind_and_what_was_read_back(path) -> Non
     assert (caught.value.kind, caught.value.got) == ("did-not-stick", 5)
 
 
+def test_what_a_daemon_says_reaches_no_terminal_with_control_characters(path) -> None:
+    Scripted(path, [json.dumps({"error": {"kind": "failed", "text": "a\x1b[2J\n b"}}).encode() + b"\n"])
+    with pytest.raises(PowerdError) as caught:
+        PowerdClient(str(path)).get()
+    assert caught.value.text == "a?[2J b"
+
+
 def test_a_connection_that_the_daemon_closed_meanwhile_is_opened_anew(path) -> None:
     daemon = Scripted(path, [b'{"ok":true}\n', None, b'{"ok":true,"again":1}\n'])
     client = PowerdClient(str(path))
@@ -119,7 +126,7 @@ def test_a_word_sent_before_the_door_was_closed_is_heard(path) -> None:
 @pytest.mark.parametrize(
     ("replies", "words"),
     [
-        ([None, None], "systemctl status fedge-powerd"),
+        ([None, None], "ended the connection; see systemctl status fedge-powerd"),
         ([b"hello\n"], "no fedge-powerd"),
         ([b"[1]\n"], "no fedge-powerd"),
         ([b'{"ok":false}\n'], "no fedge-powerd"),

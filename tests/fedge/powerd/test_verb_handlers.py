@@ -7,7 +7,7 @@ import pytest
 from contracts.fake_power_board import LOW, MAXN, TOP, FakeBoard
 
 import fedge
-from fedge.powerd import saved_state
+from fedge.powerd import state_keeper
 from fedge.powerd.config import Config
 from fedge.powerd.mode_records import Mode
 from fedge.powerd.state_keeper import StateKeeper
@@ -46,7 +46,7 @@ class Bench:
         return reply["error"]
 
     def stored(self):
-        return saved_state.read(self.folder)
+        return state_keeper.load_state(self.folder)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def full(folder, state):
 
 
 def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeypatch) -> None:
-    monkeypatch.setattr(saved_state, "write", full)
+    monkeypatch.setattr(state_keeper, "save_state", full)
     error = bench.refused("set", mode=HALF)
     assert error["kind"] == "failed"
     assert "nothing was changed" in error["text"]
@@ -154,7 +154,7 @@ def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monk
     def never(folder, state):
         raise AssertionError("stored")
 
-    monkeypatch.setattr(saved_state, "write", never)
+    monkeypatch.setattr(state_keeper, "save_state", never)
     taken = len(generous.board.snapshots)
     assert generous.refused("set", mode={"cores": 5})["kind"] == "off-table"
     assert generous.refused("set", mode={"cores": 1})["kind"] == "below-floor"
@@ -167,7 +167,7 @@ def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monk
 def test_a_mode_that_is_set_already_is_told_and_nothing_is_stored_or_owed(bench, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO)
     taken = len(bench.board.snapshots)
-    monkeypatch.setattr(saved_state, "write", lambda folder, state: 1 / 0)
+    monkeypatch.setattr(state_keeper, "save_state", lambda folder, state: 1 / 0)
     assert bench.done("set", mode={"cores": 4, "cpu_khz": 1479000})["mode"] == TOP.to_wire()
     assert bench.done("get")["changed"] is False
     assert len(bench.board.snapshots) == taken
@@ -387,7 +387,7 @@ def test_a_machine_that_does_not_know_its_boot_never_takes_an_old_state_for_its_
 
 
 def test_a_corrupt_stored_state_does_not_stop_the_start(bench, caplog) -> None:
-    (bench.folder / saved_state.FILE).write_text("{")
+    (bench.folder / state_keeper.FILE).write_text("{")
     bench.start()
     assert "found.json.corrupt" in caplog.text
     bench.done("set", mode=HALF)
@@ -528,7 +528,7 @@ def test_a_lease_that_ends_on_a_hot_board_leaves_the_fan_at_full(generous) -> No
 
 
 def test_a_fan_that_nobody_slowed_blows_too_and_a_lost_disk_does_not_keep_it_from_that(generous, monkeypatch) -> None:
-    monkeypatch.setattr(saved_state, "write", full)
+    monkeypatch.setattr(state_keeper, "save_state", full)
     generous.board.celsius = HOT
     generous.daemon.tick()
     assert generous.board.fan == 100

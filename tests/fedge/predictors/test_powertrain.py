@@ -28,7 +28,7 @@ from fedge.types import PowerMode, ProfileTable
 AGX_ORIN = PowerMode(12, 2201.6, 1300.5, 3199.0)
 ONE_WORKER = pytest.mark.xdist_group("powertrain")
 """Those with one reference run one after the other, so that it is trained once."""
-# The other pairs of tables: benchmarks/predictors.py.
+# The other pairs of tables: docs/explanation/predictors.md.
 REAL = [
     ("agx-xavier", "vit-b16-cifar10", "agx-xavier", "resnet50-tinyimagenet224"),
     ("agx-xavier", "resnet50-tinyimagenet224", "agx-xavier", "vit-b16-cifar10"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from contracts.jobs import KNOBS, modes, pair
 
-from fedge.costs.predicted_tables import FULCRUM_GRID
+from fedge.costs.table_calibration import FULCRUM_GRID
 from fedge.errors import BadInput
 from fedge.serving.job_pair import build_knob_grid, build_pair, list_mode_keys, select_pair_modes
 from fedge.types import Modes, ProfileTable

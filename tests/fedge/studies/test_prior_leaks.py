@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from fedge.costs import cost_priors as priors_module
 from fedge.costs.cost_priors import build_priors, select_prior_sources
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.cost_scaling import scale_to_board, scale_to_workload
+from fedge.costs.cost_scaling import SIZE_EXPONENT, load_workload_sizes, scale_to_board, scale_to_workload, size_ratio
 from fedge.costs.gpu_rates import RateObservation
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
 from fedge.costs.layered_work import find_known_layers, find_profile_network
 from fedge.costs.layers.network_record import list_known_workloads
-from fedge.costs.workload_sizes import SIZE_EXPONENT, load_workload_sizes, size_ratio
 from fedge.devices import board_kinds
 from fedge.devices.catalogue import load_catalogue
 from fedge.knowledge import table_background

@@ -12,12 +12,14 @@ from contracts.measured_steps import write_folder
 from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
 from fedge.costs.layered_work import find_family
 from fedge.errors import BadInput, FedgeError
-from fedge.studies.transfer_models import TransferRow, score_choice, score_quantity
-from fedge.studies.transfer_rotation import (
+from fedge.studies.transfer_models import (
     JudgedTable,
+    TransferRow,
     list_hidden_names,
     list_remaining,
     read_judged_tables,
+    score_choice,
+    score_quantity,
 )
 from fedge.studies.transfer_study import TransferOptions, build_transfer_study, summarize_transfer
 

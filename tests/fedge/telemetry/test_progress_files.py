@@ -9,8 +9,7 @@ import pytest
 from fedge.json_reader import MalformedJson
 from fedge.telemetry import progress_files
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_files import read_progress, write_progress
-from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.progress_files import ProgressReporter, read_progress, write_progress
 
 T0 = 1_790_000_000.0
 TRAINING = BoardProgress("nano-1", T0, "training", "orin-nano", "run", 3, 40, 7, "4c/1/2/3 MHz", 7.5, 44.0)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
 
-from fedge.worker import answer_check, supervisor, tasks, trainer_process
+from fedge.worker import supervisor, tasks, trainer_process
 from fedge.worker.refusal import Refusal
 from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
 
@@ -223,7 +223,7 @@ def main(arguments):
     if arguments[0] == "supervise":
         if len(arguments) > 2:
             supervisor.SILENCE_LIMIT_S = float(arguments[2])
-            supervisor.LOOK_S = answer_check.CHECK_EVERY_S = supervisor.SILENCE_LIMIT_S / 10
+            supervisor.LOOK_S = supervisor.CHECK_EVERY_S = supervisor.SILENCE_LIMIT_S / 10
         command = (sys.executable, str(Path(__file__).resolve()))
         return supervisor.main(supervisor.SupervisorSettings(arguments[1], command=command))
     return trainer_process.main(arguments, parts)

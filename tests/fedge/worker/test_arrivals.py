@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fedge.worker.arrivals import Arrivals, arrival_times, parse_arrivals
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 
 CHANGING = ((10.0, 2.0), (5.0, 20.0), (5.0, 0.0))
 ALL = [

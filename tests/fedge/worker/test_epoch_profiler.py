@@ -16,7 +16,6 @@ pytest.importorskip("PIL.Image", reason="needs Pillow")
 from fedge.worker import epoch_profiler, generated_images  # noqa: E402  torch first
 from fedge.worker import page_cache as host  # noqa: E402
 from fedge.worker import step_timers as steps  # noqa: E402
-from fedge.worker import timed_loader as loading  # noqa: E402
 from fedge.worker.network_lookup import make_network  # noqa: E402
 from fedge.worker.refusal import Refusal  # noqa: E402
 from fedge.worker.task_shape import BadTask  # noqa: E402
@@ -59,11 +58,11 @@ class Slow:
         return 16
 
     def __getitem__(self, i):
-        begun_s = loading.now_s()
+        begun_s = steps.now_s()
         time.sleep(0.002)
-        fetched_s = loading.now_s()
+        fetched_s = steps.now_s()
         time.sleep(0.003)
-        return torch.zeros(SHAPE), i % 2, begun_s, fetched_s, loading.now_s()
+        return torch.zeros(SHAPE), i % 2, begun_s, fetched_s, steps.now_s()
 
 
 def slow_epoch(workers, compute_s):
@@ -74,10 +73,10 @@ def slow_epoch(workers, compute_s):
         return torch.zeros(()), torch.zeros(len(images), 2)
 
     notes = epoch_profiler.StepTimeTable(4)
-    batches = loading.plan_batches(16, 4, None, 0, 0)
-    loader = loading.make_loader(Slow(), loading.TimedLoaderSettings(4, workers), batches)
+    batches = steps.plan_batches(16, 4, None, 0, 0)
+    loader = steps.make_loader(Slow(), steps.TimedLoaderSettings(4, workers), batches)
     begun_s, started_s, ended_s, rest = epoch_profiler.run_epoch(loader, steps.time_on_host(work), notes, 0, workers)
-    loading.drain_iterator(rest)
+    steps.drain_iterator(rest)
     return notes.to_arrays(), begun_s, started_s, ended_s
 
 
@@ -199,12 +198,12 @@ def test_a_lack_of_memory_is_called_so() -> None:
 
 
 def test_an_epochs_batches_are_shuffled_anew_whole_and_cut_where_asked() -> None:
-    first, second = (loading.plan_batches(35, 8, None, 7, epoch) for epoch in (0, 1))
+    first, second = (steps.plan_batches(35, 8, None, 7, epoch) for epoch in (0, 1))
     assert first != second
-    assert first == loading.plan_batches(35, 8, None, 7, 0)
+    assert first == steps.plan_batches(35, 8, None, 7, 0)
     assert [len(batch) for batch in first] == [8, 8, 8, 8]
     assert len({i for batch in first for i in batch}) == 32
-    assert loading.plan_batches(35, 8, 2, 7, 0) == first[:2]
+    assert steps.plan_batches(35, 8, 2, 7, 0) == first[:2]
 
 
 def test_an_image_becomes_what_torchvision_would_make_of_it(folder) -> None:
@@ -216,8 +215,8 @@ def test_an_image_becomes_what_torchvision_would_make_of_it(folder) -> None:
     from torchvision import transforms
 
     path, _ = generated_images.list_image_files(folder)[0]
-    usual = [transforms.Resize((16, 16)), transforms.ToTensor(), transforms.Normalize(loading.MEAN, loading.SD)]
-    mine = loading.ImageTransform(SHAPE).decode(Path(path).read_bytes())
+    usual = [transforms.Resize((16, 16)), transforms.ToTensor(), transforms.Normalize(steps.MEAN, steps.SD)]
+    mine = steps.ImageTransform(SHAPE).decode(Path(path).read_bytes())
     assert torch.allclose(mine, transforms.Compose(usual)(Image.open(path)), atol=1e-6)
 
 
@@ -240,7 +239,7 @@ def test_on_a_gpu_copying_and_computing_are_the_events_times(monkeypatch) -> Non
             self.at_s = None
 
         def record(self):
-            self.at_s = loading.now_s()
+            self.at_s = steps.now_s()
 
         def synchronize(self):
             time.sleep(0.002)  # the device is not done yet
@@ -253,7 +252,7 @@ def test_on_a_gpu_copying_and_computing_are_the_events_times(monkeypatch) -> Non
         return torch.zeros(()), torch.zeros(len(images), 2)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    begun_s = loading.now_s()
+    begun_s = steps.now_s()
     did = steps.time_on_cuda(work, torch.device("cpu"))(torch.zeros(4, *SHAPE), torch.zeros(4, dtype=torch.int64))
     assert did.compute_s >= 0.003
     assert did.copy_s >= 0

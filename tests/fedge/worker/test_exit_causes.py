@@ -52,7 +52,6 @@ def test_the_cause_follows_from_the_evidence(given, cause, says):
     found = diagnose_exit(given)
     assert found.cause == cause
     assert says in found.text
-    assert found.as_dict() == {"cause": cause, "text": found.text}
 
 
 def test_of_a_long_log_only_the_end_is_told_and_a_crash_report_from_its_start():

@@ -1,6 +1,7 @@
 """Images made on the spot: the same for the same numbers, of the size that was asked for, never half a data set."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ from fedge.worker import generated_images  # noqa: E402  Pillow first
 from fedge.worker.generated_images import BadImages, ImageSetSpec  # noqa: E402
 
 TINY = ImageSetSpec(32, 32, 24)
+
+
+def counts(place):
+    """Number and bytes of the images of a complete data set."""
+    return json.loads((place / generated_images.COMPLETE).read_text(encoding="ascii"))
 
 
 def contents(place):
@@ -44,10 +50,10 @@ def test_an_image_has_its_size_and_decodes_to_its_pixels(tmp_path) -> None:
 
 def test_files_are_as_large_as_photographs_unless_a_size_is_asked_for(tmp_path) -> None:
     photo = ImageSetSpec(4, 240, 160)
-    made = generated_images.read_image_counts(generated_images.make_images(str(tmp_path), photo))
+    made = counts(generated_images.make_images(str(tmp_path), photo))
     assert 0.25e6 <= made["bytes"] / (4 * 0.0384) <= 0.4e6
     for kb in (4.0, 12.0, 40.0):
-        asked = generated_images.read_image_counts(generated_images.make_images(str(tmp_path), photo._replace(kb=kb)))
+        asked = counts(generated_images.make_images(str(tmp_path), photo._replace(kb=kb)))
         assert asked["bytes"] / 4 == pytest.approx(1000 * kb, rel=0.1)
 
 
@@ -97,7 +103,7 @@ def test_images_in_memory_are_one_plain_array(tmp_path) -> None:
     place = generated_images.make_images(str(tmp_path), wanted)
     array = np.load(str(place / generated_images.ARRAY), allow_pickle=False)
     assert (array.shape, array.dtype) == ((100, 20, 28, 1), np.uint8)
-    assert generated_images.read_image_counts(place)["images"] == 100
+    assert counts(place)["images"] == 100
 
 
 def test_a_users_folder_gives_its_images_with_their_class(tmp_path) -> None:

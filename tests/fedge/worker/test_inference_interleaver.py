@@ -62,33 +62,6 @@ def test_the_next_action_is_the_one_that_keeps_the_deadlines(now_s, next_s, wait
     assert decide_next_action(now_s, next_s, waiting) == expected
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "rate_hz", "batch_s", "step_s"),
-    [
-        (16, 60.0, 0.08, 0.03),
-        (64, 60.0, 0.3, 0.11),
-        (4, 60.0, 0.03, 0.011),
-        (32, 30.0, 0.2, 0.81),
-        (2, 50.0, 0.01, 0.015),
-        (16, 120.0, 0.1, 0.0051),
-    ],
-)
-def test_with_the_plans_window_exactly_its_minibatches_are_done_between_two_batches(
-    batch_size, rate_hz, batch_s, step_s
-):
-    window_s = batch_size / rate_hz
-    planned = math.floor((window_s - batch_s) / step_s)
-    service = HostedService("a", batch_size, window_s + batch_s, (batch_size - 1) / rate_hz)
-    play = Play([service], {"a": constant(rate_hz)}, lambda *_: batch_s, step_s, share=0.02)
-    play.train(200 * window_s)
-    steps = [batch[4] for batch in play.done]
-    assert {steps[place + 1] - steps[place] for place in range(2, len(steps) - 1)} == {planned}
-    assert {len(batch[3]) for batch in play.done[2:]} == {batch_size}
-    told = play.loop.get_statistics()["a"]
-    assert told.late == 0
-    assert told.histogram.worst_s <= window_s + batch_s
-
-
 @pytest.mark.parametrize("when_late", ["serve", "drop"])
 def test_late_requests_are_served_late_or_dropped_as_the_service_says(when_late):
     service = HostedService("a", 4, 0.5, when_late=when_late, most_waiting=100)
@@ -99,28 +72,6 @@ def test_late_requests_are_served_late_or_dropped_as_the_service_says(when_late)
     assert told.dropped == len(play.dropped) > 0
     assert told.waiting <= 100
     assert told.served > 10000
-
-
-@pytest.mark.parametrize("when_late", ["serve", "drop"])
-def test_a_service_that_wants_too_much_makes_no_other_late_and_is_not_starved(when_late):
-    services = [HostedService("much", 4, 0.5), HostedService("little", 1, 0.3, when_late=when_late)]
-    arrivals = {"much": constant(1000.0), "little": arrival_times(Arrivals("poisson", 5.0))}
-    play = Play(services, arrivals, lambda *_: 0.02, 0.01)
-    play.train(30.0)
-    told = play.loop.get_statistics()
-    assert (told["little"].late, told["little"].dropped) == (0, 0)
-    assert told["much"].served > 4000
-
-
-def test_without_training_a_service_is_served_alone():
-    play = Play([HostedService("a", 8, 0.5)], {"a": constant(20.0)}, lambda *_: 0.05, 0.03)
-    play.loop.serve_while_idle(100.0)
-    told, spent = play.loop.get_statistics()["a"], play.loop.get_time_breakdown()
-    assert told.late == 0
-    assert {len(batch[3]) for batch in play.done[1:]} == {8}
-    assert sum(spent) == pytest.approx(play.now_s)
-    assert (spent.working_s, spent.held_s) == (0.0, 0.0)
-    assert spent.serving_s == pytest.approx(told.busy_s)
 
 
 def test_nobody_is_waited_for_once_a_stop_is_said():
@@ -209,14 +160,6 @@ def test_a_flood_of_requests_is_let_in_piece_by_piece():
     assert told.requests == 100000
     assert (told.dropped, told.served, told.waiting) == (99990, 1, 9)
     assert max(largest) <= ADMIT_LIMIT
-
-
-def test_arrivals_may_end():
-    play = Play([HostedService("a", 4, 0.5)], {"a": iter([0.1, 0.2, 3.0])}, lambda *_: 0.05, 0.03)
-    play.train(10.0)
-    play.loop.serve_while_idle(20.0)
-    told = play.loop.get_statistics()["a"]
-    assert (told.requests, told.served, told.late) == (3, 3, 0)
 
 
 def test_who_looks_during_a_batch_finds_its_requests_among_those_that_wait():

@@ -10,7 +10,7 @@ from threaded_worker import PLAIN, Background, W, error_of, kind_of, training
 
 from fedge.worker import frames, trainer_process
 from fedge.worker.inference_services import parse_service, parse_training_share, warm_sizes
-from fedge.worker.request_fields import BadField
+from fedge.worker.refusal import BadField
 from fedge.worker.worker_client import WorkerClient
 
 ASK = {"v": 1, "verb": "request", "name": "s"}
@@ -91,13 +91,6 @@ def test_generated_requests_are_served_between_jobs_and_beside_them(loaded):
     until(lambda: told(loaded)["served"] > after + 20)
 
 
-def test_without_services_a_reply_is_what_it_was(loaded):
-    reply, _ = loaded.train(begin(2), W, steps=2)
-    assert "service" not in reply
-    assert "spent" not in reply
-    assert loaded.status()["services"] == {}
-
-
 def test_serving_does_not_hide_a_cancel(loaded):
     serving(loaded, latency_s=0.01, batch_size=1, arrivals=often(5000.0))
     job = training(loaded)
@@ -166,13 +159,6 @@ def test_a_failing_service_is_told_by_name_and_training_goes_on(loaded, task, ki
     until(lambda: told(loaded, "good")["served"] > before)
     serving(loaded, "bad")
     assert told(loaded, "bad")["failed"] == ""
-
-
-def test_a_service_that_fails_beside_a_training_ends_alone(loaded):
-    serving(loaded, "bad", task="mistake", latency_s=0.3, arrivals=often(20.0))
-    reply, arrays = loaded.train(begin(200), W, steps=200, finish=True)
-    assert arrays["w"][0] == 200.0
-    assert "seven" in reply["service"]["bad"]["failed"]
 
 
 def test_a_service_that_breaks_the_device_ends_the_process_once_it_was_told(client, worker):

@@ -47,24 +47,8 @@ def test_every_edge_lies_in_its_own_bin():
     assert [bin_index(bin_upper_s(place)) for place in range(LAST_BIN)] == list(range(LAST_BIN))
 
 
-def test_merged_ones_hold_what_one_would():
-    merged = of(SEEN[:2000])
-    merged.merge(of(SEEN[2000:]))
-    assert merged.total_s == pytest.approx(of(SEEN).total_s)
-    merged.total_s = of(SEEN).total_s
-    assert merged == of(SEEN)
-    assert merged != of(SEEN[1:])
-
-
 def test_as_data_it_comes_through_json():
     seen = of(SEEN)
     text = json.dumps(seen.as_data())
     assert LatencyHistogram.from_data(json.loads(text)) == seen
     assert len(text) < 4000
-
-
-def test_a_copy_goes_its_own_way():
-    seen = of([0.1])
-    other = seen.copy()
-    seen.add(0.2)
-    assert other == of([0.1])

@@ -199,14 +199,6 @@ def test_a_trainer_stopped_for_a_moment_goes_on(worker, client):
 
 
 @pytest.mark.slow
-def test_one_death_after_the_other_is_mended_each_time(worker, client):
-    for death in range(1, 5):
-        pid = worker.trainer()
-        os.kill(pid, signal.SIGKILL)
-        until(lambda death=death: (worker.answers() or {}).get("restarts") == death)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_request_to_end_ends_both_and_removes_the_socket(worker, number):
     trainer = worker.trainer()
@@ -289,13 +281,6 @@ def test_the_kernels_counters_are_read_below_a_root(tmp_path):
     assert supervisor.read_oom_counters(71, str(tmp_path)) == OomCounters(5, 2)
     assert supervisor.read_oom_counters(72, str(tmp_path)) == OomCounters(5, None)
     assert supervisor.read_oom_counters(71, str(tmp_path / "none")) == OomCounters(None, None)
-
-
-def test_the_command_line_takes_several_data_roots():
-    settings = supervisor.parse_arguments(
-        ["--socket", "/a", "--data-root", "/b", "--data-root", "/c", "--device", "cpu"]
-    )
-    assert (settings.socket_path, settings.data_roots, settings.device) == ("/a", ("/b", "/c"), "cpu")
 
 
 TASK = """

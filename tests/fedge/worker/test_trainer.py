@@ -168,17 +168,6 @@ def test_minibatches_are_full_and_those_of_whole_epochs_shuffled_one_after_the_o
     assert np.array_equal(batches, epochs[: 5 * batch_size].reshape(5, batch_size))
 
 
-def test_no_share_is_all_the_samples():
-    trainer = made()
-    start = trainer.initial_arrays(1)
-    results = []
-    for share in (None, np.arange(trainer.n_train)):
-        training = trainer.start(start, share, 5, OPTIONS)
-        training.advance(4)
-        results.append(training.result().arrays)
-    assert same(*results)
-
-
 def test_stop_is_asked_before_every_minibatch_and_training_ends_after_its_steps():
     trainer = made()
     training = begun(trainer)
@@ -535,22 +524,6 @@ def test_half_precision_computes_in_it_trains_alike_and_keeps_single_precision_w
     assert {array.dtype for array in half.arrays.values()} == {np.dtype(np.float32)}
     assert same(whole.arrays, half.arrays) == (choose_half_type(device) is None and own)
     assert half.loss == pytest.approx(whole.loss, rel=0.1)
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_layers_compute_in_half_precision_where_it_is_asked_for(mixed):
-    seen = set()
-
-    def build(shape):
-        net = MODELS["digits-cnn"](shape)
-        first = next(one for one in net.modules() if isinstance(one, torch.nn.Conv2d))
-        first.register_forward_hook(lambda layer, given, scores: seen.add(scores.dtype))
-        return net
-
-    training = begun(made(build), OPTIONS._replace(mixed=mixed))
-    training.advance(1)
-
-    assert seen == {choose_half_type("cpu") or torch.float32 if mixed else torch.float32}
 
 
 def test_a_gpu_before_ampere_takes_float16_although_torch_emulates_bfloat16(monkeypatch):

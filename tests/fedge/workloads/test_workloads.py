@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from fedge import workloads
 from fedge.errors import BadInput, UnknownName
+from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 from fedge.types import TrainOptions
 from fedge.worker import sources
+from fedge.workloads import NULL_SAMPLES, NULL_TASK, NullTask, check_task, load_experiment_task
 
 OWN_TASK = """
 import numpy as np
@@ -182,3 +185,29 @@ def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file: Path, tmp_path
 def test_checking_a_task_file_loads_no_torch(own_file: Path) -> None:
     program = f"from fedge import workloads; workloads.check_task({str(own_file)!r})"
     assert modules_after(program, "torch", "numpy") == set()
+
+
+def test_nothing_is_learnt_from_nothing() -> None:
+    task = NullTask()
+    arrays = task.initial_arrays(1)
+    training = task.start(arrays, np.arange(3), 1, TrainOptions(1, 1, 0.1))
+    training.advance(5)
+
+    assert training.result().arrays is arrays
+    assert math.isnan(training.result().loss)
+    assert task.evaluate(arrays) is None
+
+
+@pytest.mark.parametrize(("samples", "count"), [(None, NULL_SAMPLES), (7, 7)])
+def test_an_experiment_names_it_and_its_samples(samples: int | None, count: int) -> None:
+    experiment = Experiment(
+        fleet=(FleetEntry(device="nano"),), workload=WorkloadSpec(task=NULL_TASK), data=DataSpec(samples=samples)
+    )
+
+    assert len(load_experiment_task(experiment).labels) == count
+
+
+def test_it_is_known_by_name() -> None:
+    check_task(NULL_TASK)
+    with pytest.raises(UnknownName, match=NULL_TASK):
+        check_task("nonne")

@@ -52,19 +52,6 @@ def aggregator(spec: StrategySpec) -> Aggregator:
     return Aggregator(build_strategy(spec), seed=1)
 
 
-def test_fedavg_is_the_mean_weighted_by_samples() -> None:
-    given = contributions(1)
-    fedavg = aggregator(StrategySpec())
-    fedavg.configure(1, MODEL, len(given))
-    new = fedavg.aggregate(1, MODEL, given)
-
-    for name in ("weight", "scale"):
-        want = np.average([c.arrays[name] for c in given], axis=0, weights=[c.samples for c in given])
-        np.testing.assert_allclose(new[name], want, rtol=1e-6)
-        assert (new[name].dtype, new[name].shape) == (MODEL[name].dtype, MODEL[name].shape)
-    assert new["batches"] == 13
-
-
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedMedian", "Krum", "FedTrimmedAvg", "FedProx"])
 def test_the_order_of_replies_does_not_change_a_bit(name: str) -> None:
     options = {"proximal_mu": 0.1} if name == "FedProx" else {}

@@ -13,7 +13,6 @@ from fedge.experiment import Experiment, FleetEntry, LateReplySpec, StrategySpec
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.types import TrainResult
-from fedge.wire import ReplyMessage
 from server.aggregation.aggregator import Aggregator, build_strategy
 from server.aggregation.result_merger import MAX_NAMED_BOARDS, MergedModel, describe_failures, merge_replies
 from server.rounds.client_requests import RoundTask
@@ -63,21 +62,6 @@ def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_o
     assert merged.arrays["w"].tolist() == pytest.approx([7.0, 7.0])
     assert (merged.stale, merged.pending) == (1, (earlier[1],))
     assert merged.events[0].message == "its result of round 2 joined, 1 round late, weighed by 0.50"
-
-
-def test_without_a_result_the_model_stays_and_an_event_says_so() -> None:
-    drop = LateReplySpec(action="drop", grace=0.0)
-    replies = {"a": reply("a", 40.0, 1.0)}
-    merged = merge(drop, replies, [])
-
-    assert merged.arrays is TASK.arrays
-    assert [event.kind for event in merged.events] == ["empty"]
-
-
-def test_when_every_board_failed_by_itself_the_run_fails() -> None:
-    replies = {"a": IncomingReply(ReplyMessage("a", error="boom"))}
-    with pytest.raises(RunFailed, match="round 3: no board gave a result to aggregate; a: boom"):
-        merge(LateReplySpec(), replies, [])
 
 
 def test_a_strategy_that_fails_is_named() -> None:

@@ -15,7 +15,7 @@ import pytest
 from contracts.processes import wait_for
 from contracts.prometheus import LIMIT_S, Prometheus, got, needs_prometheus, prometheus
 
-from experiments.backends.simulation import find_free_port
+from experiments.backends.sim_backend import find_free_port
 from fedge.telemetry import open_run
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,9 +18,8 @@ from contracts.processes import wait_for
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from fedge.telemetry.board_messages import MAX_MESSAGE_BYTES, encode_batch
 from fedge.telemetry.intake import Intake
-from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
+from fedge.telemetry.live_records import MAX_MESSAGE_BYTES, BoardProgress, TelemetryBatch, encode_batch
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.types import EMPTY_TRACE, Trace

@@ -14,7 +14,7 @@ from contracts.reports import IDLE_W, LINK, answer, front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.decisions.selection import load_selector, oort
+from fedge.decisions.selection import load_selector
 from fedge.errors import RunFailed
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, PolicySpec, StrategySpec
 from fedge.telemetry.store import MemoryTables
@@ -25,7 +25,6 @@ from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 from server.rounds.async_coordinator import RETRY_DELAY_S, AsyncCoordinator
 from server.state import checkpoint
-from server.state.checkpoint import FleetState, RunState
 from server.state.fleet_availability import build_availability
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -106,7 +105,16 @@ def coordinator(
     made = build_strategy(strategy)
     assert isinstance(made, AsyncStrategy)
     chooses, availability = load_selector(selector), build_availability(experiment)
-    return AsyncCoordinator(experiment, made, port, Task(), tables, chooses, availability, folder)
+    return AsyncCoordinator(
+        experiment,
+        port,
+        Task(),
+        tables,
+        strategy=made,
+        selector=chooses,
+        availability=availability,
+        checkpoints=folder,
+    )
 
 
 def rows_of(tables: MemoryTables, kind: type) -> list:
@@ -194,17 +202,6 @@ def test_never_more_boards_train_than_may_and_never_fewer_while_some_are_free(
         assert sum(row.start_s <= moment < row.end_s for row in rows) == min(concurrency, len(work_s))
 
 
-def test_boards_asked_at_the_same_moment_are_asked_together() -> None:
-    port = Scripted({"a-1": [3.0], "b-1": [3.0], "c-1": [6.0]})
-    coordinator(port, MemoryTables(), fedbuff(), 4).run()
-
-    assert [(start_s, sorted(asked)) for start_s, asked in port.calls] == [
-        (0.0, ["a-1", "b-1", "c-1"]),
-        (5.0, ["a-1", "b-1"]),
-        (8.0, ["c-1"]),
-    ]
-
-
 def test_a_task_starts_from_the_newest_model_and_is_numbered_anew() -> None:
     tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [8.0]})
     coordinator(port, tables, fedbuff(2), 4).run()
@@ -214,41 +211,6 @@ def test_a_task_starts_from_the_newest_model_and_is_numbered_anew() -> None:
     tested = {row.round: row.loss for row in rows_of(tables, RoundRow)}
     assert sent[:4] == [0.0, 0.0, tested[1], tested[1]]
     assert numbers == sorted(set(numbers))
-
-
-def test_one_board_at_a_time_is_training_one_after_the_other_on_the_last_model() -> None:
-    tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [8.0]})
-    state = coordinator(port, tables, fedbuff(1, concurrency=1), 6).run()
-
-    assert state.arrays["w"][0] == 6.0
-    assert [row.staleness for row in done_of(tables)] == [0] * 6
-    assert state.fleet.clock_s == pytest.approx(sum(row.end_s - row.start_s for row in done_of(tables)))
-
-
-def test_fedasync_makes_a_model_of_every_result() -> None:
-    tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [1.5]})
-    state = coordinator(port, tables, StrategySpec(name="FedAsync", options={"mixing": 0.5}), 2).run()
-
-    assert [(row.round, row.staleness) for row in done_of(tables)] == [(1, 0), (2, 1)]
-    share = 0.5 * 2**-0.5
-    assert state.arrays["w"][0] == pytest.approx((1 - share) * 0.5 + share * 1.0)
-
-
-def test_fast_boards_contribute_more_often_than_slow_ones() -> None:
-    tables = MemoryTables()
-    coordinator(Scripted({"fast-1": [1.0], "slow-1": [10.0]}), tables, fedbuff(2), 8).run()
-
-    count = {board: sum(row.board == board for row in done_of(tables)) for board in ("fast-1", "slow-1")}
-    assert count["fast-1"] == 13
-    assert count["slow-1"] == 3
-
-
-def test_the_same_run_twice_writes_the_same_rows() -> None:
-    tables = [MemoryTables(), MemoryTables()]
-    for one in tables:
-        coordinator(Scripted({f"{b}-1": [1.0, 4.0] for b in "abcd"}), one, fedbuff(2, concurrency=2), 5).run()
-
-    assert tables[0].rows == tables[1].rows
 
 
 class _Stopped(Exception):
@@ -284,16 +246,6 @@ def test_a_run_stopped_after_any_model_goes_on_as_if_it_had_not_been(
     assert part.rows + rest.rows == whole.rows
     assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
     assert got.spent_j == want.spent_j
-
-
-def test_what_is_under_way_at_the_end_is_a_row_of_its_own() -> None:
-    tables = MemoryTables()
-    coordinator(Scripted({"a-1": [1.0], "b-1": [10.0]}), tables, fedbuff(), 2).run()
-    last = rows_of(tables, ClientRow)[-1]
-
-    assert (last.board, last.status, last.start_s, last.end_s, last.work_s) == ("b-1", "cancelled", 0.0, 6.0, 5.5)
-    assert last.energy_j == pytest.approx(5.5 * POWER_W + 0.5 * (IDLE_W + LINK.radio_j / LINK_S))
-    assert [row.cancelled for row in rows_of(tables, RoundRow)] == [0, 1]
 
 
 def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while() -> None:
@@ -338,11 +290,6 @@ def test_one_board_that_works_keeps_the_run_going() -> None:
     assert {row.board for row in done_of(tables)} == {"c-1"}
 
 
-def test_no_board_ready_ends_the_run_at_once() -> None:
-    with pytest.raises(RunFailed, match="no board is ready: a-1: mute"):
-        coordinator(Scripted({"a-1": [1.0]}, mute=True), MemoryTables(), fedbuff()).run()
-
-
 def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_failed(tmp_path: Path) -> None:
     trace = tmp_path / "there.csv"
     trace.write_text("board,on_s,off_s\nb-1,20,26\nb-1,40,\n")
@@ -361,26 +308,6 @@ def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_fail
     ]
     assert "went away after 2.0 s" in (rows[1].error or "")
     assert rows[1].work_s == pytest.approx(1.5)
-
-
-def test_a_time_without_any_board_is_waited_through(tmp_path: Path) -> None:
-    trace = tmp_path / "there.csv"
-    trace.write_text("board,on_s,off_s\na-1,100,\n")
-    fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
-    tables = MemoryTables()
-    coordinator(Scripted({"a-1": [4.0]}), tables, fedbuff(), 1, fleet=fleet).run()
-    row = done_of(tables)[0]
-
-    assert (row.start_s, row.wait_s) == (100.0, 100.0)
-    assert row.energy_j == pytest.approx(100.0 * IDLE_W + 4.0 * POWER_W + LINK_S * IDLE_W + LINK.radio_j)
-
-
-def test_boards_that_never_come_back_end_the_run(tmp_path: Path) -> None:
-    trace = tmp_path / "there.csv"
-    trace.write_text("board,on_s,off_s\na-1,0,8\n")
-    fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
-    with pytest.raises(RunFailed, match="model 2: no board can be asked, nor will one come"):
-        coordinator(Scripted({"a-1": [6.0]}), MemoryTables(), fedbuff(), 3, fleet=fleet).run()
 
 
 def nobody(clients, call, rng) -> SelectionResult:
@@ -416,18 +343,6 @@ def test_a_battery_is_drawn_on_while_working_and_charged_while_waiting() -> None
     assert rows[2].wait_s * (4.0 - IDLE_W) / 180.0 == pytest.approx(0.5 - low, abs=1e-6)
 
 
-def test_each_board_balances_its_own_time_and_energy() -> None:
-    port = Scripted({"a-1": [1.0], "b-1": [8.0]})
-    coordinator(port, MemoryTables(), fedbuff(), 2, policy=PolicySpec(name="balanced")).run()
-    alone = Scripted({"a-1": [1.0]})
-    coordinator(alone, MemoryTables(), fedbuff(), 2, policy=PolicySpec(name="balanced")).run()
-
-    goals = [port.calls[0][1]["a-1"].ask.goal, alone.calls[0][1]["a-1"].ask.goal]
-    assert goals[0] is not None
-    assert goals[1] is not None
-    assert goals[0].deadline_s == goals[1].deadline_s
-
-
 def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while() -> None:
     class Partly(Scripted):
         def ask(
@@ -442,14 +357,6 @@ def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while() -> None:
     coordinator(Partly({"a-1": [50.0], "b-1": [1.0]}, {"b-1": [0]}), tables, fedbuff(), 3).run()
 
     assert next(row.end_s for row in rows_of(tables, ClientRow) if row.status == "failed") == RETRY_DELAY_S
-
-
-def test_progress_of_a_finished_run_is_given_back_as_it_is() -> None:
-    done = RunState(4, FleetState(9.0), {"w": np.zeros(1)})
-    tables = MemoryTables()
-
-    assert coordinator(Scripted({"a-1": [1.0]}), tables, fedbuff(), 4).run(done).round == 4
-    assert tables.rows == []
 
 
 def asked_of(port: Scripted) -> list[tuple[str, ...]]:
@@ -494,22 +401,6 @@ def test_a_board_s_last_round_is_the_one_in_which_its_task_ended() -> None:
         (3, {"b-1": 2}),
         (4, {"a-1": 3}),
     ]
-
-
-def test_oort_learns_from_those_whose_tasks_ended_since_it_last_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    rewards: list[float | None] = []
-    reward = oort._compute_reward
-
-    def kept(clients: Sequence[ClientStatus], round_: int) -> float | None:
-        rewards.append(reward(clients, round_))
-        return rewards[-1]
-
-    monkeypatch.setattr(oort, "_compute_reward", kept)
-    port = Scripted({f"{name}-1": [2.0 + 3.0 * i] for i, name in enumerate("abcdefgh")})
-    coordinator(port, MemoryTables(), fedbuff(2, concurrency=3), 20, selector="oort").run()
-
-    assert rewards[0] is None
-    assert None not in rewards[1:]
 
 
 def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come() -> None:

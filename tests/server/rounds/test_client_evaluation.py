@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the clients evaluate with torch")
 
-from experiments.backends.client_workers import InProcessClients
+from experiments.backends.local_backend import InProcessClients
 from experiments.backends.strategy_check import check_strategy
 from experiments.spec.resource_checks import check_evaluation
 from fedge.errors import BadInput
@@ -190,19 +190,12 @@ def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path
     experiment, tables = build(), MemoryTables()
     port = LocalPort(InProcessClients(experiment, tmp_path).respond)
     with pytest.raises(InterruptedError):
-        build_coordinator(experiment, port, tables, tmp_path, stop).run()
-    build_coordinator(experiment, port, tables, tmp_path).run(checkpoint.load_latest(tmp_path))
+        build_coordinator(experiment, port, tables, checkpoints=tmp_path, on_round=stop).run()
+    build_coordinator(experiment, port, tables, checkpoints=tmp_path).run(checkpoint.load_latest(tmp_path))
 
     _, rounds, rows = run(experiment, tmp_path)
     assert [row for row in tables.rows if isinstance(row, RoundRow)] == rounds
     assert [row for row in tables.rows if isinstance(row, EvaluationRow)] == rows
-
-
-def test_without_the_servers_evaluation_its_accuracy_is_empty(tmp_path: Path) -> None:
-    _, rounds, _ = run(build(by="clients", fraction=0.5), tmp_path)
-
-    assert [row.accuracy for row in rounds] == [None] * ROUNDS
-    assert None not in [row.client_accuracy for row in rounds]
 
 
 def test_an_energy_budget_has_room_for_the_evaluation_that_is_due() -> None:

@@ -51,11 +51,6 @@ def own(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 OWN = SelectionSpec(name="own_selector:select", count=2, over_commit=1.4, options={"a": 2.0})
 
 
-def test_all_is_the_whole_fleet_in_its_order() -> None:
-    assert select().boards == ("nano-1", "nano-2", "nano-3", "tx2-1")
-    assert (select().wanted, select().available) == (None, 4)
-
-
 def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: types.ModuleType) -> None:
     policy = PolicySpec(name="energy-budget", budget_j=900.0)
     result = select(run_state(selection={"x": 0.5}, spent_j=250.0), selection=OWN, policy=policy, rounds=10)
@@ -69,12 +64,6 @@ def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: t
     assert result.wanted is None
 
 
-def test_only_boards_that_can_be_asked_are_offered(own: types.ModuleType) -> None:
-    select(run_state(fleet(histories={"nano-1": ClientHistory(free_at_s=101.0)})), selection=OWN)
-
-    assert [client.board for client in own.asked[0]] == ["nano-2", "nano-3", "tx2-1"]
-
-
 def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None:
     draws = []
     for seed, number in ((1, 4), (1, 4), (1, 5), (2, 4)):
@@ -83,12 +72,6 @@ def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None
 
     assert draws[0] == draws[1]
     assert len(set(draws)) == 3
-
-
-def test_with_over_commitment_more_are_asked_than_are_wanted() -> None:
-    result = select(selection=SelectionSpec(name="random", count=2, over_commit=1.5))
-
-    assert (len(result.boards), result.wanted) == (3, 2)
 
 
 def test_a_selector_that_chooses_an_unknown_board_is_named(own: types.ModuleType) -> None:

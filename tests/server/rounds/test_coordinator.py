@@ -85,7 +85,7 @@ def experiment(rounds: int = 3, **changes: object) -> Experiment:
 
 
 def coordinator(port: Scripted, tables: MemoryTables, folder: Path | None = None, **changes: object) -> Coordinator:
-    return Coordinator(experiment(**changes), port, Task(), tables, folder)
+    return Coordinator(experiment(**changes), port, Task(), tables, checkpoints=folder)
 
 
 def rows_of(tables: MemoryTables, kind: type) -> list:
@@ -124,7 +124,7 @@ def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_
     tmp_path: Path,
 ) -> None:
     tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
-    coordinator(port, tables, tmp_path).run()
+    coordinator(port, tables, checkpoints=tmp_path).run()
 
     assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1")]
     events = [(e.kind, e.board) for e in rows_of(tables, EventRow)]
@@ -158,15 +158,6 @@ def test_a_run_in_which_nothing_fits_on_any_board_says_so() -> None:
         coordinator(Scripted(failing), MemoryTables()).run()
 
 
-def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
-    tables = MemoryTables()
-    coordinator(Scripted({(1, "nano-1"): "misfit"}), tables).run()
-
-    first = rows_of(tables, ClientRow)[0]
-    assert (first.status, first.error) == ("failed", "refused: array 'w': got shape (1,); the model has (3,)")
-    assert [row.refused for row in rows_of(tables, RoundRow)] == [1, 0, 0]
-
-
 def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:
     with pytest.raises(RunFailed, match="round 2: no board gave a result to aggregate; nano-1, nano-2: boom"):
         coordinator(Scripted({(2, board): "boom" for board in BOARDS}), MemoryTables()).run()
@@ -184,33 +175,6 @@ def test_a_planned_policy_gives_every_board_the_deadline_of_the_fronts() -> None
 
     assert len({goal.deadline_s for goal in goals}) == 1
     assert 12.0 <= goals[0].deadline_s <= 1.05 * 12.0
-
-
-def test_maxn_has_no_deadline() -> None:
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=1, policy=PolicySpec(name="maxn")).run()
-
-    assert all(q.ask.goal.deadline_s is None for q in port.questions if q.ask.kind == "train")
-
-
-def test_a_board_gets_its_own_state_back() -> None:
-    port = Scripted()
-    coordinator(port, MemoryTables(), rounds=2).run()
-    second = [question.ask for question in port.questions if question.ask.round == 2]
-
-    assert [len(ask.state.measurements) for ask in second] == [1, 1]
-
-
-@pytest.mark.parametrize("strategy", ["FedAvg", "FedAdam"])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, strategy: str) -> None:
-    whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
-    spec = StrategySpec(name=strategy)
-    want = coordinator(Scripted(), whole, rounds=4, strategy=spec).run()
-    coordinator(Scripted(), part, tmp_path, rounds=2, strategy=spec).run()
-    got = coordinator(Scripted(), rest, tmp_path, rounds=4, strategy=spec).run(checkpoint.load_latest(tmp_path))
-
-    assert part.rows + rest.rows == whole.rows
-    assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
 
 
 DEADLINE = PolicySpec(name="least-energy-within-deadline", deadline_s=10.0)
@@ -312,23 +276,6 @@ def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -
     assert [pending.round for pending in state.pending] == [4]
 
 
-def test_a_late_reply_is_weighed_down_by_its_rounds() -> None:
-    class Bolder(Scripted):
-        def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
-            reply = super()._reply(board, question)
-            if board == "nano-2" and reply.trained is not None:
-                trained = {name: value + np.float32(9) for name, value in reply.trained.arrays.items()}
-                reply = IncomingReply(reply.answer, TrainResult(trained, 0.5, 0.5))
-            return reply
-
-    port = Bolder(work_s={"nano-1": 5.0, "nano-2": 25.0})
-    spec = late("discount", staleness_exponent=1.0)
-    state = coordinator(port, MemoryTables(), rounds=3, policy=DEADLINE, late=spec).run()
-
-    # Rounds 1 and 2 add 1; round 3 adds the mean of 1 at weight 1 and 10 at weight 1/3.
-    assert state.arrays["w"].tolist() == pytest.approx([3.0 + (1.0 + 10.0 / 3.0) / (4.0 / 3.0)] * 3)
-
-
 def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
     tables = MemoryTables()
     port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
@@ -341,42 +288,10 @@ def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
     assert booked == pytest.approx(one + two)
 
 
-def test_a_board_that_is_away_is_not_asked_and_one_that_goes_away_fails(tmp_path: Path) -> None:
-    port, tables = Scripted(), MemoryTables()
-    fleet = traced(tmp_path, "nano-1,0,", "nano-2,0,3", "nano-2,16,")
-    coordinator(port, tables, fleet=fleet, rounds=3).run()
-
-    # Round 1 takes 8 s, round 2 9 s: nano-2 leaves after 3 s, is away in round 2, and back in round 3.
-    assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1"), (3, "nano-2")]
-    gone = next(row for row in rows_of(tables, ClientRow) if row.status == "failed")
-    assert (gone.board, gone.error, gone.end_s, gone.work_s) == ("nano-2", "went away after 3.0 s", 3.0, 2.5)
-    assert gone.energy_j == pytest.approx(2.5 * 9.0 + 0.25 * LINK.radio_j + IDLE_W * 5.5)
-
-
-def test_while_nobody_is_there_the_clock_moves_on(tmp_path: Path) -> None:
-    tables = MemoryTables()
-    fleet = traced(tmp_path, "nano-1,5,", "nano-2,30,")
-    state = coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
-    waited, row = rows_of(tables, EventRow)[0], rows_of(tables, RoundRow)[0]
-
-    assert (waited.at_s, waited.kind, waited.message) == (5.0, "waited", "nobody could be asked for 5.0 s")
-    assert (row.start_s, row.selected, state.fleet.clock_s) == (5.0, 1, 13.0)
-    assert row.resting_energy_j == pytest.approx(2 * IDLE_W * 5.0 + IDLE_W * 8.0)
-
-
 def test_when_nobody_ever_comes_back_the_run_ends_and_says_so(tmp_path: Path) -> None:
     fleet = traced(tmp_path, "nano-1,0,8", "nano-2,0,8")
     with pytest.raises(RunFailed, match="round 2: no board can be asked, now or later"):
         coordinator(Scripted(), MemoryTables(), fleet=fleet).run()
-
-
-def test_a_round_in_which_everybody_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
-    tables = MemoryTables()
-    fleet = traced(tmp_path, "nano-1,0,3", "nano-1,20,", "nano-2,0,2")
-    state = coordinator(Scripted(), tables, fleet=fleet, rounds=2).run()
-
-    assert state.arrays["w"].tolist() == [2.0, 2.0, 2.0]
-    assert [event.kind for event in rows_of(tables, EventRow)] == ["failed", "failed", "empty", "waited"]
 
 
 def test_a_battery_falls_by_its_boards_energy_and_spares_it_below_the_floor() -> None:
@@ -403,15 +318,6 @@ def test_a_board_whose_battery_runs_empty_fails_then() -> None:
     assert (empty.status, empty.charge) == ("failed", 0.0)
     assert empty.error == f"its battery was empty after {0.5 + 34.75 / 9.0:.1f} s"
     assert empty.energy_j == pytest.approx(36.0)
-
-
-def test_the_run_waits_until_a_battery_is_charged_enough() -> None:
-    tables = MemoryTables()
-    battery = BatterySpec(capacity_wh=0.05, charge=0.2, floor=0.5, charging_w=IDLE_W + 1.0)
-    fleet = (FleetEntry(device="nano", battery=battery),)
-    coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
-
-    assert rows_of(tables, RoundRow)[0].start_s == pytest.approx(0.3 * 180.0)
 
 
 def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> None:

@@ -35,11 +35,6 @@ def ones(made: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {name: np.ones(shape, np.float32) for name, shape in made.items()}
 
 
-def test_a_narrow_reply_of_the_shapes_it_declares_is_taken() -> None:
-    one = reply(ones(NARROW), TrainingScale(16, 0.5))
-    assert validate_reply("a", one, MODEL, shapes) is one
-
-
 def test_a_full_reply_is_taken_whatever_it_declares() -> None:
     for used in (None, TrainingScale(8), TrainingScale(16, 0.5)):
         one = reply({name: np.ones_like(v) for name, v in MODEL.items()}, used)
@@ -62,17 +57,6 @@ def test_other_shapes_fail_their_board_alone(own, used, told: str) -> None:
     assert found.trained is None
     assert found.answer.error is not None
     assert told in found.answer.error
-
-
-def test_values_that_are_not_finite_fail_a_narrow_reply_too() -> None:
-    own = ones(NARROW) | {"b": np.array([1.0, np.nan], np.float32)}
-    found = validate_reply("a", reply(own, TrainingScale(16, 0.5)), MODEL, shapes)
-    assert "not finite" in str(found.answer.error)
-
-
-def test_where_no_narrow_client_is_allowed_a_narrow_reply_fails() -> None:
-    found = validate_reply("a", reply(ones(NARROW), TrainingScale(16, 0.5)), MODEL, None)
-    assert "the model has" in str(found.answer.error)
 
 
 def test_only_strategies_that_average_and_tasks_that_can_allow_narrow_clients() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, list_boards
-from fedge.knowledge.client_identity import identify_client
+from fedge.knowledge.evidence_files import identify_client
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
 from fedge.types import Measurement, PowerMode, ReferenceRows, RoundGoal
@@ -97,13 +97,6 @@ def test_what_a_client_contradicted_reaches_nobody_any_more() -> None:
 
     assert asked["nano-1"].recalled == ()
     assert modes(asked["nano-2"].shared) == {("nano-9", 9.0), ("nano-1", 3.0)}
-
-
-def test_without_sharing_a_client_still_recalls_its_own() -> None:
-    asked = ask({}, share_samples=False)
-
-    assert asked["nano-1"].recalled == (seen(1), seen(2))
-    assert all(one.shared == () for one in asked.values())
 
 
 SERVICE = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)

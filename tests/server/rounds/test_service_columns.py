@@ -58,12 +58,6 @@ def test_of_a_board_that_was_stopped_only_the_parts_that_were_begun_count() -> N
     assert row.service_batch == 16
 
 
-def test_a_row_without_a_service_has_none_of_it() -> None:
-    row = client_row(OPENING, whole(16.0), None, report("nano-1", 10.0))
-
-    assert {name: getattr(row, name) for name in COLUMNS} == dict.fromkeys(COLUMNS)
-
-
 def test_runs_that_were_written_before_are_read() -> None:
     pytest.importorskip("pyarrow", reason="a run's tables are Parquet")
     import pyarrow as pa
@@ -76,18 +70,6 @@ def test_runs_that_were_written_before_are_read() -> None:
     )
 
     assert rows == [stored(1), stored(2)]
-
-
-def test_what_is_written_is_read_again() -> None:
-    pytest.importorskip("pyarrow", reason="a run's tables are Parquet")
-    import pyarrow as pa
-
-    row = client_row(OPENING, whole(16.0), None, serving_report())
-    table = pa.Table.from_batches([store_schema.rows_to_batch(store_schema.CLIENTS, [row])])
-
-    assert store_schema.table_to_records(
-        store_schema.fit_to_schema(store_schema.CLIENTS, table), store_schema.ClientRow
-    ) == [row]
 
 
 def test_the_board_page_has_its_last_rounds_figures() -> None:

@@ -35,36 +35,11 @@ def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODE
     return share_measurements(dict.fromkeys(states, NANO), states, [board], limit=limit)[board]
 
 
-def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
-    found = told({"a": state(1, 2), "b": state(3), "c": state(4)})
-
-    assert {(m.board, m.mode) for m in found} == {("b", mode(3)), ("c", mode(4))}
-
-
 def test_boards_of_another_kind_share_nothing() -> None:
     states = {"a": state(1), "b": state(2)}
 
     for other in (("nano", "table:/a.csv", COST), ("nano", "model", "resnet50-tinyimagenet224")):
         assert share_measurements({"a": NANO, "b": other}, states, "ab") == {"a": (), "b": ()}
-
-
-def test_a_board_without_a_state_gets_what_there_is_and_before_the_first_round_there_is_nothing() -> None:
-    kinds = {"a": NANO, "b": NANO}
-
-    assert [m.mode for m in share_measurements(kinds, {"b": state(7)}, ["a"])["a"]] == [mode(7)]
-    assert share_measurements(kinds, {}, ["a", "b"]) == {"a": (), "b": ()}
-
-
-def test_a_mode_that_another_board_told_of_is_not_told_again_while_there_are_others() -> None:
-    found = told({"a": state(), "b": state(1), "c": state(2, 1), "d": state(3, 2, 1)}, limit=3)
-
-    assert {m.mode for m in found} == {mode(1), mode(2), mode(3)}
-
-
-def test_the_newest_come_first_to_be_chosen_and_last_in_order() -> None:
-    found = told({"a": state(), "b": state(1, 2, 3, 4)}, limit=2)
-
-    assert [m.mode for m in found] == [mode(3), mode(4)]
 
 
 def test_of_a_mode_measured_three_times_an_outlier_is_not_told() -> None:
@@ -98,12 +73,6 @@ def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wro
     assert {m.board for m in told(states, "a")} == {"c"}
     assert told(states, "b") == ()
     assert {m.board for m in told(states, "c")} == {"a"}
-
-
-def test_boards_that_differ_as_boards_of_a_kind_do_share() -> None:
-    slower = ClientState(tuple(seen(i, 1.16, 4.3) for i in (1, 2)))
-
-    assert len(told({"a": state(1), "b": slower})) == 2
 
 
 def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards_of_others() -> None:

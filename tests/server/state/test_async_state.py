@@ -2,15 +2,67 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-from contracts.reports import IDLE_W, LINK, answer, front
+from contracts.reports import IDLE_W, LINK, LOW, answer, front
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, Experiment, FleetEntry
-from fedge.types import TrainResult
-from server.state.async_state import AsyncRunState, restore_async_state
+from fedge.types import Measurement, TrainResult
+from fedge.wire import ReplyMessage
+from server.state.async_state import (
+    AsyncRunState,
+    TaskStart,
+    book_cancelled_task,
+    book_finished_task,
+    compute_task_end_s,
+    restore_async_state,
+)
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
 from server.state.fleet_availability import build_availability
+
+START = TaskStart(100.0, IDLE_W, waited_s=20.0, waited_j=7.0)
+BATTERY = BatterySpec(capacity_wh=1.0)
+
+
+def unlike() -> ReplyMessage:
+    """A probe of 16 s at 4 W before 20 s at 9 W."""
+    told = answer("a", 20.0)
+    assert told.report is not None
+    said = dataclasses.replace(told.report, probes=(Measurement(LOW, 4, 3.5, 4.0, warm_up_s=2.0),))
+    return dataclasses.replace(told, report=said)
+
+
+@given(st.floats(0.5, 38.0))
+def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds: float) -> None:
+    ended = book_cancelled_task(3, START, unlike(), START.at_s + seconds).row
+    left = book_finished_task(
+        3, dataclasses.replace(START, leaves_s=START.at_s + seconds), unlike(), START.at_s + seconds
+    ).row
+
+    for column in ("work_s", "work_j", "energy_j", "down_s", "up_s", "radio_j", "steps", "probes", "probe_s"):
+        assert getattr(ended, column) == pytest.approx(getattr(left, column))
+
+
+def test_a_task_whose_battery_runs_empty_costs_what_was_in_it() -> None:
+    start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 80.0))
+    booked = book_finished_task(3, start, unlike(), compute_task_end_s(start, unlike(), 60.0))
+
+    assert booked.row.status == "failed"
+    assert booked.row.energy_j == pytest.approx(7.0 + 80.0)
+    assert booked.charge is not None
+    assert booked.charge.left_j == 0.0
+
+
+def test_a_board_without_a_report_idled_as_long_as_its_battery_lasted() -> None:
+    start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 50.0))
+    booked = book_finished_task(3, start, ReplyMessage("a", error="out of memory"), 160.0)
+
+    assert (booked.row.energy_j, booked.row.wait_s, booked.row.charge) == (7.0 + 50.0, 80.0, 0.0)
 
 
 def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRunState:
@@ -22,13 +74,6 @@ def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRu
     fronts = dict.fromkeys(boards, front())
     state = RunState(1, FleetState(clock_s, fronts=fronts, histories=histories), {"w": np.zeros(1)})
     return restore_async_state(build_availability(Experiment(fleet=fleet)), state)
-
-
-@pytest.mark.parametrize(("left_j", "charging_w", "drawn_j"), [(72.0, 0.0, 72.0), (0.0, 0.5, 500.0), (3e3, 0.0, 2e3)])
-def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(
-    left_j: float, charging_w: float, drawn_j: float
-) -> None:
-    assert run_state(left_j, charging_w, 1_000.0).cancel_in_flight() == pytest.approx(drawn_j + IDLE_W * 1_000.0)
 
 
 def test_a_wait_before_a_task_is_billed_as_far_as_the_battery_went() -> None:

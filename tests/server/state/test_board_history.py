@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
 from contracts.reports import LOW, answer, front
+from contracts.timed_grid import MODEL, TimedGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.experiment import LateReplySpec
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
+from fedge.protocols import SimulatedClock
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
-from fedge.types import Measurement, TrainResult
-from fedge.wire import ClientState, ReplyMessage
-from server.state.board_history import apply_late_reports, update_histories
-from server.state.checkpoint import FleetState, PendingResult
+from fedge.telemetry.store import MemoryTables
+from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
+from fedge.types import Measurement, NamedArrays, TrainResult
+from fedge.wire import ClientState, ReplyMessage, RequestMessage
+from server.rounds.coordinator import Coordinator
+from server.state.board_history import (
+    LATE_REPLY_EVENT,
+    LateUpdate,
+    apply_late_replies,
+    apply_late_reports,
+    update_histories,
+)
+from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
+from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest
+from server.transport.grid_port import GridPort
+from server.transport.node_registry import ClaimTerms
 
 EARLIER = Measurement(LOW, 10, 2.0, 4.0)
 OPEN = RoundStart(round=2, start_s=100.0, deadline_s=30.0, idle_w={})
@@ -61,16 +77,6 @@ def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it() 
 
     assert fleet.histories["a"].link_mbps == 5.0
     assert after(said("a", 20.0)).histories["a"].link_mbps is None
-
-
-def test_a_board_that_was_stopped_keeps_what_it_had_measured() -> None:
-    told = after(said("a", 20.0), wanted=1)  # b is done after 12 s, of which a works 11.5 s
-    kept = told.states["a"]
-
-    assert [measurement.steps for measurement in kept.measurements] == [10, 5]
-    assert kept.rested_at_s == pytest.approx(112.0)
-    assert told.fronts["a"] == front()
-    assert (told.histories["a"].busy_s, told.histories["a"].loss, told.histories["a"].free_at_s) == (12.0, None, 112.0)
 
 
 def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
@@ -119,14 +125,6 @@ def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_mea
     assert told.states["a"].rested_at_s == pytest.approx(130.0)
 
 
-def test_a_stopped_board_remembers_what_its_deadlines_allowed() -> None:
-    one = said("a", 20.0)
-    assert one.state is not None
-    told = after(dataclasses.replace(one, state=dataclasses.replace(one.state, allowed_s=(1.5, 2.5))), wanted=1)
-
-    assert told.states["a"].allowed_s == (1.5, 2.5)
-
-
 @given(st.integers(1, 200).map(lambda quarter: quarter / 4))
 def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(done_s: float) -> None:
     one = said("a", 20.0, probe_s=16.0)
@@ -148,3 +146,225 @@ def test_a_late_reply_is_applied_in_the_one_span_of_time_in_which_it_arrives() -
     ]
 
     assert [list(part.fronts) for part in parts] == [["at-5", "at-10"], [], ["at-15", "at-20"]]
+
+
+logging.getLogger("flwr").setLevel(logging.ERROR)
+BOARDS = ("nano-1", "nano-2")
+CUT_S = 12.0
+"""The planned deadline of two boards whose front begins with 10 s of work and 2 s of link; there is no grace."""
+EVERYBODY = SelectionSpec()
+LEARNT = frozenset(MODEL)
+
+
+class Task:
+    """A model of one array that says nothing."""
+
+    labels = np.zeros(4, np.int64)
+    buffers = ()
+
+    def initial_arrays(self, seed: int) -> NamedArrays:
+        return MODEL
+
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
+        return float(arrays["w"].mean()), 0.5
+
+
+def experiment(action: str, rounds: int, timeout_s: float, selection: SelectionSpec) -> Experiment:
+    return Experiment(
+        backend="fleet",
+        fleet=(FleetEntry(device="nano", count=2),),
+        rounds=rounds,
+        policy=PolicySpec(name="balanced"),
+        late=LateReplySpec(action=action, grace=0.0),
+        reply_timeout_s=timeout_s,
+        selection=selection,
+    )
+
+
+class Run:
+    """A run of two boards on a fake Grid; ``slow_s`` is what the second one's training takes."""
+
+    def __init__(
+        self,
+        action: str,
+        slow_s: float,
+        rounds: int = 3,
+        timeout_s: float = 600.0,
+        selection: SelectionSpec = EVERYBODY,
+    ) -> None:
+        self.grid = TimedGrid(SimulatedClock(), BOARDS, {"nano-1": 10.0, "nano-2": slow_s})
+        self.tables = MemoryTables()
+        port = GridPort(self.grid, BOARDS, self.grid.clock, least=1, claiming=ClaimTerms("digits", timeout_s))
+        spec = experiment(action, rounds, timeout_s, selection)
+        self.coordinator = Coordinator(spec, port, Task(), self.tables, overdue=port)
+
+    def play(self) -> RunState:
+        return self.coordinator.run()
+
+    def rows(self, kind: type) -> list:
+        return [row for row in self.tables.rows if isinstance(row, kind)]
+
+    def statuses(self, board: str) -> list[tuple[int, str]]:
+        return [(row.round, row.status) for row in self.rows(ClientRow) if row.board == board]
+
+
+def test_a_dropped_board_is_late_and_the_others_go_on_without_it() -> None:
+    run = Run("drop", 1e6)
+    run.play()
+
+    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
+    assert run.statuses("nano-2") == [(1, "late")]
+    first = run.rows(RoundRow)[0]
+    assert (first.round_s, first.late, first.failed) == (CUT_S, 1, 0)
+    late = next(event for event in run.rows(EventRow) if event.kind == "late")
+    assert "fedge fleet status --limit nano-2" in late.message
+
+
+def test_boards_are_told_when_to_stop_where_their_reply_would_be_thrown_away() -> None:
+    told = {}
+    for action in ("drop", "discount", "accept", "partial"):
+        run = Run(action, 5.0, rounds=1)
+        run.play()
+        told[action] = {each.ask.cancel_s for each in run.grid.passed.values() if each.ask.kind == "train"}
+
+    assert told == {"drop": {CUT_S}, "discount": {None}, "accept": {None}, "partial": {None}}
+
+
+def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is_kept() -> None:
+    run = Run("drop", 90.0, rounds=6)
+    last = run.play()
+    told = [event for event in run.rows(EventRow) if event.kind == LATE_REPLY_EVENT]
+
+    assert run.statuses("nano-2")[0] == (1, "late")
+    assert "thrown away; what it measured is kept; 90.0 s and 810 J" in told[0].message
+    assert last.fleet.states["nano-2"].measurements
+    assert last.pending == ()
+    assert {row.stale for row in run.rows(RoundRow)} == {0}
+
+
+def test_while_all_boards_are_at_work_the_run_waits_for_the_first() -> None:
+    run = Run("drop", 300.0, rounds=2)
+    run.grid.work_s["nano-1"] = 200.0
+    run.play()
+
+    assert [row.round for row in run.rows(RoundRow)] == [1, 2]
+    assert "empty" in {event.kind for event in run.rows(EventRow)}
+    assert run.statuses("nano-1") == [(1, "late"), (2, "late")]
+    assert run.statuses("nano-2") == [(1, "late")]
+
+
+def test_a_run_whose_boards_never_come_back_stops_and_names_them() -> None:
+    run = Run("drop", 1e6, timeout_s=120.0)
+    run.grid.work_s["nano-1"] = 1e6
+
+    with pytest.raises(RunFailed, match=r"round 2: nano-1 is still at work on round 1; nano-2 is still at work"):
+        run.play()
+    assert [row.round for row in run.rows(RoundRow)] == [1]
+
+
+def test_a_board_that_is_lost_does_not_end_the_run_while_another_is_at_work() -> None:
+    run = Run("drop", 400.0, rounds=2)
+    seen: list[int] = []
+
+    def lose(number: int) -> None:
+        seen.append(number)
+        run.grid.lost = {11}
+
+    object.__setattr__(run.coordinator, "on_round", lose)
+    run.play()
+
+    assert seen == [1, 2]
+    failed = [row for row in run.rows(ClientRow) if row.status == "failed"]
+    assert {row.board for row in failed} <= {"nano-1"}
+
+
+@pytest.mark.parametrize("action", ["accept", "drop", "discount", "partial"])
+def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join_no_round(action: str) -> None:
+    over = SelectionSpec(name="round-robin", count=1, over_commit=2.0)
+    run = Run(action, 60.0, rounds=6, selection=over)
+    run.play()
+
+    assert {row.round_s for row in run.rows(RoundRow)} == {CUT_S}
+    assert {status for _, status in run.statuses("nano-1")} == {"done"}
+    assert {status for _, status in run.statuses("nano-2")} == {"cancelled"}
+    assert {row.stale for row in run.rows(RoundRow)} == {0}
+    assert run.grid.clock.now_s() < 6 * 20.0
+    told = [event.message for event in run.rows(EventRow) if event.kind == LATE_REPLY_EVENT]
+    assert all("thrown away" in message for message in told)
+    assert len(told) >= 1
+
+
+def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_that_holds_them() -> None:
+    run = Run("drop", 5.0)
+    run.grid.holders = {"nano-1": 300.0, "nano-2": 200.0}
+
+    with pytest.raises(RunFailed, match=r"is ready: nano-1 works for run .*; nano-2 works for run"):
+        run.play()
+
+
+def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_are_free() -> None:
+    run = Run("drop", 5.0)
+    run.grid.holders, run.grid.frees_s = {"nano-1": 117.0, "nano-2": 117.0}, 117.0
+    run.play()
+
+    waits = [event.message for event in run.rows(EventRow) if event.kind == WAITING]
+    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
+    assert any('work for run "other"' in message for message in waits)
+
+
+def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:
+    run = Run("drop", 5.0)
+    run.grid.holders = {"nano-2": 900.0}
+    run.play()
+
+    held = [row for row in run.rows(ClientRow) if row.board == "nano-2"]
+    assert run.statuses("nano-1") == [(1, "done"), (2, "done"), (3, "done")]
+    assert {row.status for row in held} == {"failed"}
+    assert all('works for run "other"' in (row.error or "") for row in held)
+
+
+def fleet(last_round: int) -> FleetState:
+    histories = {"a": ClientHistory(last_round=last_round)}
+    return FleetState(50.0, fronts={"a": front()}, histories=histories, states={"a": ClientState()})
+
+
+def apply(before: FleetState, one: LateReply, joins: bool = True) -> LateUpdate:
+    return apply_late_replies([one], before, (), number=6, joins=joins, learnt=LEARNT)
+
+
+def late(number: int, said: ReplyMessage, trained: TrainResult | None) -> LateReply:
+    return LateReply("a", OutgoingRequest(RequestMessage("train", number, 12.0), MODEL), IncomingReply(said, trained))
+
+
+def test_a_reply_that_joins_is_kept_as_what_training_changed() -> None:
+    trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
+    caught = apply(fleet(3), late(3, answer("a", 8.0), trained))
+
+    (pending,) = caught.pending
+    assert (pending.round, pending.start_s, pending.end_s) == (3, 12.0, 50.0)
+    np.testing.assert_allclose(pending.trained.arrays["w"], np.ones((2, 3)))
+
+
+def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing() -> None:
+    trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
+    before = fleet(4)
+    caught = apply(before, late(3, answer("a", 8.0), trained))
+
+    assert (caught.fleet, caught.pending) == (before, ())
+    assert "after it was asked again" in caught.events[0].message
+
+
+def test_a_reply_with_arrays_that_do_not_fit_does_not_join() -> None:
+    caught = apply(fleet(3), late(3, answer("a", 8.0), TrainResult({"w": np.zeros(1)}, 0, 0)))
+
+    assert caught.pending == ()
+    assert "got shape (1,)" in caught.events[0].message
+
+
+def test_what_a_board_measured_before_it_stopped_itself_is_kept_when_its_answer_comes_late() -> None:
+    measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)  # type: ignore[union-attr]
+    said = ReplyMessage("a", state=measured, error="cancelled after 20 s: 3 of 9 minibatches done", cut=True)
+    caught = apply(fleet(3), late(3, said, None), joins=False)
+
+    assert caught.fleet.states["a"] == measured
+    assert "its answer to round 3 came late: cancelled after 20 s" in caught.events[0].message

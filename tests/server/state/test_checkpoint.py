@@ -59,17 +59,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert (loaded.last_j, loaded.evaluation_j) == (12.5, 3.25)
 
 
-def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, state(3))
-    loaded, want = checkpoint.load_latest(tmp_path), state(3).pending[0]
-
-    assert loaded is not None
-    (got,) = loaded.pending
-    assert (got.round, got.start_s, got.end_s, got.answer) == (want.round, want.start_s, want.end_s, want.answer)
-    assert (got.trained.loss, got.trained.accuracy) == (0.4, 0.9)
-    assert got.trained.arrays["b"].tolist() == [1.0, 1.0]
-
-
 def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path: Path) -> None:
     trace = Trace(
         (0.0, 0.1 + 0.2),
@@ -101,10 +90,6 @@ def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.round == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000004.safetensors", "round-000005.safetensors"]
-
-
-def test_there_is_none_before_the_first(tmp_path: Path) -> None:
-    assert checkpoint.load_latest(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"half a file"])

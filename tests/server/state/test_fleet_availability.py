@@ -8,9 +8,16 @@ from typing import Literal
 import pytest
 from contracts.reports import IDLE_W, front
 
+from fedge.devices.battery import BatteryCharge, available_energy_j
+from fedge.errors import RunFailed
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, ModSpec
 from server.state.checkpoint import ClientHistory, FleetState
-from server.state.fleet_availability import FleetAvailability, build_availability
+from server.state.fleet_availability import (
+    FleetAvailability,
+    advance_to_available,
+    build_availability,
+    charge_idle_clients,
+)
 
 
 def fleet(clock_s: float, **histories: ClientHistory) -> FleetState:
@@ -25,12 +32,6 @@ def next_s(availability: FleetAvailability, known: FleetState) -> float | None:
 
 def availability(**entry: object) -> FleetAvailability:
     return build_availability(Experiment(fleet=(FleetEntry(device="nano", count=2, **entry),)))
-
-
-def test_everybody_can_be_asked_where_nothing_else_is_said() -> None:
-    assert availability().available(fleet(5.0)) == ("nano-1", "nano-2")
-    assert next_s(availability(), fleet(5.0)) == 5.0
-    assert availability().departure_times_s(5.0) == {}
 
 
 def test_a_busy_board_can_be_asked_when_it_is_free() -> None:
@@ -88,3 +89,44 @@ def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed
     assert build_availability(before).available(fleet(5.0, nano_1=left_out)) == ("nano-2",)
     asked = build_availability(before.model_copy(update=update)).available(fleet(5.0, nano_1=left_out))
     assert asked == ("nano-1", "nano-2")
+
+
+BATTERY = BatterySpec(capacity_wh=1.0, floor=0.5, charging_w=0.5)
+MAINS = build_availability(Experiment(fleet=(FleetEntry(device="nano"), FleetEntry(device="tx2"))))
+NEW = ClientHistory()
+
+
+def idle_fleet(clock_s: float, nano: ClientHistory = NEW, tx2: ClientHistory = NEW) -> FleetState:
+    fronts = dict.fromkeys(("nano-1", "tx2-1"), front())
+    return FleetState(clock_s, fronts=fronts, histories={"nano-1": nano, "tx2-1": tx2})
+
+
+def test_a_board_rests_from_when_it_is_free() -> None:
+    _, joules = charge_idle_clients(
+        MAINS, idle_fleet(10.0, ClientHistory(free_at_s=60.0), ClientHistory(free_at_s=500.0)), MAINS.names, 110.0
+    )
+
+    assert joules == pytest.approx(IDLE_W * 50.0)
+
+
+def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it() -> None:
+    assert available_energy_j(200.0, 100.0, None) == 200.0
+    assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 500.0)) == 200.0
+    assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 30.0)) == 30.0 + 0.5 * 100.0
+
+
+def test_the_clock_moves_to_when_the_first_board_is_free() -> None:
+    busy = idle_fleet(10.0, ClientHistory(free_at_s=60.0), ClientHistory(free_at_s=30.0))
+    advance = advance_to_available(MAINS, busy, 4)
+
+    assert advance.fleet.clock_s == 30.0
+    assert advance.waited_j == 0.0
+    assert [(event.at_s, event.round, event.kind) for event in advance.events] == [(30.0, 4, "waited")]
+
+
+def test_when_no_board_ever_can_the_run_fails() -> None:
+    alone = build_availability(
+        Experiment(fleet=(FleetEntry(device="nano", battery=BatterySpec(capacity_wh=1.0, floor=0.5)),))
+    )
+    with pytest.raises(RunFailed, match="round 4: no board can be asked"):
+        advance_to_available(alone, idle_fleet(10.0, ClientHistory(charge_j=10.0)), 4)

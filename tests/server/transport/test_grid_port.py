@@ -11,13 +11,13 @@ from contracts.reports import answer
 from contracts.timed_grid import Up
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
+from fedge.protocols import SimulatedClock
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
-from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest
-from server.transport.grid_port import POLL_S, GridPort
+from server.transport.grid_port import GridPort
+from server.transport.node_registry import ClaimTerms
 
 LOST_CLIENT = "its client ended in the middle of its work; out of memory? its log says more (Flower error 8)"
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -99,18 +99,6 @@ def questions(boards: str = "ab") -> dict[str, OutgoingRequest]:
     return {board: OutgoingRequest(RequestMessage("train", 1), MODEL) for board in boards}
 
 
-def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
-    grid = FakeGrid("abc")
-    replies = GridPort(grid, "abc", SimulatedClock()).ask(questions("abc"), 10.0)
-
-    assert sorted(replies) == ["a", "b", "c"]
-    for board, reply in replies.items():
-        assert reply.answer == answer(board, 5.0)
-        assert reply.trained is not None
-        assert reply.trained.arrays["w"].tolist() == (MODEL["w"] + 1).tolist()
-        assert (reply.trained.loss, reply.trained.accuracy) == (0.25, 0.75)
-
-
 def train_once(residual: np.ndarray, claiming: ClaimTerms | None = None) -> IncomingReply:
     grid = FakeGrid("a")
     grid.residual = residual
@@ -174,15 +162,6 @@ def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_othe
     assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (0.5 * both_s))
 
 
-def test_a_transfer_too_short_for_the_clock_is_one_look_long() -> None:
-    grid = FakeGrid("a", delay=12)
-    grid.handled_s = 0.5
-    report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
-
-    assert report is not None
-    assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / POLL_S)
-
-
 def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree() -> None:
     for handled_s in (None, 1e6):
         grid = FakeGrid("a")
@@ -190,15 +169,6 @@ def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree(
         report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
         assert report is not None
         assert report.link_mbps is None
-
-
-def test_boards_are_asked_for_their_names_only_once() -> None:
-    grid = FakeGrid()
-    port = GridPort(grid, "ab", SimulatedClock())
-    port.ask(questions(), 10.0)
-    port.ask(questions(), 10.0)
-
-    assert sum(ask.kind == "hello" for _, ask in grid.asked) == 2
 
 
 def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up() -> None:
@@ -217,23 +187,11 @@ def test_a_board_whose_process_died_is_named_with_flowers_reason() -> None:
     assert replies["b"].answer.error is None
 
 
-def test_it_waits_for_all_nodes_to_come_up() -> None:
-    replies = GridPort(FakeGrid(late_nodes=20), "ab", SimulatedClock()).ask(questions(), 5.0)
-
-    assert [reply.answer.error for reply in replies.values()] == [None, None]
-
-
 def test_nodes_that_never_come_up_end_the_run() -> None:
     port = GridPort(FakeGrid(late_nodes=10**9), "ab", SimulatedClock(), connect_timeout_s=3.0)
 
     with pytest.raises(RunFailed, match="1 of 2 nodes came up in 3 s"):
         port.ask(questions(), 5.0)
-
-
-def test_a_board_that_no_node_claims_never_connected() -> None:
-    replies = GridPort(FakeGrid("ab"), "abz", SimulatedClock(), least=1).ask(questions("abz"), 5.0)
-
-    assert replies["z"].answer.error == "never connected"
 
 
 def test_a_report_without_its_arrays_is_a_failure_of_that_board_only() -> None:
@@ -293,18 +251,6 @@ def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() ->
 def test_only_boards_of_another_fleet_end_the_run_with_their_names() -> None:
     with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
         GridPort(FakeGrid("xy"), "ab", SimulatedClock()).ask(questions(), 10.0)
-
-
-def test_a_node_that_does_not_say_who_it_is_holds_the_rounds_up_ever_more_seldom() -> None:
-    grid, clock = FakeGrid("abc", silent="c"), SimulatedClock()
-    grid.mute = True
-    port = GridPort(grid, "abc", clock, 10.0)
-    for _ in range(20):
-        port.ask(questions("ab"), 5.0)
-        clock.sleep_s(30.0)
-
-    assert clock.now_s() < 20 * 30.0 + 60.0 + 4 * 30.0 + 30.0
-    assert {message.metadata.dst_node_id for message in grid.sent.values()} == {11, 12, 13}
 
 
 def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.wire import ReplyMessage
-from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, SILENT_RETRY_S, NodeAddress, NodeRegistry
+from fedge.types import RoundGoal
+from fedge.wire import ReplyMessage, RequestMessage
+from server.transport.client_port import OutgoingRequest
+from server.transport.node_registry import (
+    CLAIM_FACTOR,
+    CLAIM_MARGIN_S,
+    INITIAL_CLAIM_S,
+    MAX_FOREIGN_CLAIM_S,
+    MIN_CLAIM_S,
+    ClaimTerms,
+    NodeRegistry,
+    claim_duration_s,
+)
 
 NODES = range(11, 16)
 STEPS = st.lists(
@@ -63,14 +76,6 @@ def roll_of(**boards: int) -> NodeRegistry:
     return roll
 
 
-def test_a_node_that_was_started_anew_is_another_seat() -> None:
-    roll = roll_of(a=11)
-    before = roll.find_address("a")
-    roll.up = {11: "noon"}
-
-    assert (before, roll.find_address("a")) == (NodeAddress(11, "morning"), NodeAddress(11, "noon"))
-
-
 def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back() -> None:
     roll = roll_of(a=11, b=12)
     roll.up = {11: "morning"}
@@ -85,17 +90,6 @@ def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back(
     assert NodeRegistry(("z",)).explain_absence("z", 1) == "never connected"
 
 
-def test_a_silent_node_is_asked_ever_more_seldom() -> None:
-    roll = NodeRegistry(("a",), {11: ""})
-    asked_s = []
-    for now_s in range(0, int(8 * SILENT_RETRY_S), 5):
-        if roll.list_unidentified(float(now_s)):
-            asked_s.append(now_s)
-            roll.record_hellos([11], {}, float(now_s))
-
-    assert asked_s == [0, SILENT_RETRY_S, 3 * SILENT_RETRY_S, 7 * SILENT_RETRY_S]
-
-
 @pytest.mark.parametrize(("held_s", "free_s"), [(20.0, 20.0), (9000.0, MAX_FOREIGN_CLAIM_S)])
 def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_again(
     held_s: float, free_s: float
@@ -107,3 +101,40 @@ def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_ag
     assert roll.list_available(100.0 + free_s - 1.0) == ()
     assert roll.find_foreign_claim("a", 100.0 + free_s) is None
     assert roll.list_available(100.0 + free_s) == ("a",)
+
+
+SECONDS = st.floats(0.1, 1e5)
+MAYBE_S = st.one_of(st.none(), SECONDS)
+
+
+@given(MAYBE_S, MAYBE_S, SECONDS)
+def test_no_claim_outlasts_a_reply_by_more_than_the_margin(
+    round_s: float | None, planned_s: float | None, timeout_s: float
+) -> None:
+    assert 0.0 < claim_duration_s(round_s, planned_s, timeout_s) <= timeout_s + CLAIM_MARGIN_S
+
+
+@given(MAYBE_S, SECONDS, st.floats(600.0, 1e5))
+def test_a_claim_outlasts_the_next_round_as_far_as_a_reply_may_take(
+    round_s: float | None, planned_s: float, timeout_s: float
+) -> None:
+    stands = claim_duration_s(round_s, planned_s, timeout_s)
+
+    assert all(stands >= min(CLAIM_FACTOR * known, timeout_s) for known in (round_s, planned_s) if known is not None)
+    assert stands >= MIN_CLAIM_S
+
+
+def test_the_last_rounds_length_and_the_plan_both_count() -> None:
+    claiming = ClaimTerms("digits (run-1, abcd)", 600.0)
+    front = OutgoingRequest(RequestMessage("front"))
+    train = OutgoingRequest(RequestMessage("train", 1, goal=RoundGoal("balanced", 50, deadline_s=70.0)))
+    plain = dataclasses.replace(train, ask=RequestMessage("train", 1))
+
+    claiming.begin_round(1000.0)
+    first = [claiming.add_to_request(each).ask.claim_s for each in (front, train, plain)]
+    claiming.begin_round(1100.0)
+    second = [claiming.add_to_request(each).ask.claim_s for each in (front, train, plain)]
+
+    assert first == [INITIAL_CLAIM_S, 3 * 70.0, INITIAL_CLAIM_S]
+    assert second == [300.0, 300.0, 300.0]
+    assert claiming.add_to_request(train).ask.run == "digits (run-1, abcd)"

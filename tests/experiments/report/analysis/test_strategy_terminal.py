@@ -7,7 +7,7 @@ from dataclasses import replace
 from contracts.shown import shown_text
 
 from experiments.report.analysis.strategy_terminal import print_strategies
-from fedge.studies.serving.strategy_scores import StrategyRow
+from fedge.studies.serving.strategy_study import StrategyRow
 
 ROW = StrategyRow(
     "gmd", "net+served", 40, 36, 0.0, 12.5, 10.0, 20.25, 11.75, 28, problems=41, solved_share=90.0, seconds=1.0

@@ -20,7 +20,6 @@ from experiments.report.predictors.model_terminal import (
     describe_point,
     thin_front,
 )
-from fedge.knowledge.mode_points import ModeFront, build_mode_front
 from fedge.knowledge.model_file import (
     BoardModel,
     HeldOutErrors,
@@ -30,6 +29,7 @@ from fedge.knowledge.model_file import (
     predict_candidates,
 )
 from fedge.knowledge.model_summary import ModelSummary, summarize_model
+from fedge.knowledge.saved_model import ModeFront, build_mode_front
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Measurement, Modes, Predictions

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cli.report_run import write_run_report
+from experiments.cli.report_run import report as write_run_report
 from experiments.report.run import prediction_errors
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report_tables

@@ -1,28 +1,101 @@
-"""Instances beside each other: nothing is drawn twice, nobody is faster than alone, and the fixed point is one."""
+"""Which operators a DLA runs, what falls back to the GPU, and what that costs.
+
+Instances beside each other: nothing is drawn twice, nobody is faster than alone, and the fixed point is one.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from contracts.placement_boards import made_up_board, made_up_network
+from contracts.placement_boards import layer, made_up_board, made_up_network, resnet50
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.analysis.placement.accelerators import Accelerator, Instance, Placement, PlacementBoard, PrecisionSpeed
-from fedge.analysis.placement.batch_demand import can_run, compute_demand
+from fedge.analysis.placement.accelerators import (
+    DLA_1,
+    DLA_2,
+    Accelerator,
+    Instance,
+    Placement,
+    PlacementBoard,
+    PrecisionSpeed,
+    build_placement_board,
+)
 from fedge.analysis.placement.placement_contention import (
     STEPS,
     build_contention_columns,
+    can_run,
     compute_batch_seconds,
+    compute_demand,
     compute_stretch_factors,
     compute_time_shares,
     solve_batch_seconds,
+    split_network,
     stack_demands,
 )
 from fedge.analysis.placement.placement_contention import StretchFactors as Stretched
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.devices.catalogue import find
+from fedge.errors import BadInput
 from fedge.types import Floats
+
+ORIN = build_placement_board(find("agx-orin"))
+DLA = Instance("dla-0", 8, "fp16")
+
+
+def of_kinds(*kinds: str) -> NetworkCost:
+    return NetworkCost("n", (1,), tuple(layer(kind, 1e9, 1e7, 1e6) for kind in kinds), "made up")
+
+
+def test_a_network_that_a_dla_runs_whole_has_nothing_left_for_the_gpu():
+    parts = split_network(resnet50(), DLA_2)
+    assert (parts.fallback_launches, parts.switches, parts.fallen) == (0, 0, ())
+    assert compute_demand(ORIN, resnet50(), DLA).fallback_s == 0
+
+
+def test_what_falls_back_is_counted_with_every_change_of_place():
+    parts = split_network(of_kinds("conv", "gelu", "gelu", "conv", "layer_norm"), DLA_2)
+    assert parts.fallen == ("gelu", "layer_norm")
+    assert (parts.launches, parts.fallback_launches, parts.switches) == (2, 3, 4)
+    assert (parts.flop, parts.fallback_flop) == (2e9, 3e9)
+    assert (parts.weight_bytes, parts.fallback_weight_bytes) == (2e6, 3e6)
+
+
+def test_softmax_runs_on_orins_dla_and_not_on_xaviers():
+    assert split_network(of_kinds("conv", "softmax"), DLA_2).fallen == ()
+    assert split_network(of_kinds("conv", "softmax"), DLA_1).fallen == ("softmax",)
+
+
+def test_an_operator_that_falls_back_holds_up_what_runs_on_the_gpu():
+    cuda = Instance("cuda-cores", 8, "fp32")
+    whole, torn = of_kinds("conv", "conv"), of_kinds("conv", "gelu")
+    beside = [evaluate_placement(ORIN, one, Placement((cuda, DLA))).instances[0] for one in (whole, torn)]
+    stretched = [one.batch_s / one.alone_s for one in beside]
+    assert stretched[1] > stretched[0] + 0.02
+
+
+def test_an_accelerator_that_would_run_nothing_of_a_network_is_refused():
+    with pytest.raises(BadInput, match="dla-0"):
+        evaluate_placement(ORIN, of_kinds("gelu"), Placement((DLA,)))
+
+
+@pytest.mark.parametrize(
+    ("instance", "told"),
+    [
+        (Instance("dla-0", 1, "fp16"), "cuda-cores"),
+        (Instance("cuda-cores", 1, "int8"), "fp32"),
+        (Instance("cuda-cores", 0, "fp32"), "1 or more"),
+    ],
+)
+def test_what_a_board_does_not_have_is_refused_with_what_it_has(instance, told):
+    with pytest.raises(BadInput, match=told):
+        evaluate_placement(build_placement_board(find("nano")), resnet50(), Placement((instance,)))
+
+
+def test_a_placement_without_instances_is_refused():
+    with pytest.raises(BadInput, match="no instance"):
+        evaluate_placement(build_placement_board(find("nano")), resnet50(), Placement(()))
 
 
 def drawn(seed: int) -> tuple[PlacementBoard, NetworkCost, Placement]:
@@ -41,8 +114,6 @@ def simple(*accelerators: Accelerator, overlap: float = 0.5, bandwidth: float = 
 
 
 def network(flop: float, moved: float) -> NetworkCost:
-    from contracts.placement_boards import layer
-
     return NetworkCost("n", (1,), (layer("conv", flop, moved),), "made up")
 
 
@@ -113,24 +184,10 @@ def test_no_accelerator_is_held_for_more_than_all_of_the_time(seed):
     assert all(share <= 1 + 1e-6 for share in held.values())
 
 
-@given(seed=st.integers(0, 10**6))
-def test_instances_alike_do_alike(seed):
-    board, net, placement = drawn(seed)
-    twice = Placement((placement.instances[0], *placement.instances))
-    found = evaluate_placement(board, net, twice).instances
-    assert found[0].batch_s == pytest.approx(found[1].batch_s, rel=1e-9)
-
-
 def test_alone_an_instance_takes_the_rounded_roofline():
     board = simple(place("a", "gpu"))
     found = evaluate_placement(board, network(1e9, 5e8), Placement((Instance("a", 2, "fp32"),)))
     assert found.latency_s == pytest.approx((2.0**3 + 1.0**3) ** (1 / 3))
-
-
-def test_two_that_only_compute_share_their_engine_evenly():
-    board = simple(place("a", "gpu"))
-    found = evaluate_placement(board, network(1e9, 0.0), Placement((Instance("a", 1, "fp32"),) * 2))
-    assert [one.batch_s for one in found.instances] == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(0.0, 1.0), (0.5, 1.5), (1.0, 2.0)])

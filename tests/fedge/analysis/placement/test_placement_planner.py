@@ -12,19 +12,23 @@ from contracts.placement_boards import made_up_board, made_up_network, resnet50
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
-from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.placement_bounds import combine_half_bounds, compute_half_bounds, compute_other_half_load
+from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard, build_placement_board
 from fedge.analysis.placement.placement_contention import build_contention_columns
 from fedge.analysis.placement.placement_outcome import (
     USER_OBJECTIVES,
     PlacementGoal,
     PlacementOutcome,
+    build_placement_space,
     evaluate_at_full_load,
     evaluate_placement,
+    find_twins,
 )
-from fedge.analysis.placement.placement_planner import _split_board, plan_placement, relax_limits
-from fedge.analysis.placement.placement_space import build_placement_space, find_twins
+from fedge.analysis.placement.placement_planner import (
+    compute_half_bounds,
+    plan_placement,
+    relax_limits,
+    split_rows,
+)
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
@@ -108,10 +112,12 @@ def test_every_placement_lies_within_its_bounds(seed):
     board, network = made_up_board(rng), made_up_network(rng)
     columns = build_contention_columns(board, board.accelerator_names)
     space = build_placement_space(board, network, (1, 8, 64), 2)
-    one, other = _split_board(space, columns)
-    picked = rng.integers(len(one.rows), size=20), rng.integers(len(other.rows), size=20)
-    bound = combine_half_bounds(one.bounds, other.bounds)
-    rows = one.rows[picked[0]] + other.rows[picked[1]]
+    one, other = split_rows(space)
+    halves = [space.select_demands(rows) for rows in (one, other)]
+    bounds = [compute_half_bounds(columns, halves[i], halves[1 - i]) for i in (0, 1)]
+    bound = bounds[0].pair_with(bounds[1])
+    picked = rng.integers(len(one), size=20), rng.integers(len(other), size=20)
+    rows = one[picked[0]] + other[picked[1]]
     used = rows.any(axis=1)
     first, second, rows = picked[0][used], picked[1][used], rows[used]
     demands = space.select_demands(rows)
@@ -123,17 +129,6 @@ def test_every_placement_lies_within_its_bounds(seed):
     assert (bound.slowest_s[first, second] <= found.slowest_s * (1 + 1e-7)).all()
     assert (bound.dynamic_w[first, second] <= found.dynamic_w * (1 + 1e-7) + 1e-12).all()
     assert (bound.joules[first, second] <= joules * (1 + 1e-7) + 1e-12).all()
-
-
-def test_bounds_know_what_the_other_half_draws_at_least():
-    space = build_placement_space(ORIN, resnet50(), (64,), 1)
-    columns = build_contention_columns(ORIN, ORIN.accelerator_names)
-    one, other = _split_board(space, columns)
-    alone = compute_half_bounds(
-        columns, space.select_demands(one.rows), compute_other_half_load(columns, space.select_demands(other.rows))
-    )
-    assert (alone.rung > 0).any()
-    assert (alone.most_images[:, -1] <= alone.most_images[:, 0]).all()
 
 
 def test_two_dla_alike_are_interchangeable_and_other_accelerators_are_not():

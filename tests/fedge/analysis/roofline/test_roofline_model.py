@@ -1,28 +1,35 @@
-"""The rooflines of a mode in closed form, and times and energies of a batch over many modes."""
+"""The rooflines of a mode in closed form, and times and energies of a batch over many modes.
+
+The chosen mode is the cheapest that is fast enough, lowers nothing for nothing, and says why it was chosen.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import numpy as np
 import pytest
-from contracts.roofline_boards import HEAVY, LIGHT, NETWORKS, TRUTH, modes
+from contracts.roofline_boards import HEAVY, LIGHT, NETWORKS, SPEC, TRUTH, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.analysis.roofline.board_constants import compute_rooflines
-from fedge.analysis.roofline.board_constants_fit import activation_intensity
+from fedge.analysis.roofline.board_constants import activation_intensity, compute_rooflines
 from fedge.analysis.roofline.roofline_model import (
+    MIN_KNOB_SAVING,
     ModeRooflines,
     Roofline,
     batch_energy_j,
     batch_to_work,
     build_roofline_batch,
+    choose_within_slowdown,
     compute_batch_times,
-    describe_balance_side,
-    describe_implication,
+    explain_choice,
+    parse_mode,
 )
 from fedge.costs.layers.network_cost import BatchWork
+from fedge.errors import BadInput
+from fedge.modes import find_mode_index
+from fedge.types import PowerMode
 
 lines = st.builds(
     Roofline,
@@ -34,7 +41,6 @@ lines = st.builds(
     st.just("measured"),
 )
 works = st.builds(BatchWork, st.floats(1e3, 1e13), st.floats(1e3, 1e11))
-BOARD = Roofline(2.5e-13, 1e-11, 7.5e-12, 1.3e-10, 18.0, "calibrated")
 
 
 @given(lines, works)
@@ -42,14 +48,6 @@ def test_the_closed_form_is_the_energy_of_flop_bytes_and_constant_power(line, wo
     summed = line.eps_f * work.flop + line.eps_m * work.bytes + line.pi_0_w * line.time_s(work)
     assert line.energy_j(work) == pytest.approx(summed)
     assert work.flop / line.flop_per_j(work.intensity) == pytest.approx(summed, rel=1e-9)
-
-
-@given(lines, st.floats(0.01, 1e4))
-def test_the_closed_form_is_that_of_choi_where_a_flop_has_an_energy_of_its_own(line, at):
-    line = replace(line, eps_f=line.eps_f + 1e-15)
-    e, eta, b_eps = line.flop_j, line.eps_f / line.flop_j, line.eps_m / line.eps_f
-    weight = eta * b_eps + (1 - eta) * max(0.0, line.balance - at)
-    assert 1.0 / line.flop_per_j(at) == pytest.approx(e * (1 + weight / at))
 
 
 @given(lines, works)
@@ -75,17 +73,6 @@ def test_time_efficient_implies_energy_efficient_exactly_where_the_condition_hol
     elif line.balance < line.energy_balance * (1 - 1e-9):
         between = (line.balance * line.energy_balance) ** 0.5
         assert 1.0 / line.flop_per_j(between) > 2 * line.flop_j
-
-
-def test_words_say_which_side_and_why():
-    said = describe_balance_side(BOARD, BatchWork(5e9, 1e9))
-    assert "bound by memory in time (balance 40)" in said
-    assert "bytes" in said
-    assert "arithmetic" in describe_balance_side(BOARD, BatchWork(1e12, 1e9))
-    assert "implies" in describe_implication(BOARD)
-    dear_bytes = replace(BOARD, eps_m=1e-8)
-    assert not dear_bytes.time_implies_energy
-    assert "does not imply" in describe_implication(dear_bytes)
 
 
 BOARD_ROOFLINES = compute_rooflines(TRUTH, modes(), activation_intensity(HEAVY))
@@ -121,14 +108,72 @@ def test_overheads_only_ever_add(size, network):
     ).all()
 
 
-def test_a_small_batch_is_bound_by_launches_and_a_large_one_by_the_gpu():
-    top = int(np.argmax(modes().knobs.sum(axis=1)))
-    small, large = (compute_batch_times(BOARD_ROOFLINES, build_roofline_batch(HEAVY, size)) for size in (1, 64))
-    assert small.launch_s[top] > small.gpu_s[top]
-    assert large.gpu_s[top] > large.launch_s[top]
-
-
 def test_a_training_step_has_three_times_the_work_and_the_launches_of_a_forward_pass():
     one, three = build_roofline_batch(LIGHT, 8), build_roofline_batch(LIGHT, 8, "train")
     assert (three.flop, three.bytes, three.launches) == (3 * one.flop, 3 * one.bytes, 3 * one.launches)
     assert three.samples == one.samples
+
+
+MODES = modes()
+MAXN = find_mode_index(MODES, SPEC.maxn)
+assert MAXN is not None
+COUNT = len(MODES)
+random = st.integers(0, 10_000).map(np.random.default_rng)
+
+
+@given(random, st.floats(1.0, 2.0), st.floats(0.0, 0.2))
+def test_no_mode_that_is_fast_enough_is_cheaper_by_more_than_its_lowered_knobs_must_save(rng, allowed, margin):
+    seconds, joules = rng.uniform(1.0, 3.0, COUNT), rng.uniform(1.0, 3.0, COUNT)
+    found = choose_within_slowdown(MODES, seconds, joules, MAXN, allowed, margin)
+    assert found.row == MAXN or seconds[found.row] * math.exp(margin) <= allowed * seconds[MAXN]
+    for row in range(COUNT):
+        if seconds[row] * math.exp(margin) <= allowed * seconds[MAXN]:
+            assert joules[found.row] <= joules[row] * (1 + MIN_KNOB_SAVING) ** 4
+    assert found.slowdown == pytest.approx(seconds[found.row] / seconds[MAXN])
+    assert found.saving == pytest.approx(1 - joules[found.row] / joules[MAXN])
+
+
+def test_a_knob_that_saves_next_to_nothing_stays_at_its_top():
+    joules = np.full(COUNT, 1.0)
+    joules[0] = 0.99  # every knob lowered, for one percent
+    assert choose_within_slowdown(MODES, np.ones(COUNT), joules, MAXN).row == MAXN
+    joules[0] = 0.9
+    assert choose_within_slowdown(MODES, np.ones(COUNT), joules, MAXN).row == 0
+
+
+@pytest.mark.parametrize("allowed", [0.95, 0.0, math.nan, math.inf])
+def test_a_slowdown_that_cannot_be_meant_is_refused(allowed):
+    with pytest.raises(BadInput, match="--max-slowdown"):
+        choose_within_slowdown(MODES, np.ones(COUNT), np.ones(COUNT), MAXN, allowed)
+
+
+def reason(batch_size: int, allowed: float = 1.05) -> str:
+    lines, batch = compute_rooflines(TRUTH, MODES, activation_intensity(HEAVY)), build_roofline_batch(HEAVY, batch_size)
+    spent = compute_batch_times(lines, batch)
+    choice = choose_within_slowdown(MODES, spent.total_s, batch_energy_j(lines, batch, spent.total_s), MAXN, allowed)
+    return explain_choice(choice, MODES, lines.mode_roofline(MAXN), batch, spent)
+
+
+def test_the_reason_names_what_sets_the_pace_and_what_was_lowered():
+    small, large = reason(1), reason(64)
+    assert "launching on the CPU sets the pace" in small
+    assert "as it does not set the pace: GPU clock from 1300.5 to 726.75 MHz" in small
+    assert "the GPU sets the pace" in large
+    assert "FLOP per byte" in large
+    assert "% slower" in small
+    assert "% less energy (predicted)" in small
+    assert reason(64, 1.0).endswith("MAXN stays.")
+    assert "as far as the slowdown allows" in reason(64, 1.9)
+
+
+def test_a_mode_is_read_from_its_four_knobs():
+    assert parse_mode("12/2201.6/1300.5/3199") == PowerMode(12, 2201.6, 1300.5, 3199.0)
+
+
+WRONG = ("", "12", "12/2201.6/1300.5", "a/b/c/d", "1.5/1/1/1", "0/1/1/1", "1/inf/1/1", "1/2/3/4/5")
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_mode_that_is_none_is_refused(text):
+    with pytest.raises(BadInput, match="cores/CPU/GPU/memory in MHz"):
+        parse_mode(text)

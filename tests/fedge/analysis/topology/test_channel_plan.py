@@ -1,10 +1,16 @@
-"""From coupled channels and a share to the channels that stay."""
+"""From coupled channels and a share to the channels that stay.
+
+Cutting a module after a plan, and telling a plan that harms from one that does not.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fedge.analysis.topology.channel_plan import (
     ChannelCoupling,
@@ -12,11 +18,13 @@ from fedge.analysis.topology.channel_plan import (
     GroupMember,
     LayerWidth,
     count_kept_units,
+    is_cut_equivalent,
     is_evenly_grouped,
     plan_channels,
-    rank_units,
+    randomize_weights,
+    zero_channels,
 )
-from fedge.worker.channel_cuts import LayerCut
+from fedge.worker.channel_cuts import BadPlan, LayerCut, cut_module
 
 
 def _ints(*numbers: int) -> np.ndarray:
@@ -32,23 +40,11 @@ def test_the_least_important_units_go_first_with_every_channel_of_theirs():
     assert removed == {("conv", "out"): [0, 2], ("dense", "in"): [0, 1, 4, 5]}
 
 
-def test_importance_of_a_unit_is_the_mean_over_its_channels():
-    assert rank_units([1.0, 5.0, 9.0, 2.0], 2).tolist() == [1, 0]  # units (1 + 9) / 2 and (5 + 2) / 2
-    assert rank_units([3.0, 1.0, 2.0], 3).tolist() == [1, 2, 0]
-
-
 def test_a_grouped_convolution_must_lose_the_same_places_in_every_group():
     grouped = LayerWidth(4, 4, 2)
     assert is_evenly_grouped(GroupMember("conv", "in", _ints(0, 1, 0, 1), _ints(0, 1, 2, 3)), grouped)
     assert not is_evenly_grouped(GroupMember("conv", "in", _ints(0, 0, 1, 1), _ints(0, 1, 2, 3)), grouped)
     assert not is_evenly_grouped(GroupMember("conv", "in", _ints(0, 1), _ints(0, 1)), grouped)
-
-
-def test_depthwise_and_plain_layers_may_lose_any_channel():
-    member = GroupMember("conv", "out", _ints(0, 1), _ints(0, 3))
-    assert LayerWidth(4, 4, 4).is_depthwise
-    assert is_evenly_grouped(member, LayerWidth(4, 4, 4))
-    assert is_evenly_grouped(member, LayerWidth(4, 4))
 
 
 def _chain(units: int, order: list[int] | None = None) -> ChannelCoupling:
@@ -99,3 +95,87 @@ def test_two_groups_that_reach_one_layer_both_take_their_channels():
     )
     widths = {"a": LayerWidth(3, 4), "b": LayerWidth(3, 4), "joined": LayerWidth(8, 2)}
     assert plan_channels(ChannelCoupling(groups, (), widths), 0.5)["joined"].inputs == (2, 3, 6, 7)
+
+
+def _module() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+PLAN = {"0": LayerCut(None, (1, 4, 6)), "1": LayerCut(None, (1, 4, 6)), "3": LayerCut((1, 4, 6), None)}
+SAMPLE = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_cut_module_has_the_kept_weights_and_says_its_new_width():
+    module = _module()
+    small = cut_module(module, PLAN)
+    assert small[0].out_channels == small[1].num_features == small[3].in_channels == 3
+    assert torch.equal(small[0].weight, module[0].weight[[1, 4, 6]])
+    assert torch.equal(small[3].weight, module[3].weight[:, [1, 4, 6]])
+    assert small(SAMPLE).shape == (4, 5)
+
+
+def test_the_whole_module_stays_as_it_was():
+    module = _module()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    cut_module(module, PLAN)
+    zero_channels(module, PLAN)
+    randomize_weights(module)
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_a_plan_that_cuts_both_sides_of_a_tie_changes_nothing_else():
+    assert is_cut_equivalent(randomize_weights(_module()), PLAN, SAMPLE)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {**PLAN, "3": LayerCut((0, 1, 2), None)},
+        {**PLAN, "1": LayerCut(None, (0, 1, 2))},
+        {"0": LayerCut(None, (1, 4, 6))},
+    ],
+)
+def test_a_plan_that_cuts_the_wrong_channels_is_seen(plan):
+    assert not is_cut_equivalent(randomize_weights(_module()), plan, SAMPLE)
+
+
+def test_a_harmful_plan_is_seen_behind_a_head_of_zeros_too():
+    module = _module()
+    nn.init.zeros_(module[5].weight)
+    wrong = {**PLAN, "3": LayerCut((0, 1, 2), None)}
+    assert is_cut_equivalent(module, wrong, SAMPLE) is True  # why weights are drawn anew: nothing shows here
+    assert not is_cut_equivalent(randomize_weights(module), wrong, SAMPLE)
+
+
+def test_depthwise_convolutions_lose_groups_and_grouped_ones_places():
+    depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8))
+    small = cut_module(depthwise, {"0": LayerCut(None, (0, 5))})[0]
+    assert (small.in_channels, small.out_channels, small.groups) == (2, 2, 2)
+    grouped = nn.Sequential(nn.Conv2d(8, 8, 3, groups=2))
+    small = cut_module(grouped, {"0": LayerCut((0, 3, 4, 7), None)})[0]
+    assert (small.in_channels, small.groups, tuple(small.weight.shape)) == (4, 2, (8, 2, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ({"9": LayerCut(None, (0,))}, "layer '9'"),
+        ({"2": LayerCut(None, (0,))}, "ReLU"),
+        ({"0": LayerCut(None, (0, 8))}, "out of place"),
+        ({"0": LayerCut(None, (1, 0))}, "out of place"),
+        ({"0": LayerCut(None, ())}, "out of place"),
+        ({"0": LayerCut(None, (0,), (3, 16))}, "(3, 16)"),
+    ],
+)
+def test_a_plan_of_another_network_is_refused(plan, told):
+    with pytest.raises(BadPlan) as caught:
+        cut_module(_module(), plan)
+    assert told in str(caught.value)
+
+
+def test_different_places_in_the_groups_of_a_convolution_are_refused():
+    with pytest.raises(BadPlan, match="groups"):
+        cut_module(nn.Sequential(nn.Conv2d(8, 8, 3, groups=2)), {"0": LayerCut((0, 1, 2, 4), None)})

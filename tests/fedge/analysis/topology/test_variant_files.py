@@ -121,12 +121,6 @@ def test_a_damaged_record_is_refused_by_its_field(change, field):
     assert field in str(caught.value)
 
 
-def test_a_record_that_is_no_object_is_refused():
-    for data in (None, [], "text", 3):
-        with pytest.raises(BadInput, match="format"):
-            variant_from_dict(data, "variant.json")
-
-
 def test_files_that_are_missing_or_damaged_are_refused(folder):
     with pytest.raises(BadInput, match="nowhere"):
         read_variant(folder.parent / "nowhere")

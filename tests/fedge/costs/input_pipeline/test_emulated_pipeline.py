@@ -17,8 +17,7 @@ from fedge.costs.input_pipeline.emulated_pipeline import (
     load_storages,
     page_cache_mb,
 )
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
-from fedge.costs.input_pipeline.steady_state import ClockShares, scale_to_clocks
+from fedge.costs.input_pipeline.pipeline_model import ClockShares, InputPipeline, Loader, scale_to_clocks
 from fedge.errors import UnknownName
 
 MEGAPIXEL = 3_000_000

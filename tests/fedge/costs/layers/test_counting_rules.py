@@ -96,18 +96,6 @@ def test_element_wise_operators_read_each_activation_in_full_and_weights_once_pe
     assert (by_weight.read, by_weight.weight) == (elements, elements)
 
 
-@pytest.mark.parametrize(
-    ("kind", "flop"),
-    [
-        ("relu", 1), ("sigmoid", 4), ("tanh", 5), ("hard_sigmoid", 4), ("hard_swish", 5), ("silu", 5), ("softmax", 7),
-        ("erf", 8), ("batch_norm", 2), ("add", 1), ("mul", 1), ("mean", 1),
-    ],
-)  # fmt: skip
-def test_functions_cost_the_published_flop_per_element(kind, flop):
-    found = count_operation(Operation(kind, ((1, 5, 3),), (), ((1, 5, 3),)))
-    assert (found.flop, found.read, found.written) == (15 * flop, 15, 15)
-
-
 @given(small, side, side, small, small)
 def test_attention_is_the_sum_of_the_operators_that_it_is_made_of(heads, queries, keys, width, value_width):
     q, k, v = (heads, queries, width), (heads, keys, width), (heads, keys, value_width)
@@ -136,24 +124,6 @@ def test_an_lstm_multiplies_input_and_state_into_four_gates_at_every_step_of_eve
     products = sum(2 * (4 * width * hidden + 4 * hidden * hidden) for _ in range(steps) for width in widths)
     gates = steps * len(widths) * hidden * (3 * 4 + 2 * 5 + 4 + 4)
     assert found.flop == products + gates
-
-
-def test_what_is_picked_out_of_a_table_reads_as_much_as_it_writes():
-    found = count_operation(Operation("embedding", ((1, 7),), ((1000, 4),), ((1, 7, 4),)))
-    assert (found.flop, found.read, found.written, found.weight) == (0, 28, 28, 0)
-
-
-@pytest.mark.parametrize(("kind", "flop"), [("scatter", 0), ("scatter_add", 12)])
-def test_what_is_put_into_a_larger_tensor_moves_alone(kind, flop):
-    found = count_operation(Operation(kind, ((3, 4),), (), ((100, 4),)))
-    assert (found.flop, found.read, found.written) == (flop, 12, 12)
-
-
-def test_a_view_costs_nothing_and_a_copy_moves_without_arithmetic():
-    view = count_operation(Operation("view", ((2, 3),), (), ((3, 2),)))
-    copy = count_operation(Operation("copy", ((2, 3),), (), ((3, 2),)))
-    assert (view.flop, view.read, view.written) == (0, 0, 0)
-    assert (copy.flop, copy.read, copy.written) == (0, 6, 6)
 
 
 def test_a_kind_without_a_rule_is_an_error_and_not_zero():

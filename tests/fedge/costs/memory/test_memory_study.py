@@ -1,4 +1,7 @@
-"""The study learns from what it may and is judged on the rest; on the measured tables it reaches what is claimed."""
+"""The processes follow what is smooth or shared, and keep single offsets and wild steps to themselves.
+
+The study learns from what it may and is judged on the rest; on the measured tables it reaches what is claimed.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,68 @@ from fedge.costs.memory import memory_study
 from fedge.costs.memory.memory_study import (
     TARGETS,
     TRAIN_LEVELS,
-    MeasuredSteps,
     MemoryErrorRow,
     MemoryStudy,
-    gather_steps,
+    build_transfer_points,
+    list_scale_candidates,
+    predict_smooth_residuals,
+    predict_transferred_residuals,
 )
-from fedge.costs.memory.step_table import StepTable, read_step_tables
+from fedge.costs.memory.step_table import MeasuredSteps, StepTable, gather_steps, read_step_tables
 from fedge.errors import BadInput, UnknownName
 from fedge.types import Floats
+
+SCALES = (0.02, 0.05, 0.05, 0.5)
+
+
+def places(levels: list[float]) -> np.ndarray:
+    return np.array([[level, batch] for level in levels for batch in np.log([2, 8, 16, 32, 64, 128])])
+
+
+def test_a_smooth_curve_is_carried_to_levels_between():
+    at, between = places([0.0, 0.2, 0.4, 0.6, 0.8]), places([0.3, 0.5])
+
+    def curve(where: np.ndarray) -> np.ndarray:
+        return 0.08 * np.sin(3 * where[:, 0]) + 0.03 * np.cos(where[:, 1])
+
+    found = predict_smooth_residuals(at, curve(at), list_scale_candidates(*SCALES), between)
+    assert np.abs(found - curve(between)).max() < 0.02
+
+
+def test_a_level_that_is_off_by_itself_does_not_pull_its_neighbours():
+    at = places([0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
+    offsets = {0.15: 0.1, 0.45: -0.12, 0.75: 0.15}
+    residual = np.array([offsets.get(level, 0.0) for level in at[:, 0]])
+    found = predict_smooth_residuals(at, residual, list_scale_candidates(*SCALES), places([0.7]))
+    assert np.abs(found).max() < 0.075  # half of its neighbour's offset
+
+
+def test_one_wild_step_changes_little():
+    at = places([0.0, 0.3, 0.6])
+    residual = np.zeros(len(at))
+    residual[7] = 2.0
+    found = predict_smooth_residuals(at, residual, list_scale_candidates(*SCALES), places([0.3]))
+    assert np.abs(found).max() < 0.1
+
+
+def test_what_networks_have_in_common_is_followed_and_returns_to_zero_far_away():
+    at = np.random.default_rng(0).uniform(0.0, 2.0, (40, 3))
+    residual = np.full(40, 0.2)
+    assert predict_transferred_residuals(at, residual, at).mean() == pytest.approx(0.2, abs=0.06)
+    assert np.abs(predict_transferred_residuals(at, residual, at + 30.0)).max() < 1e-6
+
+
+def test_one_wild_step_pulls_little():
+    at = np.random.default_rng(1).uniform(0.0, 2.0, (40, 3))
+    residual = np.zeros(40)
+    residual[7] = 2.0
+    assert np.abs(predict_transferred_residuals(at, residual, at)).max() < 0.15
+
+
+def test_a_place_is_batch_traffic_per_image_and_intensity():
+    terms = np.array([[1.0, 8.0, 0.0, 0.0, 400.0, 0.0]])
+    assert build_transfer_points(terms, np.array([1200.0]))[0] == pytest.approx(np.log([8.0, 50.0, 3.0]))
+
 
 PUBLISHED = {"resnet18": (7.2, 6.5), "resnet50": (1.8, 3.5), "mobilenetv2": (3.3, 7.6), "squeezenet": (3.7, 5.5)}
 """perf4sight within a network, memory and latency: an independent implementation's figures on the same tables."""

@@ -14,7 +14,6 @@ from fedge.costs.memory.scale_choice import (
     MAX_HISTORY,
     MemoryBelief,
     ScaleChoice,
-    build_memory_belief,
     choose_scale,
     correct_need,
     describe_scaling,
@@ -102,14 +101,6 @@ def test_the_same_step_fitting_takes_its_failure_back():
     assert correct_need(belief, step(3000.0)).memory_mb > 2500.0
     assert update_with_peak(belief, 2000.0, 2000.0).failed_mb == 3000.0
     assert update_with_peak(belief, 3000.0, 2400.0).failed_mb is None
-
-
-def test_history_makes_the_prediction_surer_and_says_so():
-    belief = update_with_peak(update_with_peak(MemoryBelief(), 3000.0, 3300.0), 2000.0, 2250.0)
-    found = correct_need(belief, step(3000.0, 0.2))
-    assert found.memory_sd_log < 0.1
-    assert "corrected by 2 peaks and 0 failures" in found.source
-    assert found.memory_mb == pytest.approx(3330.0, rel=0.02)
 
 
 @pytest.mark.parametrize("pair", [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0), (1.0, float("inf"))])
@@ -203,19 +194,6 @@ def test_where_the_model_sees_no_difference_a_smaller_scale_is_tried_nevertheles
         failed = found
     assert tried[0] == TrainingScale(8)
     assert tried[-1] == TrainingScale(2, 0.5)
-
-
-def test_failures_and_peaks_change_what_is_chosen():
-    scales = list_scales(ASKED, 1, (1.0,), "batch-first")
-    failed, fits = MemoryObservation(1700.0, 1800.0), MemoryObservation(900.0, 1800.0, 450.0)
-
-    after_failure = choose_scale(scales, need, build_memory_belief([failed]), 1800.0, 0.0)
-    after_peak = choose_scale(scales, need, build_memory_belief([fits]), 1000.0, 0.0)
-
-    assert after_failure.scale == TrainingScale(8)
-    assert after_peak.scale == ASKED
-    assert after_peak.uncorrected_mb == 1700.0
-    assert after_peak.need.memory_mb == pytest.approx(850.0, rel=0.1)
 
 
 def test_only_the_last_tries_are_remembered():

@@ -35,13 +35,6 @@ def test_an_empty_cell_is_a_step_that_ran_out_of_memory(folder):
     assert table.step_ms[-1] == 900.5
 
 
-def test_a_step_that_was_measured_twice_counts_twice(folder):
-    path = folder / "net.csv"
-    once = read_step_tables(folder)[0]
-    path.write_text(path.read_text() + "net,0,2,10,1700\n")
-    assert len(read_step_tables(folder)[0].step_ms) == len(once.step_ms) + 1
-
-
 def test_rows_of_a_level_without_a_geometry_are_counted_and_left_out(folder):
     path = folder / "net.csv"
     whole = read_step_tables(folder)[0]

@@ -19,7 +19,7 @@ from fedge.decisions.planning.joint_planner import (
     compute_maxn_round,
     plan_joint,
 )
-from fedge.devices.network_link import NetworkLink
+from fedge.devices.board_kinds import NetworkLink
 from fedge.types import Compression, Front, FrontPoint, LinkUse, RoundGoal
 
 GOAL = RoundGoal("joint", 0)

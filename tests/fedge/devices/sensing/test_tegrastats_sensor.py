@@ -1,7 +1,8 @@
-"""tegrastats as a sensor: a stand-in program below a root prints lines of the known form; made-up values."""
+"""tegrastats as a sensor, with fake programs, and its lines as JetPack 3 to 7 print them."""
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
@@ -13,13 +14,15 @@ from typing import Any
 import pytest
 from contracts.power_sensor import PowerSensorContract, Rig
 from contracts.processes import wait_for
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from fedge.clock import RealClock, SimulatedClock
 from fedge.devices.sensing import OpenSensor, open_sensor
-from fedge.devices.sensing import latest_sample as arrival_module
-from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor
+from fedge.devices.sensing import sampler as arrival_module
+from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor, parse_line, parse_rails_mw
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
+from fedge.protocols import RealClock, SimulatedClock
 from fedge.types import SensorSample
 
 LINE = (
@@ -183,3 +186,107 @@ def test_two_threads_start_one_program(tmp_path: Path, monkeypatch: pytest.Monke
         process.kill()
 
     assert len(started) == 1
+
+
+NANO = (
+    "RAM 1500/3956MB (lfb 12x4MB) SWAP 10/1978MB (cached 0MB) IRAM 0/252kB(lfb 252kB) CPU [12%@1479,4%@1428,off,off] "
+    "EMC_FREQ 8%@1600 GR3D_FREQ 37%@921 APE 25 PLL@39C CPU@41.5C PMIC@100C GPU@38C AO@45.5C thermal@40.25C "
+    "POM_5V_IN 4940/2500 POM_5V_GPU 10/20 POM_5V_CPU 400/410"
+)
+XAVIER = (
+    "RAM 1903/31919MB (lfb 6000x4MB) SWAP 0/15959MB (cached 0MB) CPU [1%@1190,2%@1190,off,off,off,off,off,off] "
+    "EMC_FREQ 0% GR3D_FREQ 0% AO@32.5C GPU@32C Tboard@32C Tdiode@34.75C AUX@31.5C CPU@33.5C thermal@32.9C PMIC@100C "
+    "GPU 50/10 CPU 200/210 SOC 300/310 CV 0/0 VDDRQ 100/110 SYS5V 400/410"
+)
+ORIN = (
+    "03-04-2023 10:00:01 RAM 4722/30536MB (lfb 5x4MB) SWAP 0/15268MB (cached 0MB) CPU [0%@729,off,off,off] "
+    "EMC_FREQ 1%@2133 GR3D_FREQ 0%@[305,306] VIC_FREQ 115 APE 174 CV0@-256C CPU@47.6C Tboard@36C tj@47.656C "
+    "VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 400mW/400mW VIN_SYS_5V0 3000mW/3000mW NC 0mW/0mW "
+    "VDDQ_VDD2_1V8AO 600mW/600mW NC 0mW/0mW"
+)
+ORIN_NANO = (
+    "03-04-2024 10:00:01 RAM 2000/7620MB (lfb 54x4MB) SWAP 0/3810MB (cached 0MB) CPU [3%@1728,0%@1728,off,off] "
+    "EMC_FREQ @2133 GR3D_FREQ 84%@[713] NVENC off NVDEC off OFA off APE 200 cpu@47.2C soc2@46C gpu@46.3C tj@47.9C "
+    "VDD_IN 5060mW/5060mW VDD_CPU_GPU_CV 500mW/500mW VDD_SOC 1400mW/1400mW"
+)
+THOR = (
+    "03-04-2026 10:00:01 RAM 3000/125000MB (lfb 9x4MB) CPU [0%,5%,off]@2601 EMC_FREQ @4266 GR3D_FREQ @[1574,1574,off] "
+    "cpu@49.75C/49.75C tj@51.2C/51.2C VDD_GPU 6000mW/6100mW/6200mW VIN 28000mW/14000mW/28000mW"
+)
+TX2_OLD = "RAM 2136/7846MB (lfb 1157x4MB) cpu [0%@345,off,off,7%@345] EMC 3%@1600 APE 150 GR3D 12%@114 VDD_IN 1913/1913"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (NANO, {"cpu_mhz": 1479, "mem_load": 0.08, "mem_mhz": 1600, "gpu_load": 0.37, "gpu_mhz": 921}),
+        (NANO, {"rails_w": {"POM_5V_IN": 4.94, "POM_5V_GPU": 0.01, "POM_5V_CPU": 0.4}}),
+        (NANO, {"temperatures_c": {"PLL": 39, "CPU": 41.5, "PMIC": 100, "GPU": 38, "AO": 45.5, "thermal": 40.25}}),
+        (XAVIER, {"mem_load": 0, "mem_mhz": None, "gpu_load": 0, "gpu_mhz": None}),
+        (XAVIER, {"rails_w": {"GPU": 0.05, "CPU": 0.2, "SOC": 0.3, "CV": 0, "VDDRQ": 0.1, "SYS5V": 0.4}}),
+        (ORIN, {"gpu_load": 0, "gpu_mhz": 306}),
+        (ORIN, {"temperatures_c": {"CV0": -256, "CPU": 47.6, "Tboard": 36, "tj": 47.656}}),
+        (ORIN, {"rails_w": {"VDD_GPU_SOC": 2.4, "VDD_CPU_CV": 0.4, "VIN_SYS_5V0": 3.0, "VDDQ_VDD2_1V8AO": 0.6}}),
+        (ORIN_NANO, {"mem_load": None, "mem_mhz": 2133, "gpu_load": 0.84, "gpu_mhz": 713}),
+        (ORIN_NANO, {"rails_w": {"VDD_IN": 5.06, "VDD_CPU_GPU_CV": 0.5, "VDD_SOC": 1.4}}),
+        (THOR, {"cpu_mhz": 2601, "gpu_load": None, "gpu_mhz": 1574}),
+        (THOR, {"temperatures_c": {"cpu": 49.75, "tj": 51.2}, "rails_w": {"VDD_GPU": 6, "VIN": 28}}),
+        (TX2_OLD, {"cpu_mhz": 345, "mem_load": 0.03, "mem_mhz": 1600, "gpu_load": 0.12, "gpu_mhz": 114}),
+        (TX2_OLD, {"rails_w": {"VDD_IN": 1.913}}),
+    ],
+)
+def test_the_lines_of_every_board_are_read_whole(text: str, expected: dict[str, object]) -> None:
+    line = parse_line(text)
+
+    assert {name: getattr(line, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "load", "mhz"),
+    [
+        ("GR3D_FREQ 0%@[305,305]", 0, 305),
+        ("GR3D 0%@114", 0, 114),
+        ("GR3D_FREQ 99%", 0.99, None),
+        ("GR3D_FREQ 45%@318", 0.45, 318),
+        ("GR3D_FREQ @[314,off,315]", None, 315),
+        ("GR3D_FREQ @[off,off]", None, None),
+        ("GR3D_FREQ off", None, None),
+        ("GR3D2_FREQ 5%@3", None, None),
+        ("", None, None),
+    ],
+)
+def test_the_gpu_is_read_in_all_its_forms(text: str, load: float | None, mhz: float | None) -> None:
+    line = parse_line(f"RAM 1/2MB {text} APE 150")
+
+    assert (line.gpu_load, line.gpu_mhz) == (load, mhz)
+
+
+def test_a_rail_is_no_memory_and_nothing_that_is_not_connected() -> None:
+    assert parse_rails_mw("RAM 1/2MB IRAM 0/252kB(lfb 252kB) NC 0mW/0mW VDD_IN 4940/4941") == {"VDD_IN": 4940}
+
+
+@given(st.text(alphabet=st.sampled_from(" @[]%,/mWCoff0123456789.-RAMGPU3D_FREQEMC\n")) | st.text())
+@example("CPU [")
+@example("GR3D_FREQ %@[]")
+@example("RAM ١/٢MB CPU@١C")
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    line = parse_line(text)
+
+    assert all(math.isfinite(value) for value in (*line.temperatures_c.values(), *line.rails_w.values()))
+
+
+@given(st.sampled_from([NANO, XAVIER, ORIN, ORIN_NANO, THOR]), st.integers(0, 400), st.integers(0, 100), st.text())
+def test_a_damaged_line_is_read_as_far_as_it_goes(line: str, start: int, cut: int, put: str) -> None:
+    damaged = parse_line(f"{line[:start]}{put}{line[start + cut :]}")
+
+    assert all(math.isfinite(watts) and watts >= 0 for watts in damaged.rails_w.values())
+    assert all(math.isfinite(at_c) for at_c in damaged.temperatures_c.values())
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z][A-Z0-9_]{1,12}", fullmatch=True), st.integers(0, 200_000), max_size=8))
+def test_rails_come_back_as_they_were_printed(rails_mw: dict[str, int]) -> None:
+    rails_mw = {name: mw for name, mw in rails_mw.items() if name != "NC"}
+    for form in ("{0} {1}/{1}", "{0} {1}mW/{1}mW", "{0} {1}mW/{1}mW/{1}mW"):
+        text = " ".join(form.format(name, mw) for name, mw in rails_mw.items())
+
+        assert parse_line(f"RAM 1/2MB {text}").rails_w == {name: mw / 1e3 for name, mw in rails_mw.items()}

@@ -16,18 +16,21 @@ from contracts.strategy import (
     search_pair,
 )
 
-from fedge.costs.predicted_tables import FULCRUM_GRID
-from fedge.pareto import front_mask
+from fedge.costs.table_calibration import FULCRUM_GRID
+from fedge.modes import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
-from fedge.serving.strategies import SearchContext, active_learning, batched_network
-from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks
+from fedge.serving.strategies import SearchContext, active_learning
+from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks, fit_network_surface
 from fedge.serving.trial_search import (
+    ProblemFamily,
+    ServingProblem,
     Trial,
+    default_problems,
     find_best_trial,
     measure_from_table,
     run_search,
 )
+from fedge.types import Floats
 
 BOTH = ServingProblem("concurrent", 25.0, 1.0, 30.0)
 
@@ -41,8 +44,8 @@ class TestActiveNetworks(StrategyContract):
         """A small profile, networks trained in a moment: what is tested here does not need good ones."""
         for name, value in {"FIRST": 12, "MORE": 8, "MOST": 60, "TRAIN_MOST": 40, "IN_ALL": 70}.items():
             monkeypatch.setattr(active_learning, name, value)
-        monkeypatch.setattr(batched_network, "EPOCHS", 3)
-        monkeypatch.setattr(batched_network, "MORE_EPOCHS", 2)
+        monkeypatch.setattr(active_learning, "EPOCHS", 3)
+        monkeypatch.setattr(active_learning, "MORE_EPOCHS", 2)
 
     def test_the_profile_does_not_depend_on_the_problem_and_is_learnt_from_once(
         self, monkeypatch: pytest.MonkeyPatch
@@ -150,3 +153,44 @@ def test_it_does_better_than_gmd_on_measured_tables(
 
     assert len(losses) >= solved * solvable > 0
     assert np.nanmean(losses) <= loss
+
+
+def surface(inputs: Floats) -> Floats:
+    """Made-up ln(seconds, watts): a quick part that saturates, a slow one that grows with the batch."""
+    cores, cpu, gpu, mem, batch = inputs.T
+    seconds = 5.0 / cpu + batch * (0.4 / gpu + 0.3 / mem) + 0.01 / cores
+    return np.log(np.stack([seconds, 6 + 0.005 * gpu * batch / (batch + 4) + 0.002 * cpu * cores]))
+
+
+def drawn(count: int, rng: np.random.Generator) -> Floats:
+    knobs = rng.uniform([2, 400, 100, 600], [12, 2200, 1300, 3200], (count, 4))
+    return np.column_stack([knobs, rng.choice([1.0, 4.0, 16.0, 64.0], count)])
+
+
+@pytest.mark.slow
+def test_a_hundred_readings_tell_the_rest_within_a_tenth_and_going_on_does_not_harm() -> None:
+    rng = np.random.default_rng(0)
+    inputs, others = drawn(100, rng), drawn(500, rng)
+    first = fit_network_surface(inputs, surface(inputs), np.random.default_rng(1))
+    second = fit_network_surface(inputs, surface(inputs), np.random.default_rng(2), first)
+
+    for fitted in (first, second):
+        errors = np.abs(fitted.predict_logs(others) - surface(others)).mean(axis=1)
+        assert (errors < 0.1).all()
+
+
+def test_a_single_reading_is_said_everywhere() -> None:
+    inputs = np.array([[4.0, 1000.0, 500.0, 1600.0]])
+    fitted = fit_network_surface(inputs, np.log([[0.1], [20.0]]), np.random.default_rng(0))
+
+    np.testing.assert_allclose(np.exp(fitted.predict_logs(inputs)), [[0.1], [20.0]], rtol=1e-3)
+
+
+def test_the_same_generator_learns_the_same_and_what_it_started_from_is_left_as_it_was() -> None:
+    inputs = drawn(20, np.random.default_rng(0))
+    first, again = (fit_network_surface(inputs, surface(inputs), np.random.default_rng(1)) for _ in range(2))
+    before = first.networks.flat.copy()
+    fit_network_surface(inputs, surface(inputs), np.random.default_rng(2), first)
+
+    np.testing.assert_array_equal(first.predict_logs(inputs), again.predict_logs(inputs))
+    np.testing.assert_array_equal(first.networks.flat, before)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fedge.predictors import network_training
 from fedge.serving.job_pair import JobPair, build_pair
-from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext, baseline_search
 from fedge.serving.strategies.baseline_search import (
     INFER_TRIES,
@@ -24,7 +23,15 @@ from fedge.serving.strategies.baseline_search import (
     NetworkSearch,
     RandomSearch,
 )
-from fedge.serving.trial_search import find_best_choice, measure_from_table, run_search
+from fedge.serving.trial_search import (
+    FAMILIES,
+    ProblemFamily,
+    ServingProblem,
+    default_problems,
+    find_best_choice,
+    measure_from_table,
+    run_search,
+)
 
 
 class TestDrawn(StrategyContract):

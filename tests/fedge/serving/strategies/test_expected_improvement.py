@@ -17,16 +17,18 @@ from contracts.strategy import (
 )
 
 from fedge.serving.job_pair import build_pair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import strategy_for
 from fedge.serving.strategies.expected_improvement import FIRST_TRIALS, MAX_MODES, MAX_TRIALS, MODES_AHEAD
 from fedge.serving.trial_search import (
+    ProblemFamily,
+    ServingProblem,
     Trial,
+    default_problems,
     find_best_choice,
     holds_limits,
     measure_from_table,
 )
-from fedge.studies.serving.pair_knowledge import build_pair_knowledge
+from fedge.studies.serving.job_tables import build_pair_knowledge
 
 
 class TestExpecting(StrategyContract):

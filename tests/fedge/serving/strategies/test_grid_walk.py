@@ -13,9 +13,8 @@ from contracts.strategy import StrategyContract, made_up_pair, made_up_problem, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.costs.predicted_tables import FULCRUM_GRID
+from fedge.costs.table_calibration import FULCRUM_GRID
 from fedge.serving.job_pair import build_knob_grid, build_pair, select_pair_modes
-from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.grid_walk import (
     MAX_MODES,
@@ -25,7 +24,17 @@ from fedge.serving.strategies.grid_walk import (
     GradientSearch,
     GridSearch,
 )
-from fedge.serving.trial_search import evaluate_choices, find_best_choice, measure_from_table, run_search
+from fedge.serving.trial_search import (
+    BATCH_SIZES,
+    FAMILIES,
+    ProblemFamily,
+    ServingProblem,
+    default_problems,
+    evaluate_choices,
+    find_best_choice,
+    measure_from_table,
+    run_search,
+)
 
 
 class TestGmd(StrategyContract):

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from fedge.client import emulated
+from fedge.decisions.selection.oort import select_oort
+from fedge.decisions.selection.selector_options import complete_options
 from fedge.devices.mode_surface import BOARD_DEVIATION
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry, LinkSpec
 from fedge.studies.fleet import client_columns
-from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, start_state
+from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, select_oort_rows, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
+from fedge.types import ClientStatus, SelectionContext
 from fedge.wire import RequestMessage
 
 NANO = FleetEntry(name="nano", device="nano", count=40)
@@ -107,3 +110,26 @@ def test_availability_alternates_with_its_mean_lengths() -> None:
         assert (state.switch_s > until_s).all()
 
     assert present == pytest.approx([0.75] * 4, abs=0.04)
+
+
+CLIENTS, COUNT, ROUND, DRAWS = 12, 4, 30, 1500
+
+
+def test_oort_takes_each_client_as_often_as_the_selector_of_a_run() -> None:
+    seconds = np.linspace(10.0, 40.0, CLIENTS)
+    last_round = np.array([0, 0, 0, *range(20, 29)])
+    clients = [
+        ClientStatus(f"b{i:02}", samples=10, loss=0.0 if last_round[i] else None, busy_s=float(seconds[i]),
+                     last_round=int(last_round[i]) or None)
+        for i in range(CLIENTS)
+    ]  # fmt: skip
+    rng, other = np.random.default_rng(1), np.random.default_rng(2)
+    options, counts = complete_options("oort", {}), np.zeros((2, CLIENTS))
+    for _ in range(DRAWS):
+        rows = select_oort_rows(seconds, last_round, rng, number=ROUND, count=COUNT, options=options)
+        assert len(set(rows.tolist())) == COUNT
+        counts[0][rows] += 1
+        chosen = select_oort(clients, SelectionContext(ROUND, COUNT), other).boards
+        counts[1][[int(name[1:]) for name in chosen]] += 1
+
+    assert np.abs(counts[0] - counts[1]).max() < 0.08 * DRAWS

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.client import emulated
-from fedge.client.step_accounting import count_steps
+from fedge.client.round_state import count_steps
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import DataSpec, Experiment, FleetEntry, MemorySpec, PolicySpec, WorkloadSpec, list_boards
 from fedge.seeds import make_generator
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.types import TrainingScale
 from fedge.wire import RequestMessage
-from fedge.workloads.null_task import NullTask
+from fedge.workloads import NullTask
 from fedge.workloads.partitions import split_samples
 
 

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from contracts.jobs import SIZES, pair
 
-from fedge.clock import SimulatedClock
 from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
+from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import build_pair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
-from fedge.serving.trial_search import JobChoice, find_best_choice
-from fedge.studies.serving.strategy_scores import StrategyRow
+from fedge.serving.trial_search import JobChoice, ProblemFamily, ServingProblem, default_problems, find_best_choice
 from fedge.studies.serving.strategy_study import (
     StrategyCase,
     StrategyJob,
+    StrategyRow,
     draw_problems,
     find_optimum,
     run_strategy_job,

@@ -1,1 +1,0 @@
-"""The fleet's health: ``fleet_assessment`` builds the records, the ``*_rules`` modules find what is wrong."""

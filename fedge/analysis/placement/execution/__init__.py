@@ -1,1 +1,0 @@
-"""Execution of a placement on this machine."""

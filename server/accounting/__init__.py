@@ -1,1 +1,0 @@
-"""Accounting of a round: time, energy, and the rows of the store."""

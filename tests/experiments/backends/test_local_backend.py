@@ -1,0 +1,58 @@
+"""Processes that share the clients of a local run: the same rows and model, no process left, nothing lost with one."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from experiments.backends.local_backend import MIN_CLIENT_ROUNDS, count_jobs, run_local
+from fedge.child_processes import count_cores
+from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
+
+FLEET = (FleetEntry(device="nano", count=2), FleetEntry(device="agx-orin-64gb", count=3))
+SMALL = Experiment(backend="local", rounds=3, fleet=FLEET, workload=WorkloadSpec(local_epochs=0.2))
+
+
+def run(folder: Path, jobs: int) -> Path:
+    folder.mkdir()
+    run_local(SMALL.model_copy(update={"jobs": jobs}), folder, lambda: None)
+    return folder
+
+
+def outcome(folder: Path) -> tuple[list[object], bytes]:
+    rows = [row for kind in (RoundRow, ClientRow, EventRow, SampleRow) for row in read_rows(folder, kind)]
+    return rows, (folder / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in one process."""
+    return run(tmp_path_factory.mktemp("alone") / "run", jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "jobs", "expected"),
+    [
+        (3, None, 1),
+        (MIN_CLIENT_ROUNDS // 5 - 1, None, 1),
+        (MIN_CLIENT_ROUNDS // 5, None, min(count_cores(), 5)),
+        (3, 2, 2),
+        (3, 64, 5),
+    ],
+)
+def test_a_run_has_the_processes_asked_for_or_those_that_are_worth_their_start(
+    rounds: int, jobs: int | None, expected: int
+) -> None:
+    assert count_jobs(SMALL.model_copy(update={"rounds": rounds, "jobs": jobs})) == expected
+
+
+@pytest.mark.slow
+def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone: Path, tmp_path: Path) -> None:
+    shared = run(tmp_path / "shared", jobs=3)
+
+    assert outcome(shared) == outcome(alone)
+    assert not multiprocessing.active_children()

@@ -1,0 +1,108 @@
+"""Instances as processes: started together, timed, none left behind when one fails; torch and ONNX Runtime for real."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import pytest
+
+from fedge.analysis.placement.accelerators import Instance, Placement
+from fedge.analysis.placement.inference_jobs import (
+    BatchJob,
+    InstanceTask,
+    ModelSource,
+    detect_libraries,
+    list_runtimes,
+    prepare_model_source,
+)
+from fedge.analysis.placement.placement_runs import measure_placement, run_instances, time_batches
+from fedge.errors import BadInput, RunFailed
+
+SOURCE = ModelSource("digits-cnn", (1, 8, 8), {})
+
+
+def task(name: str) -> InstanceTask:
+    return InstanceTask(Instance(name, 4, "fp32"), "torch", SOURCE)
+
+
+def sleeping(given: InstanceTask) -> BatchJob:
+    import time
+
+    return lambda: time.sleep(0.01)
+
+
+def failing(given: InstanceTask) -> BatchJob:
+    if given.instance.accelerator == "bad":
+        raise ValueError("no such\nkernel")
+    return sleeping(given)
+
+
+def refusing(given: InstanceTask) -> BatchJob:
+    raise BadInput("--batch-sizes", "3", "4")
+
+
+def dying(given: InstanceTask) -> BatchJob:
+    os._exit(9)
+
+
+def test_batches_are_counted_until_the_time_is_over_and_the_last_one_counts_whole():
+    times = iter([0.0, 0.4, 0.8, 1.3])
+    ran = time_batches(lambda: None, 1.0, lambda: next(times))
+    assert (ran.batches, ran.seconds) == (3, 1.3)
+    assert ran.median_s == pytest.approx(0.4)
+    assert ran.batches_per_s == pytest.approx(3 / 1.3)
+
+
+@pytest.mark.slow
+def test_two_instances_run_at_the_same_time():
+    ran = run_instances([task("a"), task("b")], 0.5, sleeping)
+    assert len(ran) == 2
+    assert all(5 <= one.batches <= 50 and 0.5 <= one.seconds < 2.0 for one in ran)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "error", "told"),
+    [
+        (failing, RunFailed, "ValueError: no such kernel"),
+        (refusing, BadInput, "--batch-sizes"),
+        (dying, RunFailed, "ended with code 9"),
+    ],
+)
+def test_one_that_fails_ends_all_and_says_why(build, error, told):
+    with pytest.raises(error, match=told):
+        run_instances([task("good"), task("bad")], 0.2, build)
+    for process in multiprocessing.active_children():
+        process.join(timeout=10)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torch-cpu", "ort-cpu"])
+def test_a_small_network_really_runs_on_this_machines_processor(name, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    source = prepare_model_source("digits-cnn", (1, 8, 8), [2], tmp_path if name == "ort-cpu" else None)
+    read = iter(range(10_000))
+    run = measure_placement(
+        Placement((Instance(name, 2, "fp32"),)),
+        list_runtimes(detect_libraries()),
+        source,
+        0.5,
+        read_w=lambda: float(next(read) * 0 + 7),
+    )
+    assert run.measurement.images_per_s > 10
+    assert run.measurement.watts == pytest.approx(7.0)
+    assert run.instance_runs[0].p95_s >= run.instance_runs[0].median_s > 0
+
+
+def test_costs_alone_cannot_run():
+    with pytest.raises(BadInput, match="costs alone"):
+        prepare_model_source("layers.json", (1, 8, 8), [1], None)
+
+
+def test_a_file_is_its_own_source_for_every_batch_size():
+    assert dict(prepare_model_source("net.onnx", (1, 8, 8), [1, 4], None).files) == {1: "net.onnx", 4: "net.onnx"}

@@ -1,0 +1,150 @@
+"""The books of a round in columns are those of the coordinator, client by client."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from contracts.reports import IDLE_W, LINK, answer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.decisions.planning.fleet_planners import plan_balanced, plan_least_energy
+from fedge.devices.battery import BatteryCharge
+from fedge.experiment import BatterySpec, LateReplySpec, PolicySpec
+from fedge.studies.fleet.column_rounds import (
+    CLASS_WIDTH,
+    SimulatedWork,
+    build_group_columns,
+    build_planned_front,
+    group_clients,
+    plan_deadline,
+    plan_margin_z,
+    settle_columns,
+)
+from fedge.studies.fleet.kind_table import build_curve
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.settlement import settle_round
+from fedge.types import Front, FrontPoint, PowerMode, RoundGoal
+
+CLIENTS = st.lists(
+    st.tuples(
+        st.floats(1.0, 80.0),  # seconds of work
+        st.floats(3.0, 30.0),  # watts of work
+        st.one_of(st.none(), st.floats(0.1, 100.0)),  # goes away after
+        st.one_of(st.none(), st.floats(1.0, 2000.0)),  # charge in joules
+    ),
+    min_size=1,
+    max_size=8,
+)
+BATTERY = BatterySpec(capacity_wh=1.0, charging_w=1.0, floor=0.0)
+
+
+@given(CLIENTS, st.sampled_from(["accept", "drop"]), st.one_of(st.none(), st.integers(1, 4)))
+def test_columns_are_settled_as_the_coordinator_settles_reports(
+    clients: list[tuple[float, float, float | None, float | None]], action: str, wanted: int | None
+) -> None:
+    late = LateReplySpec(action=action, grace=0.1)  # type: ignore[arg-type]
+    names = [f"b{place}" for place in range(len(clients))]
+    answers = {
+        name: answer(name, work_s, power_w) for name, (work_s, power_w, _, _) in zip(names, clients, strict=True)
+    }
+    leaves_s = {name: 100.0 + c[2] for name, c in zip(names, clients, strict=True) if c[2] is not None}
+    charges = {name: BatteryCharge(BATTERY, c[3]) for name, c in zip(names, clients, strict=True) if c[3] is not None}
+    opening = RoundStart(1, 100.0, 30.0, dict.fromkeys(names, IDLE_W), wanted, leaves_s, charges)
+    expected = settle_round(opening, answers, late)
+    found = settle_columns(as_columns(clients), late, 30.0, wanted)
+
+    assert found.round_s == pytest.approx(expected.end_s - expected.start_s)
+    assert [row.status == "done" for row in expected.clients] == found.done.tolist()
+    assert [row.status == "failed" for row in expected.clients] == found.failed.tolist()
+    assert found.energy_j.tolist() == pytest.approx([row.energy_j for row in expected.clients])
+    left_j = [expected.charges[name].left_j if name in expected.charges else math.inf for name in names]
+    assert found.left_j.tolist() == pytest.approx(left_j, abs=1e-6)
+
+
+def as_columns(clients: list[tuple[float, float, float | None, float | None]]) -> SimulatedWork:
+    work_s, power_w = np.array([c[0] for c in clients]), np.array([c[1] for c in clients])
+    has_battery = np.array([c[3] is not None for c in clients])
+    full = np.ones(len(clients))
+    return SimulatedWork(
+        LINK.down_s * full,
+        work_s=work_s,
+        up_s=LINK.up_s * full,
+        work_j=work_s * power_w,
+        idle_w=IDLE_W * full,
+        radio_w=LINK.radio_j / (LINK.down_s + LINK.up_s) * full,
+        away_s=np.array([math.inf if c[2] is None else c[2] for c in clients]),
+        left_j=np.array([math.inf if c[3] is None else c[3] for c in clients]),
+        charging_w=np.where(has_battery, BATTERY.charging_w, 0.0),
+        capacity_j=np.where(has_battery, 3600.0, np.inf),
+    )
+
+
+IDLE_OF_KIND_W, MAXN_IDLE_W, LINK_S = (2.0, 3.0), (2.5, 4.0), np.array([0.5, 1.5])
+RADIO_W = np.array([0.8, 5.0])
+MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
+
+
+def draw_fleet(seed: int, clients: int, spread: float) -> tuple[Any, list[Front], Any]:
+    """Two entries of two kinds, and each client's front."""
+    rng = np.random.default_rng(seed)
+    step_s = [np.sort(rng.uniform(0.1, 0.5, 6)) for _ in IDLE_OF_KIND_W]
+    power_w = [idle_w + 0.5 / t**1.5 for t, idle_w in zip(step_s, IDLE_OF_KIND_W, strict=True)]
+    entry = rng.integers(0, 2, clients)
+    entry[:2] = 0, 1
+    scale, power = 100.0 * np.exp(rng.uniform(0, spread, clients)), rng.uniform(0.9, 1.1, clients)
+    fronts, planned = [], []
+    for place in range(clients):
+        kind = entry[place]
+        points = tuple(
+            FrontPoint(MODE, float(scale[place] * t), float(scale[place] * power[place] * t * p), 0.03)
+            for t, p in zip(step_s[kind], power_w[kind], strict=True)
+        )
+        idle_w, top_idle_w = IDLE_OF_KIND_W[kind] * power[place], MAXN_IDLE_W[kind] * power[place]
+        link = {"link_s": float(LINK_S[kind]), "radio_j": float(RADIO_W[kind] * LINK_S[kind])}
+        fronts.append(Front(points, points[0], float(idle_w), maxn_idle_w=float(top_idle_w), **link))
+    for kind in (0, 1):
+        curve = build_curve(step_s[kind], step_s[kind] * (power_w[kind] - IDLE_OF_KIND_W[kind]))
+        at_top = float(step_s[kind][0]), 0.03, float(power_w[kind][0])
+        planned.append((curve, at_top, (IDLE_OF_KIND_W[kind], MAXN_IDLE_W[kind])))
+    return planned, fronts, group_clients(entry, scale, power)
+
+
+@pytest.mark.parametrize("policy", [PolicySpec(name="balanced", max_slowdown=1.5), PolicySpec(name="least-energy")])
+@given(seed=st.integers(0, 1000), clients=st.integers(2, 40), spread=st.sampled_from([0.5, 0.001]))
+def test_the_plan_is_that_of_every_client_by_itself(policy: PolicySpec, seed: int, clients: int, spread: float) -> None:
+    planned, fronts, groups = draw_fleet(seed, clients, spread)
+    z = plan_margin_z(policy)
+    built = [
+        build_planned_front(curve, np.full(len(curve.rows), 0.03), z, top=top, idle_w=idle_w)
+        for curve, top, idle_w in planned
+    ]
+    columns: Any = SimpleNamespace(kind_of=np.array([0, 1]), link_s=LINK_S, radio_w=RADIO_W)
+    found = plan_deadline(policy, build_group_columns(columns, groups, built))
+    named = {f"b{place:02}": front for place, front in enumerate(fronts)}
+    plan = plan_balanced if policy.name == "balanced" else plan_least_energy
+    expected = plan(named, tuple(named), RoundGoal(policy.name, 8, None, policy.limits))
+
+    assert found is not None
+    assert expected.deadline_s is not None
+    assert found.energy_j == pytest.approx(expected.energy_j, rel=2 * CLASS_WIDTH)
+    assert found.deadline_s == pytest.approx(expected.deadline_s, rel=5 * CLASS_WIDTH) or (policy.name == "balanced"), (
+        "deadlines of about equal worth may be apart"
+    )
+    assert found.feasible == expected.feasible
+    assert groups.power.sum() == pytest.approx(sum(f.idle_w / IDLE_OF_KIND_W[f.link_s > 1] for f in fronts))
+
+
+def test_clients_that_are_as_fast_are_one_board_of_the_plan() -> None:
+    entry = np.zeros(1000, dtype=np.intp)
+    groups = group_clients(entry, np.full(1000, 120.0), np.full(1000, 1.05))
+
+    assert len(groups.scale) == 1
+    assert groups.scale[0] == pytest.approx(120.0)
+    assert groups.power[0] == pytest.approx(1050.0)
+    assert dataclasses.asdict(groups)["energy"][0] == pytest.approx(126_000.0)

@@ -1,0 +1,42 @@
+"""Clocks count as their owner says."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedge.protocols import Clock, RealClock, SimulatedClock
+
+
+class ClockContract:
+    """What every clock does."""
+
+    clock: Clock
+
+    def test_it_never_goes_back(self) -> None:
+        times = [self.clock.now_s() for _ in range(20)]
+
+        assert times == sorted(times)
+
+    def test_sleeping_moves_it_on_by_that_much_at_least(self) -> None:
+        before = self.clock.now_s()
+        self.clock.sleep_s(0.001)
+
+        assert self.clock.now_s() - before >= 0.001
+
+
+class TestVirtualClock(ClockContract):
+    clock = SimulatedClock()
+
+    def test_it_moves_only_when_told(self) -> None:
+        clock = SimulatedClock(5.0)
+        clock.sleep_s(2.5)
+
+        assert clock.now_s() == 7.5
+
+    def test_it_refuses_to_go_back(self) -> None:
+        with pytest.raises(ValueError, match="cannot go back"):
+            SimulatedClock().sleep_s(-1.0)
+
+
+class TestRealClock(ClockContract):
+    clock = RealClock()

@@ -1,0 +1,159 @@
+"""Rounds with encoded updates and of the policy joint: what clients are asked, what arrives, and resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.reports import LINK, answer, front
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.decisions.planning.progress_model import NO_ROUNDS
+from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
+from fedge.flower.update_codec import PREFIX, encode_answer
+from fedge.telemetry.settlement import RoundSettlement
+from fedge.telemetry.store import MemoryTables
+from fedge.telemetry.store_records import ClientRow
+from fedge.types import FleetPlan, NamedArrays, RoundGoal, TrainResult
+from fedge.wire import ReplyMessage
+from server.rounds.coordinator import Coordinator
+from server.rounds.round_goals import list_encodings, update_progress
+from server.state import checkpoint
+from server.transport.client_port import IncomingReply, OutgoingRequest
+
+VALUES = 1_000
+BOARDS = {"fast-1": 0.2, "fast-2": 0.2, "fast-3": 0.2, "slow-1": 4.0}
+"""Boards, and their times relative to those of ``contracts.reports.front``."""
+
+
+class Task:
+    """A model of one array; the loss is its distance from ten."""
+
+    labels = np.zeros(4, np.int64)
+    buffers = ()
+
+    def initial_arrays(self, seed: int) -> NamedArrays:
+        return {"w": np.zeros(VALUES, np.float32)}
+
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
+        return float(np.abs(arrays["w"] - 10.0).mean()), 0.5
+
+
+@dataclass
+class Learners:
+    """Boards that approach ten, the further the more steps they run, and encode their update as they are asked."""
+
+    asked: list[OutgoingRequest] = field(default_factory=list)
+    sent: list[TrainResult] = field(default_factory=list)
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+
+    def ask(
+        self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
+    ) -> Mapping[str, IncomingReply]:
+        return {board: self._reply(board, question) for board, question in questions.items()}
+
+    def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
+        offer = dataclasses.replace(front(BOARDS[board]), up_s=LINK.up_s)
+        if question.ask.kind == "front":
+            return IncomingReply(ReplyMessage(board, front=offer, samples=100))
+        self.asked.append(question)
+        assert question.arrays is not None
+        assert question.ask.goal is not None
+        share = question.ask.goal.share
+        pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
+        trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
+        said = dataclasses.replace(
+            answer(board, 10.0 * BOARDS[board] * share + self.delays_s.get(board, 0.0), truth=offer), front=offer
+        )
+        reply, encoded = encode_answer(question.ask, question.arrays, question.residual, (said, trained))
+        assert encoded is not None
+        self.sent.append(encoded)
+        return IncomingReply(reply, encoded)
+
+
+def play(port: Learners, tables: MemoryTables, folder: Path | None = None, **changes: object) -> checkpoint.RunState:
+    fleet = (FleetEntry(device="nano", name="fast", count=3), FleetEntry(device="nano", name="slow"))
+    settings = {"fleet": fleet, "rounds": 4, "policy": PolicySpec(name="joint"), **changes}
+    state = None if folder is None else checkpoint.load_latest(folder)
+    return Coordinator(Experiment(**settings), port, Task(), tables, checkpoints=folder).run(state)
+
+
+@pytest.mark.parametrize("kind", ["fp16", "int8", "topk"])
+def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind: str) -> None:
+    port = Learners()
+    state = play(port, MemoryTables(), policy=PolicySpec(name="maxn"), compression=CompressionSpec(kind=kind))
+    assert {question.ask.goal.compression.kind for question in port.asked if question.ask.goal} == {kind}
+    assert all(name.startswith(PREFIX) for sent in port.sent for name in sent.arrays)
+    sizes = {sum(value.nbytes for value in sent.arrays.values()) / (4 * VALUES) for sent in port.sent}
+    assert sizes == {question.ask.up_share for question in port.asked}
+    assert Task().evaluate(state.arrays)[0] < 9.5
+
+
+def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it() -> None:
+    port, tables = Learners(), MemoryTables()
+    play(port, tables, policy=PolicySpec(name="joint", min_progress=0.9))
+    shares = {question.ask.goal.share for question in port.asked if question.ask.goal}
+    assert len(shares) > 1
+    rows = [row for row in tables.rows if isinstance(row, ClientRow) and row.board == "slow-1"]
+    assert rows
+    assert all(row.work_s < 40.0 for row in rows)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_one_client_whose_loss_is_no_number_does_not_stop_the_fit(broken: float) -> None:
+    losses = {"fast-1": 0.8, "fast-2": 0.4, "slow-1": broken}
+    histories = {name: checkpoint.ClientHistory(samples=100, loss=loss) for name, loss in losses.items()}
+    plan = FleetPlan({name: RoundGoal("joint", 0) for name in losses})
+    settled = RoundSettlement(0.0, 1.0, accepted=tuple(losses), clients=(), events=(), maxn_round_s=None)
+    fit = update_progress(NO_ROUNDS, plan, settled, checkpoint.FleetState(0.0, histories=histories), None)
+    assert fit.loss == pytest.approx(0.6)
+
+
+def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
+    port = Learners()
+    play(port, MemoryTables(), policy=PolicySpec(name="maxn"), compression=CompressionSpec(kind="topk", keep=0.1))
+    first, later = port.asked[: len(BOARDS)], port.asked[len(BOARDS) :]
+    assert all(question.residual is None for question in first)
+    assert all(question.residual is not None and np.abs(question.residual).sum() > 0.0 for question in later)
+
+
+@given(st.integers(1, 2_000), st.integers(1, 3 * 10**6), st.sampled_from(["sim", "fleet"]))
+def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count: int, values: int, backend: str) -> None:
+    arrays = {"w": np.broadcast_to(np.float32(0.0), (values,)), "n": np.zeros(3)}
+    fleet = (FleetEntry(device="nano", count=count),)
+    for kind in (None, "topk"):
+        experiment = Experiment(backend=backend, fleet=fleet, compression=CompressionSpec(kind=kind))
+        found = {one.compression.kind for one in list_encodings(experiment, arrays, ("w",))}
+        chosen = {"none", "int8", "topk"} if backend == "fleet" or 4 * values * count <= 2**30 else {"none", "int8"}
+        assert found == ({"topk"} if kind else chosen)
+
+
+def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins_a_later_round() -> None:
+    port, tables = Learners(delays_s={"fast-1": 60.0}), MemoryTables()
+    late, topk = LateReplySpec(action="discount"), CompressionSpec(kind="topk", keep=0.1)
+    state = play(port, tables, rounds=1, policy=PolicySpec(name="balanced"), late=late, compression=topk)
+    assert [pending.answer.board for pending in state.pending] == ["fast-1"]
+    assert {name: left.tobytes() for name, left in state.residuals.items()} == {
+        board: sent.residual.tobytes()
+        for board, sent in zip(BOARDS, port.sent, strict=True)
+        if sent.residual is not None
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"compression": CompressionSpec(kind="topk", keep=0.1)}], ids=str)
+def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, changes: dict[str, object]) -> None:
+    whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
+    want = play(Learners(), whole, **changes)
+    play(Learners(), part, tmp_path, rounds=2, **changes)
+    got = play(Learners(), rest, tmp_path, **changes)
+
+    assert part.rows + rest.rows == whole.rows
+    assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
+    assert got.progress == want.progress
+    assert got.progress.rounds == 3
