@@ -20,23 +20,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from figures import PAPER_MODES, build_table, measure_s, run_parts
 from rich.console import Console
 
-from fedge.characterisation.emulated_costs import estimate_costs
-from fedge.characterisation.emulated_rig import build_emulated_rig
+from fedge.characterisation.emulated_rig import build_emulated_rig, estimate_costs
+from fedge.characterisation.plan_reader import read_resolved_plan
 from fedge.characterisation.point_measurement import EpochSummary
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
-    Images,
     MeasurementSchedule,
     StoragePlan,
     SweepPoint,
     WorkKind,
-    WorkloadPlan,
 )
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
@@ -53,28 +52,11 @@ from fedge.devices import catalogue
 from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
+PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
 TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
-WORKLOADS = {
-    LENET: WorkloadPlan(
-        LENET,
-        model="lenet5",
-        input=(1, 28, 28),
-        classes=10,
-        images=Images(60000, width=28, height=28, channels=1, source="memory"),
-    ),
-    RESNET: WorkloadPlan(
-        RESNET,
-        model="resnet18",
-        input=(3, 32, 32),
-        classes=10,
-        images=Images(50000, width=32, height=32, channels=3, source="memory"),
-    ),
-    MOBILENET: WorkloadPlan(
-        MOBILENET, model="mobilenet_v3_large", input=(3, 224, 224), classes=203, images=Images(23080, 800, 600)
-    ),
-}
+WORKLOADS = read_resolved_plan(PLANS / "modes.yaml").plan.workloads
 STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
@@ -288,7 +270,7 @@ def report_effects() -> None:
         for kind in held:
             size = effect.measure_size(effect.board, kind)
             held[kind] += effect.is_reproduced(size)
-            cells += [effect.format_size(size), _format_mark(effect, size)]
+            cells += [effect.format_size(size), "yes" if effect.is_reproduced(size) else "NO"]
         table.add_row(
             effect.text, effect.board[:-2], effect.format_paper_range, *cells, "fitted" if effect.fitted else ""
         )
@@ -374,10 +356,6 @@ def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
         host=HostCores(*(float(rng.choice(v)) for v in ([1, 2, 4, 8], [0.0, 0.5], [0.0, 0.4])), bool(rng.integers(2))),
         cached=float(rng.choice([0.0, 0.5, 1.0])),
     )
-
-
-def _format_mark(effect: PaperEffect, size: float) -> str:
-    return "yes" if effect.is_reproduced(size) else "NO"
 
 
 PARTS = {"effects": report_effects, "boards": report_boards, "model": check_pipeline_model}

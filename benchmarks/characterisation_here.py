@@ -114,7 +114,7 @@ class HostBench:
                 raise SystemExit(reason)
             with CONSOLE.status(f"{n + 1} of {len(todo)}: {point.workload}, {point.workers} workers"):
                 yield self._measure_quietest(
-                    lambda point=point, workload=workload: rig.measure(point, workload, course, _ignore_progress)
+                    lambda point=point, workload=workload: rig.measure(point, workload, course, lambda _: None)
                 )
 
     def _measure_quietest(self, measure: Callable[[], PointMeasurement]) -> PointMeasurement:
@@ -136,16 +136,9 @@ class HostBench:
         )
 
 
-def _ignore_progress(_: str) -> None:
-    """Ignore progress reports."""
-
-
 def _format_spread(values: Sequence[float]) -> str:
     middle = float(np.median(values))
     return f"{1e3 * middle:.2f} ({1e3 * min(values):.2f}..{1e3 * max(values):.2f})"
-
-
-# The parts add up -----------------------------------------------------------------------------------------------------
 
 
 def report_sums(bench: HostBench) -> None:
@@ -170,9 +163,6 @@ def report_sums(bench: HostBench) -> None:
 
 def _sum_parts_s(epoch: EpochSummary) -> float:
     return epoch.fetch_s + epoch.preprocess_s + epoch.copy_s + epoch.compute_s + epoch.overhead_s
-
-
-# The cost of looking --------------------------------------------------------------------------------------------------
 
 
 def report_stamp_cost(bench: HostBench) -> None:
@@ -303,9 +293,6 @@ def _measure_stamp_cost_s() -> float:
     return (time.process_time() - begun_s) / turns
 
 
-# Stall by workers -----------------------------------------------------------------------------------------------------
-
-
 def report_stalls(bench: HostBench) -> None:
     """Report means of the steps after the first epoch, the median of undisturbed repeats, and the model's figures."""
     points = [SweepPoint("here", name, workers=workers, cache="warm") for name in STALLED for workers in WORKERS]
@@ -368,7 +355,7 @@ def _format_prediction(measured_s: float, step_s: float, predicted_s: float) -> 
 
 def _drop_start_up(seen: PointMeasurement) -> MinibatchTimes:
     """Drop the first epoch, and the first step of each, whose stall includes the start of the workers."""
-    return seen.minibatches.select((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
+    return seen.read_minibatches().select((seen.read_minibatches().epoch > 0) & (seen.read_minibatches().step > 0))
 
 
 def predict_stalls(own: dict[int, list[PointMeasurement]], known: Sequence[int], crowding: float) -> dict[int, float]:

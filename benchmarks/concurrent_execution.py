@@ -32,7 +32,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from experiments.report.analysis import side_by_side_terminal
+from experiments.report.analysis import concurrent_terminal
 from fedge.errors import FedgeError
 from fedge.serving import side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
@@ -73,7 +73,7 @@ class ServingRegime:
     rate_hz: float
 
     def __str__(self) -> str:
-        ms = side_by_side_terminal.format_milliseconds
+        ms = concurrent_terminal.format_milliseconds
         jobs = self.jobs
         return (
             f"training {jobs.train} by {jobs.train_batch} (t_tr {ms(self.step_s)} ms), serving {jobs.infer} by "
@@ -178,7 +178,7 @@ def run_turns(
         for how in order[turn % len(order) :] + order[: turn % len(order)]:
             outcome = side_by_side.run_turn(pairs[how], seeded, ALONE if how == ALONE else how, options.seconds)
             done[how].append(outcome)
-            print(f"  turn {turn + 1} {how:12}{side_by_side_terminal.format_outcome(outcome)}", flush=True)
+            print(f"  turn {turn + 1} {how:12}{concurrent_terminal.format_outcome(outcome)}", flush=True)
     return done
 
 
@@ -197,7 +197,7 @@ def report_turns(
         speed = statistics.median([o.minibatches_hz for o in outcomes])
         print(f"{how:16}" + "".join(f"{cell:>9}" for cell in [*cells, late]) + f"{speed:>12.1f}{size:>8}")
     print(
-        f"\nbudget {side_by_side_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
+        f"\nbudget {concurrent_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
         f"at most {LATE_SHARE:.0%} late"
     )
     for text, holds in claims:

@@ -26,14 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedge.characterisation.emulated_rig import build_emulated_rig
-from fedge.characterisation.epoch_model import EpochModel, EpochSetting
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
-from fedge.characterisation.plan_reader import read_plan
-from fedge.characterisation.point_observations import PointObservation, extract_observations
-from fedge.characterisation.sweep_plan import CharacterisationPlan
-from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.characterisation.epoch_model import EpochModel, EpochSetting, MeasuredEpoch, predict_linear_epochs
+from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
+from fedge.characterisation.plan_reader import read_resolved_plan
+from fedge.characterisation.sweep_store import SweepResult
+from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.knowledge.table_background import build_background, find_board_spec
+from fedge.knowledge.table_background import build_background
 from fedge.modes import find_nearest_row, stack_modes
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.table_board import TableBoard
@@ -41,7 +40,7 @@ from fedge.types import Floats, PowerMode, ProfileTable
 
 CONSOLE = Console(width=150)
 PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
-BOARD = "agx-xavier-1"
+BOARD, SPEC = "agx-xavier-1", catalogue.find("agx-xavier")
 TRAINED = ("e", "f", "i", "j")
 PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet-5 60 %"
 
@@ -76,13 +75,12 @@ def report_emulated() -> None:
         for epoch in one.epochs
         if one.point.mode in trained and epoch.epoch >= result.plan.course.discard and one.point.mode is not None
     ]
-    simple = LinearEpochModel(result.plan.boards and find_board_spec("agx-xavier").maxn).fit(seen)  # type: ignore[union-attr]
     table = _build_table("Trained on e, f, i, j; judged on the ten other modes; errors in percent")
     totals: dict[str, list[EpochPredictionErrors]] = {"simple": [], "fedge": []}
     for name, looks in every.items():
         others = [look for look in looks if look.mode not in trained]
-        predicted = simple.predict(name, stack_modes(look.mode for look in others))
-        judged = {"simple": _compute_errors(others, predicted.epoch_s, predicted.energy_j)}
+        predicted = predict_linear_epochs(seen, name, stack_modes(look.mode for look in others), SPEC.maxn)
+        judged = {"simple": _compute_errors(others, *predicted)}
         judged["fedge"] = _score_fedge(result, name, [look for look in looks if look.mode in trained], others)
         for method, one in judged.items():
             table.add_row(name, method, *one.format_errors())
@@ -128,17 +126,13 @@ def report_tables() -> None:
         board = TableBoard(table)
         seen = board.measure_rows(rows)
         background = build_background(table)
-        simple = LinearEpochModel(background.knowledge.maxn).fit(
-            [MeasuredEpoch(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
-        )
+        epochs = [MeasuredEpoch(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
         rest = stack_modes(table.modes[int(row)] for row in others)
-        predicted = simple.predict(table.workload, rest)
-        assert predicted.energy_j is not None
+        epoch_s, energy_j = predict_linear_epochs(epochs, table.workload, rest, background.knowledge.maxn)
+        assert energy_j is not None
         joules = table.step_s * table.power_w
         name = f"{path.parent.parent.name} {table.workload}"
-        judged = EpochPredictionErrors(
-            predicted.epoch_s / table.step_s[others] - 1, predicted.energy_j / joules[others] - 1
-        )
+        judged = EpochPredictionErrors(epoch_s / table.step_s[others] - 1, energy_j / joules[others] - 1)
         shown.add_row(name, f"simple, {len(rows)} rows", *judged.format_errors())
         ours = load_predictor(DEFAULT_PREDICTOR, background.knowledge).fit(seen).predict(rest)
         judged = EpochPredictionErrors(
@@ -161,7 +155,7 @@ def _score_fedge(
 ) -> EpochPredictionErrors:
     """Score fedge's predictions of ``judged`` from ``seen``, or from all points of ``result``."""
     looks = extract_observations(result, BOARD, workload) if seen is None else seen
-    model = EpochModel(find_board_spec("agx-xavier"), workload, result.plan.storages).fit(looks)  # type: ignore[arg-type]
+    model = EpochModel(SPEC, workload, result.plan.storages).fit(looks)
     time, energy = [], []
     for look in judged:
         point = look.point
@@ -185,10 +179,8 @@ def _score_simple_predictor(
 ) -> EpochPredictionErrors:
     """Score the simple predictor, from the points at the same loader."""
     alike = [one for one in seen if one.point.workers == look.point.workers]
-    maxn = find_board_spec("agx-xavier").maxn  # type: ignore[union-attr]
-    fitted = LinearEpochModel(maxn).fit([MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
-    predicted = fitted.predict(name, stack_modes([look.mode]))
-    return _compute_errors([look], predicted.epoch_s, predicted.energy_j)
+    epochs = [MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike]
+    return _compute_errors([look], *predict_linear_epochs(epochs, name, stack_modes([look.mode]), SPEC.maxn))
 
 
 def _compute_errors(looks: Sequence[PointObservation], e2e_s: Floats, energy_j: Floats | None) -> EpochPredictionErrors:
@@ -211,12 +203,12 @@ def _build_table(title: str) -> Table:
 @cache
 def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
     """Run a shipped plan on the emulated board."""
-    plan: CharacterisationPlan = read_plan(PLANS / name)
+    plan = read_resolved_plan(PLANS / name).plan
     course = replace(plan.course, minibatches=minibatches)
     plan = replace(plan, course=course)
     rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
-    return SweepResult(plan, folder=Path(), points=tuple(to_finished_point(one) for one in seen), skipped=(), failed=())
+    return SweepResult(plan, folder=Path(), points=tuple(one for one in seen), skipped=(), failed=())
 
 
 def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:

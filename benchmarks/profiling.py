@@ -20,8 +20,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedge.characterisation.emulated_bench import build_emulated_bench
-from fedge.characterisation.mode_measurement import ProfilingBench, count_chunk_steps, measure_mode
+from fedge.characterisation.mode_measurement import (
+    ProfilingBench,
+    build_emulated_bench,
+    count_chunk_steps,
+    measure_mode,
+)
 from fedge.characterisation.stability import StabilityRule
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import SimulatedClock

@@ -25,8 +25,7 @@ from fedge.types import NamedArrays
 from fedge.workloads import load_experiment_task
 from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
-from server.exporters.exporter_factory import build_factories
-from server.exporters.exporting_tables import ExportingTables
+from server.exporters.exporting_tables import ExportingTables, build_factories
 from server.rounds.async_coordinator import AsyncCoordinator
 from server.rounds.coordinator import Coordinator
 from server.rounds.run_start import RowSink

@@ -16,9 +16,9 @@ import yaml
 
 from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
-from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
+from experiments.report.run.run_tables import summarize_knowledge
 from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import FileLock, write_text
@@ -102,9 +102,9 @@ def check_runnable(experiment: Experiment) -> None:
 
         flower_app.check_plugins(user_plugins.list_plugin_files(experiment.plugins))
     if experiment.exporters:
-        from server.exporters import exporter_factory
+        from server.exporters import exporting_tables
 
-        exporter_factory.check_exporters(experiment.exporters)
+        exporting_tables.check_exporters(experiment.exporters)
     if experiment.backend == experiment_checks.FLEET_BACKEND:
         from experiments.fleet import superlink_check
 

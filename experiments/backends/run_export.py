@@ -16,7 +16,7 @@ from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.yaml_files import parse_yaml
-from server.exporters import exporter_factory
+from server.exporters import exporting_tables
 from server.exporters.exporting_tables import MAX_REASON_LENGTH
 
 logger = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> i
     Raises:
         BadInput: If the exporter cannot be created. Errors of the exporter itself are passed on.
     """
-    exporter_factory.check_exporter(spec, "--to")
-    exporter = exporter_factory.build_exporter(spec, experiment, folder)
+    exporting_tables.check_exporter(spec, "--to")
+    exporter = exporting_tables.build_exporter(spec, experiment, folder)
     count = 0
     try:
         for rows in _group_by_round(folder):
@@ -58,7 +58,7 @@ def _group_by_round(folder: Path) -> Iterator[list[Row]]:
 
 def hand_over(experiment: Experiment, folder: Path) -> None:
     """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
-    for name, make in exporter_factory.build_factories(experiment, folder).items():
+    for name, make in exporting_tables.build_factories(experiment, folder).items():
         try:
             exporter = make()
             keep = getattr(exporter, "keep", None)

@@ -112,7 +112,7 @@ def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: b
         RunFailed: If a worker cannot continue.
     """
     from experiments.fleet.process_cleanup import handle_signals
-    from experiments.report.analysis.side_by_side_terminal import build_outcome_table
+    from experiments.report.analysis.concurrent_terminal import build_outcome_table
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
 
     check_output("--out", out, RUN_START)
@@ -136,14 +136,14 @@ class _RunDisplay:
 
     def report_step_times(self, step_s: float, infer_s: Mapping[int, float]) -> None:
         """Show the measured seconds of a training step, and of inference by batch size."""
-        from experiments.report.analysis.side_by_side_terminal import format_milliseconds
+        from experiments.report.analysis.concurrent_terminal import format_milliseconds
 
         times = ", ".join(f"{size}: {format_milliseconds(one)}" for size, one in infer_s.items())
         self._say(f"measured: a training step {format_milliseconds(step_s)} ms, inference by batch size {times} ms")
 
     def report_start(self, jobs: SideBySideJobs, device: str) -> None:
         """Show the jobs, the device and the threads."""
-        from experiments.report.analysis.side_by_side_terminal import format_milliseconds
+        from experiments.report.analysis.concurrent_terminal import format_milliseconds
         from fedge.child_processes import count_cores
         from fedge.serving.side_by_side import ALONE
 
@@ -162,7 +162,7 @@ class _RunDisplay:
     @contextlib.contextmanager
     def follow_turn(self, jobs: SideBySideJobs) -> Iterator[Callable[[SideBySideOutcome], None]]:
         """Show the outcome of a turn so far."""
-        from experiments.report.analysis.side_by_side_terminal import SideBySideProgress
+        from experiments.report.analysis.concurrent_terminal import SideBySideProgress
 
         title = f"{jobs.train} + {jobs.infer}"
         with SideBySideProgress(title, self._options.seconds, self._console) as progress:
@@ -234,7 +234,7 @@ def evaluate_strategies(options: StrategyStudyOptions, out: Path | None, *, as_j
         BadInput: If the input is invalid; raised before any evaluation.
         FedgeError: At the end, if a strategy failed.
     """
-    from experiments.report.analysis.strategy_terminal import print_strategies
+    from experiments.report.analysis.concurrent_terminal import print_strategies
     from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
@@ -322,6 +322,6 @@ def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
     if as_json:
         print_json(interleaving_advice_to_dict(advice), indent=2)
         return
-    from experiments.report.analysis.interleaving_terminal import print_interleaving
+    from experiments.report.analysis.concurrent_terminal import print_interleaving
 
     print_interleaving(make_console(), advice)

@@ -29,7 +29,7 @@ def layers(
 
     Example: fedge layers mobilenet_v3_large --batch-size 16 --top 5
     """
-    from experiments.report.analysis.layers_terminal import print_layer_summary, print_uncounted
+    from experiments.report.analysis.network_terminal import print_layer_summary, print_uncounted
     from fedge.costs.layers.network_record import RECORD_FORMAT, network_to_dict
     from fedge.costs.layers.network_source import count_network
 

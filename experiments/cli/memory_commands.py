@@ -50,7 +50,7 @@ def evaluate(
 
     Example: fedge memory eval --data profiles/perf4sight-tx2 --leave-network-out
     """
-    from experiments.report.analysis.memory_terminal import build_error_tables
+    from experiments.report.analysis.network_terminal import build_error_tables
     from fedge.costs.memory.memory_study import read_memory_study
 
     check_output("--out", out, "[")
@@ -88,7 +88,7 @@ def predict(
     if as_json:
         print_json(memory_prediction_to_dict(prediction), indent=2)
         return
-    from experiments.report.analysis.memory_terminal import print_prediction
+    from experiments.report.analysis.network_terminal import print_prediction
 
     print_prediction(make_console(), prediction)
 

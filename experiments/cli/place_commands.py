@@ -71,7 +71,7 @@ def place(
 
 def print_placement(options: PlacementOptions, html: Path | None, out: Path | None, *, as_json: bool = False) -> None:
     """Plan, print and write the results."""
-    from experiments.report.analysis.placement_terminal import print_placement_advice
+    from experiments.report.analysis.placement_report import print_placement_advice
     from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
     from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
@@ -84,7 +84,7 @@ def print_placement(options: PlacementOptions, html: Path | None, out: Path | No
         print_placement_advice(make_console(), advice)
     write_json(out, placement_advice_to_dict(advice))
     if html is not None:
-        from experiments.report.analysis.placement_page import write_placement_page
+        from experiments.report.analysis.placement_report import write_placement_page
 
         write_output("--html", html, lambda path: write_placement_page(advice, path))
 

@@ -112,7 +112,7 @@ def evaluate_predictors(
         BadInput: If the input is invalid; raised before any computation.
         FedgeError: At the end, if cells failed.
     """
-    from experiments.report.predictors.evaluation_page import print_evaluation
+    from experiments.report.predictors.evaluation_report import print_evaluation
     from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.prediction_study import build_prediction_study, run_prediction_study
 
@@ -130,7 +130,7 @@ def evaluate_predictors(
         print_evaluation(make_console(), rows)
     write_json(out, [row_to_dict(row) for row in rows])
     if html is not None:
-        from experiments.report.predictors.evaluation_page import write_evaluation_page
+        from experiments.report.predictors.evaluation_report import write_evaluation_page
 
         write_output("--html", html, lambda path: write_evaluation_page(study, results, path))
     errors = [f"{row.method} on {row.target}: {row.error}" for row in rows if row.error is not None]

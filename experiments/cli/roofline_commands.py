@@ -79,7 +79,7 @@ def network(
 
 def print_roofline(options: RooflineOptions, html: Path | None, out: Path | None, *, as_json: bool = False) -> None:
     """Analyse a network, print the result and optionally write it."""
-    from experiments.report.analysis.roofline_terminal import print_analysis
+    from experiments.report.analysis.roofline_report import print_analysis
     from fedge.analysis.roofline.roofline_analysis import ROOFLINE_FORMAT, analyse_roofline, roofline_analysis_to_dict
 
     check_output("--html", html, "<!doctype html")
@@ -91,7 +91,7 @@ def print_roofline(options: RooflineOptions, html: Path | None, out: Path | None
         print_analysis(make_console(), analysis)
     write_json(out, roofline_analysis_to_dict(analysis))
     if html is not None:
-        from experiments.report.analysis.roofline_page import write_roofline_page
+        from experiments.report.analysis.roofline_report import write_roofline_page
 
         write_roofline_page(analysis, html)
 
@@ -117,7 +117,7 @@ def bench(
 
     Example: fedge roofline bench --board agx-orin
     """
-    from experiments.report.analysis.roofline_terminal import print_sweep
+    from experiments.report.analysis.roofline_report import print_sweep
     from fedge.analysis.roofline.microbenchmark import REAL_DEVICES, measure_roofline
 
     check_output("--out", out, SWEEP_START)

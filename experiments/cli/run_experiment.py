@@ -207,7 +207,7 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
-    from experiments.report.run.knowledge_section import describe_knowledge
+    from experiments.report.run.run_tables import describe_knowledge
 
     counts: dict[str, int] = {}
     for entry in summary["labels"].values():

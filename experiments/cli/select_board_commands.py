@@ -38,7 +38,7 @@ def select_board(
     Example: fedge select-board --workload resnet50 --batch-size 64 --max-power-w 15
     """
     parameters = dict(locals())
-    from experiments.report.analysis.board_selection_terminal import print_board_selection
+    from experiments.report.analysis.network_terminal import print_board_selection
     from fedge.analysis import board_selection
     from fedge.client.memory_scaling import estimate_usable_mb
 

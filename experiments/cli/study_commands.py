@@ -109,7 +109,7 @@ def study_mode_choice(
     Raises:
         BadInput: If the input is invalid; raised before any run.
     """
-    from experiments.report.predictors.choice_terminal import print_mode_choice
+    from experiments.report.predictors.mode_choice_report import print_mode_choice
     from fedge.studies.mode_choice_study import build_mode_choice_study
 
     _check_outputs(out, html)
@@ -124,7 +124,7 @@ def study_mode_choice(
         warn(f"note: {note}")
     write_json(out, rows)
     if html is not None:
-        from experiments.report.predictors.mode_choice_page import write_mode_choice_page
+        from experiments.report.predictors.mode_choice_report import write_mode_choice_page
 
         write_output("--html", html, lambda path: write_mode_choice_page(study.table, study.steps, results, path))
 
@@ -180,7 +180,7 @@ def study_fleet(
         BadInput: If the input is invalid; raised before any run.
     """
     from experiments.backends.study_backend import build_fleet_study
-    from experiments.report.predictors.choice_terminal import print_fleet_study
+    from experiments.report.predictors.fleet_study_report import print_fleet_study
 
     _check_outputs(out, html)
     study = build_fleet_study(options, warn)
@@ -195,7 +195,7 @@ def study_fleet(
         print_fleet_study(make_console(), runs)
     write_json(out, rows)
     if html is not None:
-        from experiments.report.predictors.fleet_study_page import write_fleet_page
+        from experiments.report.predictors.fleet_study_report import write_fleet_page
 
         write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
 
@@ -234,7 +234,7 @@ def arena(
 
     Example: fedge study arena runs/arena --target-accuracy 0.97
     """
-    from experiments.report.run.arena_table import list_arena_tables
+    from experiments.report.run.sweep_report import list_arena_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
     check_output("--out", out, "{")
@@ -285,8 +285,13 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.document_figures import find_block, write_figures
-    from experiments.report.predictors.transfer_report import FIGURES_KEY, build_transfer_table, print_transfer
+    from experiments.report.predictors.transfer_report import (
+        FIGURES_KEY,
+        build_transfer_table,
+        find_block,
+        print_transfer,
+        write_figures,
+    )
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -27,11 +27,7 @@ JSON_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class ChartFrame:
-    """One view of a chart with a slider or menu.
-
-    Attributes:
-        summary: Text beside the control; the label if empty.
-    """
+    """One view of a chart with a slider or menu; ``summary`` is the text beside it, the label if empty."""
 
     label: str
     data: list[Trace]
@@ -93,19 +89,19 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks of a logarithmic axis with written-out labels: 1, 2 and 5 of each decade.
+    """Return ticks of a logarithmic axis, whose ends are powers of ten: 1, 2 and 5 of each decade, written out.
 
-    Args:
-        low: Lower end, as a power of ten.
-        high: Upper end, as a power of ten.
-
-    Returns:
-        Plotly's tick settings; with more ticks if less than a decade is shown, empty if fewer than two would fit.
+    There are more if less than a decade is shown, and round numbers at equal steps if fewer than three would fit.
     """
     digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
     shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
-    return {"tickvals": shown, "ticktext": [f"{tick:g}" for tick in shown]} if len(shown) > 1 else {}
+    if len(shown) < 3 and high > low:
+        first, last = 10.0**low, 10.0**high
+        unit = 10.0 ** math.floor(math.log10(last - first))
+        step = next(factor * unit for factor in (2, 1, 0.5, 0.2) if last - first >= 4 * factor * unit)
+        shown = [step * i for i in range(math.ceil(first / step), math.floor(last / step) + 1)]
+    return {"tickvals": shown, "ticktext": [f"{tick:,.6g}" for tick in shown]} if len(shown) > 1 else {}
 
 
 def line_mode(points: int) -> str:
@@ -188,14 +184,8 @@ def bar_trace(
     kind = {"type": "bar", "name": escape(name), across: _escape_texts(labels), along: list(values)}
     lying = {"orientation": "h"} if horizontal else {}
     marker = {"color": colour, **more.pop("marker", {})}
-    return {
-        **kind,
-        **lying,
-        "marker": marker,
-        **_hover_settings(hover),
-        **({} if legend else {"showlegend": False}),
-        **more,
-    }
+    hidden = {} if legend else {"showlegend": False}
+    return {**kind, **lying, "marker": marker, **_hover_settings(hover), **hidden, **more}
 
 
 def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **more: Any) -> Trace:
@@ -219,18 +209,12 @@ def error_bars(
     return {"type": "data", **both, "color": colour, "thickness": 1.5, "width": 0, **more}
 
 
-AXIS_PX = 48
-"""Height of an axis' ticks and title."""
+AXIS_PX, FRAME_PX = 48, 130
+"""Height of an axis' ticks and title, and of all that is around a plot."""
 
 
 def legend_layout(entries: int, labels: Sequence[str] = (), plot_px: float = 5 * AXIS_PX) -> dict[str, Any]:
-    """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart.
-
-    Args:
-        entries: Number of entries.
-        labels: Their texts.
-        plot_px: Height of the plot between its axes, in pixels.
-    """
+    """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart."""
     crowded = entries > 6 or sum(len(label) + 6 for label in labels) > 200
     return {**LEGEND, "y": -AXIS_PX / plot_px, "yanchor": "top"} if crowded else dict(LEGEND)
 
@@ -240,6 +224,24 @@ def xy_layout(
 ) -> dict[str, Any]:
     """Return the layout of a plot with two axes, in which the nearest point shows its hover text."""
     return {"xaxis": xaxis, "yaxis": yaxis, "legend": legend, "hovermode": "closest", **more}
+
+
+def xy_chart(
+    key: str,
+    title: str,
+    data: Iterable[Trace],
+    xaxis: Mapping[str, Any],
+    yaxis: Mapping[str, Any],
+    *,
+    caption: str = "",
+    height_px: int = 320,
+    **more: Any,
+) -> Chart:
+    """Return a chart of traces over two axes, with a legend of those that have an entry; ``more`` is for its layout."""
+    traces = list(data)
+    names = [trace["name"] for trace in traces if trace["name"] and trace.get("showlegend", True)]
+    legend = legend_layout(len(names), names, max(1.5 * AXIS_PX, height_px - FRAME_PX))
+    return Chart(key, title, caption, traces, xy_layout(xaxis, yaxis, legend, **more), height_px)
 
 
 def menu_chart(

@@ -41,29 +41,6 @@ LATEX_ESCAPES = {
 }
 
 
-def to_csv(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Encode a table as CSV.
-
-    Numbers are unrounded with their unit in the heading, half widths of intervals get a column of their own, and
-    unknown values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
-    """
-    columns = [[row[i] for row in rows] for i in range(len(heads))]
-    halved = [any(cell.half_interval is not None for cell in column) for column in columns]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    titles = [_csv_heading(head, column) for head, column in zip(heads, columns, strict=True)]
-    writer.writerow(
-        part for title, half in zip(titles, halved, strict=True) for part in (title, f"{title}, ±")[: 1 + half]
-    )
-    for row in rows:
-        parts = [
-            (_csv_field(cell), _format_digits(cell.half_interval))[: 1 + half]
-            for cell, half in zip(row, halved, strict=True)
-        ]
-        writer.writerow(part for both in parts for part in both)
-    return out.getvalue()
-
-
 def _csv_heading(head: str, column: Sequence[Cell]) -> str:
     units = {cell.unit for cell in column if cell.value is not None}
     unit = units.pop() if len(units) == 1 else ""
@@ -84,24 +61,6 @@ def _format_digits(value: float | None) -> str:
 
 def _guard_formula(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
-
-
-def to_latex(heads: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
-    """Encode a table of plain text as a LaTeX tabular with booktabs rules; ``numeric`` columns are right-aligned."""
-    columns = "".join("r" if right else "l" for right in numeric)
-    return "\n".join(
-        (
-            r"% \usepackage{booktabs}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            _latex_row(heads),
-            r"\midrule",
-            *(_latex_row(row) for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        )
-    )
 
 
 def _latex_row(parts: Sequence[str]) -> str:
@@ -165,13 +124,29 @@ class Table:
 
     @property
     def csv(self) -> str:
-        """Return the table as CSV with unrounded numbers."""
-        return to_csv(self.heads, self.rows)
+        """Return the table as CSV.
+
+        Numbers are unrounded with their unit in the heading, half widths of intervals get a column of their own, and
+        unknown values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
+        """
+        columns = [[row[i] for row in self.rows] for i in range(len(self.heads))]
+        halved = [any(cell.half_interval is not None for cell in column) for column in columns]
+        titles = [_csv_heading(head, column) for head, column in zip(self.heads, columns, strict=True)]
+        lines = [[(title, f"{title}, ±") for title in titles]]
+        lines += [[(_csv_field(cell), _format_digits(cell.half_interval)) for cell in row] for row in self.rows]
+        out = io.StringIO()
+        for line in lines:
+            fields = [field for pair, half in zip(line, halved, strict=True) for field in pair[: 1 + half]]
+            csv.writer(out, lineterminator="\n").writerow(fields)
+        return out.getvalue()
 
     @property
     def latex(self) -> str:
-        """Return the table as a LaTeX tabular with the numbers as shown."""
-        return to_latex(self.heads, self.numeric_columns, self._plain_rows())
+        """Return the table as a LaTeX tabular with booktabs rules and the numbers as shown."""
+        columns = "".join("r" if right else "l" for right in self.numeric_columns)
+        head = (r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(self.heads))
+        rows = map(_latex_row, self._plain_rows())
+        return "\n".join((*head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""))
 
     @property
     def markdown(self) -> str:

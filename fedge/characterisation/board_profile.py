@@ -6,12 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedge.characterisation.emulated_bench import build_emulated_bench
-from fedge.characterisation.mode_measurement import ProfilingBench, SettledMode, VerdictCallback, measure_mode
+from fedge.characterisation.mode_measurement import (
+    ProfilingBench,
+    SettledMode,
+    VerdictCallback,
+    build_emulated_bench,
+    measure_mode,
+)
 from fedge.characterisation.profiling_journal import (
     ModeFailure,
     ProfilingHeader,
@@ -70,17 +75,13 @@ def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingH
         explorer="all" if request.modes == ALL_MODES else request.explorer,
         modes=request.modes,
         seed=request.seed,
-        rule=request.rule.to_dict(),
+        rule=asdict(request.rule),
         software=dict(bench.software),
     )
 
 
 def check_request(bench: ProfilingBench, request: ProfilingRequest) -> None:
-    """Check the number of modes and the explorer.
-
-    Raises:
-        BadInput: If there are fewer modes on the board or the explorer is unknown.
-    """
+    """Check the number of modes and the explorer; raises ``BadInput``."""
     count = len(bench.candidates)
     if not 0 <= request.modes <= count:
         raise BadInput("--modes", str(request.modes), f"from 1 to {count}, or all")
@@ -215,16 +216,12 @@ def profile_board(
 ) -> ProfileOutcome:
     """Measure the remaining modes, and write the table and its record.
 
-    An interrupt, or a board that fails repeatedly, leaves a table of the finished modes.
-
-    Args:
-        options: The options.
-        note: Shows a note to the user.
-        show_progress: Opens a progress line, which receives the present mode.
+    An interrupt, or a board that fails repeatedly, leaves a table of the finished modes. ``note`` shows a note to the
+    user; ``show_progress`` opens a progress line, which receives the present mode.
 
     Raises:
-        BadInput: If the input is invalid; raised before any measurement.
-        CampaignStopped: If the board fails repeatedly.
+        BadInput: The input is invalid; raised before any measurement.
+        CampaignStopped: The board fails repeatedly.
     """
     rule = StabilityRule() if options.max_mode_s is None else StabilityRule(limit_s=options.max_mode_s)
     request = ProfilingRequest(parse_mode_count(options.modes), options.explorer, options.seed, rule)
@@ -343,7 +340,6 @@ def _wait_for_board(options: ProfileOptions, note: Callable[[str], None]) -> flo
 
 
 def _load_settings(options: ProfileOptions) -> NodeSettings:
-    """Load the settings of this board."""
     from fedge.devices.local_board import SETTINGS_PATH, load_local_settings
 
     if options.settings is None and not SETTINGS_PATH.exists() and not JETSON_RELEASE_FILE.exists():

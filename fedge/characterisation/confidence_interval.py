@@ -60,22 +60,12 @@ class Estimate:
         return (self.high - self.low) / 2.0 / student_t(self.n - 1) if self.is_bounded else math.inf
 
     def scale(self, factor: float) -> Estimate:
-        """Return the estimate in another unit.
-
-        Args:
-            factor: An exact factor, not negative.
-        """
+        """Return the estimate in another unit; the factor is exact and not negative."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor, self.n)
 
 
 def make_estimate(value: float, se: float, n: int) -> Estimate:
-    """Return an estimate from its standard error.
-
-    Args:
-        value: The mean.
-        se: The mean's standard error, with ``n`` - 1 degrees of freedom.
-        n: Number of independent values; below 2 the interval is infinite.
-    """
+    """Return an estimate from its standard error with ``n`` - 1 degrees of freedom; infinite for ``n`` below 2."""
     half = math.inf if n < 2 else student_t(n - 1) * se
     return Estimate(value, value - half, value + half, n)
 
@@ -87,17 +77,10 @@ def make_unbounded_estimate(value: float) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return the two-sided quantile of Student's t.
+    """Return the two-sided quantile of Student's t; infinite below 1 degree of freedom.
 
     Exact for 1 and 2 degrees of freedom, interpolated in the inverse degrees of freedom up to 3, and from 3 on by an
-    asymptotic expansion (error 0.2 % at 3, less above).
-
-    Args:
-        freedom: Degrees of freedom, not necessarily an integer; below 1 the result is infinite.
-        confidence: Probability of the interval, 0 to 1.
-
-    References:
-        Abramowitz and Stegun, 26.7.5.
+    asymptotic expansion (error 0.2 % at 3, less above): Abramowitz and Stegun, 26.7.5.
     """
     if freedom < 1:
         return math.inf
@@ -135,11 +118,7 @@ def mean_estimate(values: Sequence[float] | Floats) -> Estimate:
 
 
 def batch_mean_estimate(series: Floats) -> Estimate:
-    """Estimate the mean of an autocorrelated series by batch means (see this module's docstring).
-
-    Returns:
-        The estimate, whose ``n`` is the number of batches; unbounded if there is only one.
-    """
+    """Estimate the mean of an autocorrelated series; ``n`` is the number of batches, unbounded if there is one."""
     n = len(series)
     count = count_batches(n)
     if count < 2:
@@ -150,11 +129,7 @@ def batch_mean_estimate(series: Floats) -> Estimate:
 
 
 def batch_means(series: Floats) -> Floats:
-    """Return the means of consecutive batches.
-
-    Returns:
-        Shape (``count_batches(n)``,); batch sizes differ by one value at most.
-    """
+    """Return the means of the ``count_batches(n)`` consecutive batches, whose sizes differ by one value at most."""
     n, count = len(series), count_batches(len(series))
     size, larger = divmod(n, count)
     sizes = np.full(count, size)
@@ -197,11 +172,10 @@ def combine_errors(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def combine_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of several estimates of one quantity, such as those of epochs or boards.
+    """Return the mean of at least one estimate of one quantity, such as those of epochs or boards.
 
-    Args:
-        estimates: At least one. Differences beyond their own intervals widen the result (``widen_by_scatter``). If one
-            is unbounded, their values are taken as independent samples.
+    Differences beyond their own intervals widen the result (``widen_by_scatter``). If one is unbounded, their values
+    are taken as independent samples.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -215,17 +189,10 @@ def combine_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def widen_by_scatter(within: tuple[float, float], among: tuple[float, float]) -> tuple[float, float]:
-    """Combine the error within the parts of a mean with the scatter among them.
+    """Combine the error within the parts of a mean with the scatter among them, each with its degrees of freedom.
 
     The variance is the larger of the two: that within, plus whatever the parts' differences exceed it by. The degrees
     of freedom of both terms are combined as in ``combine_errors``.
-
-    Args:
-        within: Standard error of the mean from each part's own error, and its degrees of freedom.
-        among: The same from the differences between the parts.
-
-    Returns:
-        Standard error and degrees of freedom.
     """
     beyond = among[0] ** 2 - within[0] ** 2
     return within if beyond <= 0.0 else combine_errors([within, (math.sqrt(beyond), among[1])])
@@ -237,11 +204,7 @@ scales nearly agree."""
 
 
 def estimate_ratio(after: Estimate, before: Estimate) -> Estimate | None:
-    """Estimate the ratio of two independent estimates.
-
-    Returns:
-        The ratio, or None if ``before`` is not certainly positive or ``after`` is negative.
-    """
+    """Estimate the ratio of independent estimates; None if ``before`` is not certainly positive, ``after`` negative."""
     if before.value <= 0 or (before.is_bounded and before.low <= 0) or after.value < 0:
         return None
     value, n = after.value / before.value, min(after.n, before.n)

@@ -9,6 +9,21 @@ the power of waiting (``fedge.client.loader_stalls``).
     epoch = fill + steps x (computing + stall + copy + overhead),  energy = epoch x mean power
 
 The fill is the additional stall of the first minibatch: the start of the workers and the making of the batch.
+
+The other model, ``predict_linear_epochs``, is that of the characterisation paper: two least-squares lines.
+Symbols: T seconds of an epoch, E joules, f clocks of CPU, GPU and memory.
+
+    T_epoch = a f_cpu + b cores + c f_gpu + d f_mem + e            one line per network
+    E_epoch = a' f_cpu + b' cores + c' f_gpu + d' f_mem + g T + e' one line for all networks
+
+The paper's four training modes do not determine the five unknowns of T. Of all lines that fit equally well, the one
+with the smallest slopes is taken, where each knob is a share of the board's top value (its clock or core count; the
+seconds of g as a share of the longest epoch). This scaling is ours: it weighs a clock step by its relative size.
+``fedge.predictors.linear_regression`` has the same two lines for one minibatch of one network, as a predictor for
+experiments.
+
+References:
+    SIGMETRICS 2022, doi 10.1145/3570604.
 """
 
 from __future__ import annotations
@@ -20,8 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.observed_pipeline import fit_input_pipeline, uncontended_compute_s
-from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.observed_pipeline import PointObservation, fit_input_pipeline, uncontended_compute_s
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
 from fedge.costs.cost_priors import transfer_priors
@@ -29,12 +43,60 @@ from fedge.costs.input_pipeline.pipeline_fit import FittedPipeline
 from fedge.costs.input_pipeline.pipeline_model import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
-from fedge.errors import BadInput
+from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_step_s, compute_time_parts, knob_shares
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
+from fedge.predictors.linear_regression import fit_line
+from fedge.predictors.measurement_columns import PREDICTION_FLOOR, apply_floor
 from fedge.types import DeviceSpec, Floats, Label, Measurement, Modes, PowerMode, Predictions
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEpoch:
+    """A measured epoch."""
+
+    network: str
+    mode: PowerMode
+    epoch_s: float
+    energy_j: float | None = None
+
+
+def predict_linear_epochs(
+    seen: Sequence[MeasuredEpoch], network: str, modes: Modes, maxn: PowerMode
+) -> tuple[Floats, Floats | None]:
+    """Predict seconds, and joules if any were metered, of an epoch of a network in every mode by the two lines.
+
+    Knobs are scaled by the board's top mode ``maxn``. Lines become negative in modes much faster than the measured
+    ones; predictions are therefore at least ``PREDICTION_FLOOR`` times the smallest measured value, of the network for
+    time and of all networks for energy.
+
+    Raises:
+        UnknownName: No epoch of the network was measured.
+    """
+
+    def shares(of: Modes) -> Floats:
+        found: Floats = of.knobs / np.array(maxn.knobs)
+        return found
+
+    own = [one for one in seen if one.network == network]
+    if not own:
+        raise UnknownName("the network", network, tuple(dict.fromkeys(one.network for one in seen)))
+    own_s = np.array([one.epoch_s for one in own])
+    line = fit_line(shares(stack_modes(one.mode for one in own)), own_s, np.ones(4))
+    epoch_s: Floats = apply_floor(line.predict(shares(modes)), own_s)
+    metered = [(one, one.energy_j) for one in seen if one.energy_j is not None]
+    if not metered:
+        return epoch_s, None
+    # Fit to measured times, as in ``fedge.predictors.linear_regression``: with a single network, times predicted by its
+    # line are a linear combination of the knobs and carry no further information.
+    metered_s, energy_j = (np.array(values) for values in zip(*((one.epoch_s, j) for one, j in metered), strict=True))
+    columns = np.column_stack([shares(stack_modes(one.mode for one, _ in metered)), metered_s])
+    energy = fit_line(columns, energy_j, np.array([1.0, 1.0, 1.0, 1.0, metered_s.max()]))
+    joules = energy.predict(np.column_stack([shares(modes), epoch_s]))
+    return epoch_s, np.maximum(joules, PREDICTION_FLOOR * energy_j.min())
+
 
 NO_LOADING_LOG = -12.0
 """Log seconds of preprocessing in a prior of computing alone: practically zero."""
@@ -80,12 +142,9 @@ class EpochSetting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochPredictions:
-    """Predicted epochs; arrays of shape (n,), one element per mode.
+    """Predicted epochs; arrays of shape (n,), one element per mode, spreads (``_sd_log``) in log units.
 
-    Attributes:
-        e2e_sd_log: Standard deviation of ``e2e_s``, log units.
-        energy_sd_log: Standard deviation of ``energy_j``, log units; None if no power was observed.
-        label: Whether the observations behind it were measured or emulated.
+    Energy is None if no power was observed; ``label`` says whether the observations were measured or emulated.
     """
 
     modes: Modes
@@ -102,28 +161,20 @@ Priors = tuple[Coefficients, ...]
 
 
 class EpochModel:
-    """Predictor of the epochs of one workload on one board.
+    """Predictor of the epochs of one workload on one board; ``plans`` are the plan's storages by name.
 
-    Args:
-        spec: The board.
-        workload: The workload's name; priors fitted to this workload are left out.
-        plans: The plan's storages by name.
+    Priors fitted to this very workload are left out.
     """
 
     def __init__(self, spec: DeviceSpec, workload: str, plans: Mapping[str, StoragePlan]) -> None:
         self.spec, self.workload, self.plans = spec, workload, plans
 
     def fit(self, observations: Sequence[PointObservation]) -> EpochModel:
-        """Fit the model and return it.
-
-        Raises:
-            BadInput: There is no observation of counted epochs.
-        """
+        """Fit the model and return it; raises ``BadInput`` without an observation of counted epochs."""
         counted = [one for one in observations if one.is_counted]
         if not counted:
             right = "one at least, with epochs that the plan counts"
             raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", right)
-        self.observations_ = tuple(observations)
         known, small = _build_priors(self.spec, self.workload, counted)
         # The host's share of computing depends on whether the network is large or small for the board; try both.
         fits = (
@@ -134,15 +185,10 @@ class EpochModel:
         self.metered_ = [one for one in counted if one.power_w is not None]
         self.computing_ = tuple((one.means.batch_size, self._to_compute_measurement(one)) for one in counted)
         self.label_: Label = "estimated" if any(one.label == "estimated" for one in counted) else "calibrated"
-        self.cached_ = float(np.median([one.cached for one in counted]))
         return self
 
     def predict(self, setting: EpochSetting, modes: Modes) -> EpochPredictions:
-        """Predict epochs at a setting in every mode.
-
-        Raises:
-            UnknownName: The setting's storage is not known.
-        """
+        """Predict epochs at a setting in every mode; raises ``UnknownName`` if the setting's storage is not known."""
         loading = self._make_loading(setting)
         alone = self._predict_computing(setting.batch_size, modes)
         made = add_stalls(loading, modes, alone.step_s, alone.power_w)

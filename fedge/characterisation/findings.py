@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.knob_effects import TOTAL_QUANTITIES
 from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.characterisation.point_statistics import PooledSetting
 from fedge.types import Label, weakest_label
@@ -55,6 +54,8 @@ QUANTITY_NAMES = {
     "sample_s": "time per sample",
     "sample_j": "energy per sample",
 }
+TOTAL_QUANTITIES = ("e2e_s", "sample_s", "energy_j", "sample_j")
+"""If none of these changes, a knob has no effect."""
 SHARE_NAMES = {"stall_s": "waiting for data", "compute_s": "computing", "copy_s": "copying", "overhead_s": "overhead"}
 MULTIPLE_FROM = 2.0
 """Factor from which a change is written as "x 2.3", not in percent."""
@@ -78,13 +79,7 @@ Term = KnobValue | None
 
 @dataclass(frozen=True, slots=True)
 class FindingFigure:
-    """A ratio (after divided by before), or a share of 1, as a range if it is uncertain or of several boards.
-
-    Attributes:
-        quantity: A key of ``QUANTITY_NAMES``.
-        low: Lower end of the range.
-        high: Upper end; equal to ``low`` for a single value.
-    """
+    """A ratio (after divided by before) or a share of 1, as a range; equal ends are a single value."""
 
     quantity: str
     low: float

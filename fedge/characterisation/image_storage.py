@@ -55,11 +55,7 @@ class Mount:
 
 
 def find_mount(path: Path, proc: Path = Path("/proc")) -> Mount:
-    """Return the mount that holds a path.
-
-    Raises:
-        OSError: The table of mounts cannot be read, or no mount holds the path.
-    """
+    """Return the mount that holds a path; raises ``OSError`` if the table of mounts cannot be read or has none."""
     real = os.path.realpath(path)
     found = [
         mount for mount in parse_mounts((proc / "self/mountinfo").read_text("utf-8")) if _is_below(real, mount.point)
@@ -249,18 +245,10 @@ DROP_PAGES = "1"
 def set_cache_state(
     files: Sequence[str], cache: CacheState, *, drop_all: Callable[[], str | None] | None = None
 ) -> tuple[str, ...]:
-    """Drop the files' pages from the page cache, or read all of them into it.
+    """Drop the files' pages from the page cache, or read all of them into it; return notes on what was not achieved.
 
     The files alone are dropped first, which needs no privilege. If pages remain (another process maps them, or the file
-    system ignores the advice), the whole page cache is dropped.
-
-    Args:
-        files: The files of an epoch.
-        cache: The state to reach.
-        drop_all: Drops the whole page cache; returns why it could not, or None.
-
-    Returns:
-        Notes on what was not achieved; empty on success.
+    system ignores the advice), ``drop_all`` drops the whole page cache; it returns why it could not, or None.
 
     Raises:
         BoardError: A file cannot be read.
@@ -292,11 +280,7 @@ def _cache_notes(share: float | None, least: float = 0.0, most: float = 1.0, why
 
 
 def drop_page_cache(socket: str = SOCKET, control: Path = DROP_CACHES_FILE) -> str | None:
-    """Drop the whole page cache, as root or through the power daemon.
-
-    Returns:
-        Why it could not be dropped, or None on success.
-    """
+    """Drop the whole page cache, as root or through the power daemon; return why it could not be, or None."""
     os.sync()
     with contextlib.suppress(OSError):
         control.write_text(DROP_PAGES)

@@ -1,9 +1,14 @@
-"""Effects of single knobs: ratios of points that differ in one knob alone, with confidence intervals.
+"""Effects of single knobs, as ratios of points that differ in one knob alone, and the findings about them.
 
 Values of an ordered knob (workers, batch size, prefetch, cores and clocks) are compared with their neighbours, those of
-other knobs with each other. Repeats of a setting are pooled first (``pooled_settings``). Each board is compared with
+other knobs with each other. Repeats of a setting are pooled first (``pool_repeats``). Each board is compared with
 itself, and the ratios of boards of a kind are averaged. A power mode counts as four knobs: a pair of modes is an effect
 if they differ in one of them.
+
+For every board, workload and kind, a knob's effects are grouped by the values of the other knobs. The finding states
+one group (that with the most values, then with the largest change), its evidence the others. Workers are stated step by
+step; of other ordered knobs the first value is compared with the last, and a minimum of energy between them is stated.
+Only certain effects (``KnobEffect.certain``) are stated, and "no effect" only if the interval supports it.
 """
 
 from __future__ import annotations
@@ -14,7 +19,20 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from fedge.characterisation.confidence_interval import Estimate, estimate_ratio, geometric_mean
+from fedge.characterisation.findings import (
+    QUANTITY_NAMES,
+    TOTAL_QUANTITIES,
+    FindingFigure,
+    FindingStatement,
+    SweepFinding,
+    describe_step,
+    format_interval,
+    format_quantity,
+    write_change,
+)
 from fedge.characterisation.point_knobs import (
+    CLOCK_FORMATS,
+    MODE_KNOBS,
     ORDERED_KNOBS,
     REFERENCE_VALUES,
     UNORDERED_KNOBS,
@@ -37,8 +55,6 @@ DERIVED_QUANTITIES: dict[str, Callable[[PointStats], Estimate | None]] = {
     "sample_j": lambda one: one.energy_j.scale(1.0 / one.samples) if one.energy_j else None,
 }
 """Quantities per minibatch and per sample, computed from those of an epoch."""
-TOTAL_QUANTITIES = ("e2e_s", "sample_s", "energy_j", "sample_j")
-"""If none of these changes, a knob has no effect."""
 _EPOCH_QUANTITIES = ("e2e_s", "stall_s", "compute_s", "overhead_s", "energy_j", "power_w")
 COMPARED_QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("sample_s", "sample_j", "step_compute_s", "step_stall_s", "power_w"),
@@ -128,12 +144,7 @@ def _collect_effects(
 
 
 def get_quantity(stats: PointStats, quantity: str) -> Estimate | None:
-    """Return a quantity by name, or None if it was not metered.
-
-    Args:
-        stats: The point.
-        quantity: A field of ``PointStats``, or one of ``DERIVED_QUANTITIES``.
-    """
+    """Return a field of ``PointStats`` or one of ``DERIVED_QUANTITIES``, or None if it was not metered."""
     if quantity in DERIVED_QUANTITIES:
         return DERIVED_QUANTITIES[quantity](stats)
     found: Estimate | None = getattr(stats, quantity)
@@ -204,3 +215,170 @@ def _reference_total(stats: PointStats, quantity: str) -> float:
         return found.value if found else 0.0
     whole = stats.first_e2e_s if quantity.startswith("first_") else stats.e2e_s
     return whole.value / stats.steps if quantity.startswith("step_") else whole.value
+
+
+FINDING_KIND_BY_KNOB = {"cpu_mhz": "cpu", "gpu_mhz": "gpu", "mem_mhz": "memory", "kind": "inference"}
+_FIRST_EPOCH_QUANTITIES = ("first_stall_s", "first_e2e_s", "e2e_s")
+TITLE_QUANTITIES: dict[str, tuple[str, ...]] = {
+    "workers": ("stall_s", "e2e_s", "energy_j"),
+    "prefetch": ("stall_s", "e2e_s", "energy_j"),
+    "batch_size": ("step_compute_s", "sample_s", "sample_j"),
+    "storage": _FIRST_EPOCH_QUANTITIES,
+    "cache": _FIRST_EPOCH_QUANTITIES,
+    "pinned": ("copy_s", "e2e_s", "energy_j"),
+    "kind": ("compute_s", "e2e_s", "energy_j"),
+}
+"""Quantities that a finding may state, by knob; for others stall, compute, time, power and energy."""
+_DEFAULT_QUANTITIES = ("stall_s", "compute_s", "e2e_s", "power_w", "energy_j")
+MAX_STEPS = 3
+"""Maximum number of steps of workers that are stated, and of other settings in the evidence."""
+MAX_UNORDERED_STEPS = 2
+"""Maximum number of pairs of values of an unordered knob that are stated."""
+UNCLEAR, NOTHING = 0.001, 0.1
+"""Strength of an uncertain effect, and of certainly no effect, which still answers a question of the plan; defaults
+that rank both below real effects."""
+CLOCK_WEIGHT = 0.6
+"""Weight of effects of a power mode's knobs; a default below 1, since slower work at a lower clock is expected."""
+
+KnobStep = dict[str, KnobEffect]
+"""The effects of one step of a knob, by quantity."""
+KnobChain = dict[tuple[KnobValue, KnobValue], KnobStep]
+"""All steps of a knob with everything else equal."""
+
+
+def find_knob_findings(effects: Sequence[KnobEffect], firsts: Sequence[KnobEffect] = ()) -> list[SweepFinding]:
+    """Make one finding per board, workload, kind and knob."""
+    spans = _group_chains(firsts)
+    return [_make_finding(place[-1], chains, spans.get(place, {})) for place, chains in _group_chains(effects).items()]
+
+
+def _group_chains(effects: Sequence[KnobEffect]) -> dict[tuple[str, str, str, str], dict[str, KnobChain]]:
+    """Group effects by board, workload, kind and knob, then by the values of the other knobs."""
+    groups: dict[tuple[str, str, str, str], dict[str, KnobChain]] = defaultdict(dict)
+    for effect in effects:
+        settings = groups[effect.board, effect.workload, effect.kind, effect.knob]
+        settings.setdefault(effect.held, {}).setdefault((effect.before, effect.after), {})[effect.quantity] = effect
+    return groups
+
+
+def _make_finding(knob: str, settings: dict[str, KnobChain], spans: dict[str, KnobChain]) -> SweepFinding:
+    (same, chain), *others = sorted(
+        settings.items(), key=lambda one: (-len(one[1]), -max(map(_step_strength, one[1].values())))
+    )
+    steps = list(chain.values())
+    steps = steps if knob == "workers" else sorted(steps, key=lambda step: -_step_strength(step))
+    span = spans.get(same, {})
+    whole = span.get((next(iter(chain))[0], list(chain)[-1][1]), {}) if knob in ORDERED_KNOBS else {}
+    covers = knob != "workers" and bool(whole) and bool(select_title_effects(whole, knob))
+    statements = (
+        [*_state_step(whole, knob, first=True), *_state_least_energy(knob, list(chain.values()))] if covers else []
+    )
+    for step in [] if covers else steps[: MAX_STEPS if knob in ORDERED_KNOBS else MAX_UNORDERED_STEPS]:
+        statements += _state_step(step, knob, first=not statements)
+    quantities = TITLE_QUANTITIES.get(knob, _DEFAULT_QUANTITIES)
+    near = [e for step in steps for e in step.values() if e.quantity in (*quantities, "e2e_s")]
+    far = [e for step in span.values() for e in step.values() if e.quantity in quantities]
+    stated = [e for step in ([whole] if covers else steps[:MAX_STEPS]) for e in select_title_effects(step, knob)]
+    effect = next(iter(steps[0].values()))
+    return SweepFinding(
+        kind=FINDING_KIND_BY_KNOB.get(knob, knob),
+        statements=tuple(statements),
+        evidence=(
+            *map(_describe_effect, sorted([*far, *near], key=lambda e: e not in stated)),
+            *_describe_other_settings(knob, effect, [own for _, own in others]),
+        ),
+        strength=(CLOCK_WEIGHT if knob in MODE_KNOBS else 1.0)
+        * max(map(_step_strength, [*steps, *([whole] if whole else [])])),
+        points=tuple(dict.fromkeys(key for effect in near for key in effect.points)),
+        label=weakest_label([effect.label for effect in near]),
+        boards=(effect.board,),
+        workloads=(effect.workload,),
+        work="" if knob == "kind" else effect.kind,
+    )
+
+
+def select_title_effects(step: KnobStep, knob: str) -> list[KnobEffect]:
+    """Return the certain effects of a step that matter to the whole, in the order of ``TITLE_QUANTITIES``."""
+    quantities = TITLE_QUANTITIES.get(knob, _DEFAULT_QUANTITIES)
+    certain = [step[name] for name in quantities if name in step]
+    certain = [one for one in certain if one.certain and abs(one.share) >= MIN_CHANGE]
+    firsts = {one.before_value for one in certain if one.quantity == "first_e2e_s"}
+    # If only the first epoch was measured, both quantities are the same; state one.
+    return [one for one in certain if one.quantity != "e2e_s" or one.before_value not in firsts]
+
+
+def _state_step(step: KnobStep, knob: str, *, first: bool) -> list[FindingStatement]:
+    """Return the statements of one step; an uncertain effect is only stated as the ``first`` of a finding."""
+    effect = next(iter(step.values()))
+    terms = {"knob": knob, "before": effect.before, "after": effect.after}
+    certain = select_title_effects(step, knob)
+    if certain:
+        figures = tuple(FindingFigure.from_ratio(one.ratio, one.quantity) for one in certain)
+        later = step.get("e2e_s") if knob == "storage" else None
+        same_later = later is not None and later.nothing and later not in certain
+        return [FindingStatement("change", terms, figures), *([FindingStatement("same-later")] if same_later else [])]
+    if has_no_effect(step):
+        return [FindingStatement("no-effect", terms)]
+    unclear = _find_unclear_effect(step)
+    quantity = QUANTITY_NAMES[unclear.quantity] if unclear else "epoch"
+    remark = format_interval(unclear.ratio) if unclear else ""
+    return [FindingStatement("unclear", {**terms, "quantity": quantity}, remark=remark)] if first else []
+
+
+def _state_least_energy(knob: str, steps: Sequence[KnobStep]) -> list[FindingStatement]:
+    """State where the energy is least, if that is certain and between the first and the last value."""
+    for name in ("energy_j", "sample_j"):
+        for step, after in pairwise(steps):
+            one, other = step.get(name), after.get(name)
+            if one and other and one.certain and other.certain and one.relative_change < 0 < other.relative_change:
+                value = CLOCK_FORMATS.get(knob, f"{knob.replace('_', ' ')} {{}}").format(one.after)
+                return [FindingStatement("least", {"quantity": QUANTITY_NAMES[name], "value": value})]
+    return []
+
+
+def _find_unclear_effect(step: KnobStep) -> KnobEffect | None:
+    """Return the effect on the first total that may have changed."""
+    totals = (step[name] for name in (*TOTAL_QUANTITIES, "first_e2e_s") if name in step)
+    return next((effect for effect in totals if not effect.nothing), None)
+
+
+def has_no_effect(step: KnobStep) -> bool:
+    """Return whether time, and energy if metered, certainly stay within ``MIN_CHANGE``."""
+    return any(name in step for name in TOTAL_QUANTITIES) and _find_unclear_effect(step) is None
+
+
+def _step_strength(step: KnobStep) -> float:
+    """Return a step's effect on time or energy, symmetrical in increases and decreases; power alone does not count."""
+    certain = select_title_effects(step, next(iter(step.values())).knob)
+    if not certain:
+        return NOTHING if has_no_effect(step) else UNCLEAR
+    totals = [one.ratio.value for one in certain if one.quantity in (*TOTAL_QUANTITIES, "first_e2e_s")]
+    whole = [1.0 - min(ratio, 1.0 / ratio) for ratio in totals if ratio > 0]
+    parts = [min(abs(one.share), 1.0) for one in certain if one.quantity.endswith("_s")]
+    return max((UNCLEAR, *(whole or parts)))
+
+
+def _describe_effect(effect: KnobEffect) -> str:
+    """Describe one effect: the step, both values, the interval, the setting."""
+    name = QUANTITY_NAMES[effect.quantity]
+    before, after = (format_quantity(v, effect.quantity) for v in (effect.before_value, effect.after_value))
+    return (
+        f"{name[0].upper()}{name[1:]} {before} -> {after}, {format_interval(effect.ratio)} (95 %), "
+        f"{describe_step(effect.knob, effect.before, effect.after)}, {effect.label}; {effect.held}."
+    )
+
+
+def _describe_other_settings(knob: str, effect: KnobEffect, others: Sequence[KnobChain]) -> tuple[str, ...]:
+    """Describe the same step in other settings, one sentence each, the largest effect first."""
+    same = [chain[effect.before, effect.after] for chain in others if (effect.before, effect.after) in chain]
+    largest = sorted(same, key=lambda one: -_step_strength(one))[:MAX_STEPS]
+    return tuple(f"With {next(iter(other.values())).held}: {_describe_step(other, knob)}." for other in largest)
+
+
+def _describe_step(step: KnobStep, knob: str) -> str:
+    certain = select_title_effects(step, knob)
+    if certain:
+        return ", ".join(write_change(FindingFigure.from_ratio(one.ratio, one.quantity)) for one in certain)
+    unclear = _find_unclear_effect(step)
+    interval = f" ({format_interval(unclear.ratio)})" if unclear else ""
+    return "no effect" if has_no_effect(step) else f"unclear{interval}"

@@ -73,15 +73,7 @@ def build_measurement(
     images: ImageDataSet,
     begun_s: float,
 ) -> PointMeasurement:
-    """Build the measurement of a finished point.
-
-    Args:
-        point: The setting.
-        run: The run of the measuring program.
-        session: The machine's sensors during the run.
-        machine: The machine.
-        images: The data set that was read.
-        begun_s: Start of the point on the monotonic clock; all times in the result count from here.
+    """Build the measurement of a finished point, whose times count from ``begun_s`` on the monotonic clock.
 
     Raises:
         BoardError: The program's output file cannot be read.
@@ -92,11 +84,13 @@ def build_measurement(
     others = run.other_cores or 0.0
     disturbed = f"others kept {others:.2f} cores busy meanwhile: what shares cores with them took longer"
     times = {name: arrays[name] for name in ("epoch", "step", *PART_FIELDS, "step_s")}
+    minibatches = MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times)
+    trace = session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s)
     return PointMeasurement(
         point=point,
-        minibatches=MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times),
+        read_minibatches=lambda: minibatches,
         epochs=epochs,
-        sensor_trace=session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s),
+        read_sensor_trace=lambda: trace,
         label="measured",
         source=_describe_source(point, run=run, machine=machine, images=images, metered=metered),
         seconds=time.monotonic() - begun_s,
@@ -195,13 +189,9 @@ GPU_DEVICE_FILES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu")
 
 
 def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocation | None = None) -> MeasurementRig:
-    """Create the rig of this machine.
+    """Create the rig of this machine, a Jetson board if a power daemon listens at ``place``.
 
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        place: Where the power daemon and system files are; by default, those of this machine. If a daemon listens
-            there, the machine is taken to be a Jetson board.
+    ``folder`` is the sweep's; ``place`` names the daemon's socket and the system files, by default this machine's.
 
     Raises:
         BoardError: The daemon does not answer, or the board is unknown.

@@ -46,14 +46,7 @@ class Runtime:
 
 
 def parse_runtime(text: str) -> Runtime | str:
-    """Parse a point's runtime.
-
-    Args:
-        text: ``bare``, ``docker:IMAGE`` or ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime.
-
-    Returns:
-        The runtime, or the reason why the text is none.
-    """
+    """Parse a point's runtime (``SweepPoint.runtime``); return it, or the reason why the text is none."""
     nvidia, rest = text.startswith(NVIDIA_PREFIX), text.removeprefix(NVIDIA_PREFIX)
     engine, _, image = rest.partition(":")
     if text == "bare":
@@ -101,11 +94,7 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str]:
 
 
 def find_python() -> str:
-    """Return the interpreter for bare points.
-
-    Returns:
-        The one named in ``PYTHON_VARIABLE``, else fedge's own if it has torch, else the board's.
-    """
+    """Return the Python for bare points: that of ``PYTHON_VARIABLE``, else ours if it has torch, else the board's."""
     named = os.environ.get(PYTHON_VARIABLE)
     if named:
         return named
@@ -115,12 +104,8 @@ def find_python() -> str:
 def build_command(runtime: Runtime, spec: Path, out: Path, folders: Sequence[Path], name: str) -> list[str]:
     """Build the command line of the measuring program.
 
-    Args:
-        runtime: Bare or a container.
-        spec: The program's specification file.
-        out: The file that the program writes; a container may write to its folder only.
-        folders: Folders that the program reads.
-        name: Name of the container.
+    ``folders`` are those that the program reads; ``name`` is the container's, which may write to the folder of ``out``
+    only.
     """
     if runtime.engine is None:
         return [find_python(), str(PACKAGE / PROGRAM_FILE), str(spec), str(out)]

@@ -50,7 +50,6 @@ RUNTIMES = ("bare", "docker:IMAGE", "podman:IMAGE", "nvidia+docker:IMAGE", "nvid
 SpecLookup = Callable[[str], DeviceSpec | None]
 Sweep = dict[str, list[Any]]
 
-# Schema ---------------------------------------------------------------------------------------------------------------
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -163,16 +162,13 @@ EXAMPLES = {
     "width": "width: 800",
     "height": "height: 600",
 }
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """A plan with the power modes that it resolved to.
+    """A plan with the mode that each mode text became, by board.
 
-    Attributes:
-        modes: The mode that each mode text became: board -> text -> mode.
-        has_modes: Whether the plan names power modes; if not, every point runs at MAXN on boards that have modes.
+    Without named modes (``has_modes``), every point runs at MAXN on boards that have modes.
     """
 
     plan: CharacterisationPlan
@@ -180,16 +176,11 @@ class ResolvedPlan:
     has_modes: bool = True
 
 
-def read_plan(path: Path) -> CharacterisationPlan:
-    """Read the plan in a YAML file; see ``read_resolved_plan``."""
-    return read_resolved_plan(path).plan
-
-
 def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
 
     Raises:
-        BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
+        BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names file and field.
     """
     return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(PlanRecord)}"), path)
 
@@ -200,7 +191,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     Args:
         raw: The parsed YAML.
         path: The plan's file, named in messages; relative paths in the plan start in its folder.
-        spec_of: Returns a board's knobs and presets by its name, or None for a board without power modes.
+        spec_of: Returns a board's knobs and presets, or None for a board without power modes.
 
     Raises:
         BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.
@@ -210,7 +201,10 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
     workloads = _parse_workloads(file.workloads, f"{path}: workloads", None if has_paths else path.parent)
-    course = _parse_schedule(file.course, str(path))
+    course = MeasurementSchedule(**file.course.model_dump())
+    if course.discard >= course.epochs:
+        right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
+        raise BadInput(f"{path}: course.discard", str(course.discard), right)
     base, sweeps = _parse_base_and_sweeps(file, tuple(workloads), tuple(storages), str(path))
     count = len(boards) * course.repeats * sum(math.prod(map(len, sweep.values())) for sweep in sweeps)
     if count > MAX_POINTS:
@@ -246,9 +240,6 @@ def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
     text = (resources.files("fedge.characterisation") / "workloads.yaml").read_text(encoding="utf-8")
     shipped: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
     return shipped
-
-
-# Boards, workloads, storages ------------------------------------------------------------------------------------------
 
 
 def _parse_boards(file: PlanRecord, path: str) -> tuple[str, ...]:
@@ -331,16 +322,6 @@ def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
 
 def _resolve_path(text: str, folder: Path) -> str:
     return str((folder / Path(text).expanduser()).resolve())
-
-
-def _parse_schedule(course: _CourseRecord, path: str) -> MeasurementSchedule:
-    if course.discard >= course.epochs:
-        right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
-        raise BadInput(f"{path}: course.discard", str(course.discard), right)
-    return MeasurementSchedule(**course.model_dump())
-
-
-# Knobs ----------------------------------------------------------------------------------------------------------------
 
 
 def _parse_base_and_sweeps(

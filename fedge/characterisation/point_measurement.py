@@ -101,12 +101,16 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMeasurement:
-    """A finished point. ``label`` is ``measured`` for a real machine, else the label of the model behind the values."""
+    """A finished point. ``label`` is ``measured`` for a real machine, else the label of the model behind the values.
+
+    Of a point read from a sweep's folder, the arrays are read on demand, which raises ``BadInput`` if a file is missing
+    or damaged.
+    """
 
     point: SweepPoint
-    minibatches: MinibatchTimes
+    read_minibatches: Callable[[], MinibatchTimes] = field(repr=False)
     epochs: tuple[EpochSummary, ...]
-    sensor_trace: SensorTrace
+    read_sensor_trace: Callable[[], SensorTrace] = field(repr=False)
     label: Label
     source: str
     """Description of the machine, clock and sensors, or of the model."""
@@ -161,13 +165,7 @@ jitter better and delay the estimate."""
 
 
 def count_epoch_steps(images: int, batch_size: int, course: MeasurementSchedule) -> int:
-    """Return the number of minibatches per epoch.
-
-    Args:
-        images: Images per epoch; an incomplete last minibatch is dropped.
-        batch_size: Images per minibatch.
-        course: The schedule, whose ``minibatches`` is an upper limit.
-    """
+    """Return the minibatches per epoch without an incomplete last one, at most the plan's ``minibatches``."""
     whole = images // batch_size
     return whole if course.minibatches is None else min(whole, course.minibatches)
 
@@ -178,13 +176,7 @@ def select_counted_epochs(epochs: Sequence[EpochSummary], course: MeasurementSch
 
 
 def estimate_remaining_s(done_s: Sequence[float], left: Sequence[SweepPoint], course: MeasurementSchedule) -> float:
-    """Estimate the remaining duration of a sweep, in seconds.
-
-    Args:
-        done_s: Durations of the finished points, at least one; their mean stands for each remaining point.
-        left: The remaining points.
-        course: The schedule, whose ``every_s`` separates further repeats.
-    """
+    """Estimate the remaining duration of a sweep in seconds, by the mean of at least one finished point's."""
     mean_s = sum(done_s) / len(done_s)
     repeats = len({point.repeat for point in left})
     within_s = len(left) * mean_s
@@ -194,11 +186,7 @@ def estimate_remaining_s(done_s: Sequence[float], left: Sequence[SweepPoint], co
 def estimate_point_s(
     rig: MeasurementRig, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule
 ) -> float | None:
-    """Estimate a point's duration on the board's clock, in seconds, by simulating a part of one epoch.
-
-    Returns:
-        The duration, or None if the rig cannot measure the point.
-    """
+    """Estimate a point's board time in seconds by simulating a part of one epoch; None if the rig cannot measure it."""
     steps = count_epoch_steps(workload.images.count, point.batch_size, course)
     some = min(TRIAL_STEPS, steps)
     try:

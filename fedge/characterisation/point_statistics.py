@@ -29,12 +29,12 @@ from fedge.characterisation.point_measurement import (
     PART_FIELDS,
     EpochSummary,
     MinibatchTimes,
+    PointMeasurement,
     SensorTrace,
     select_counted_epochs,
 )
-from fedge.characterisation.steadiness import Steadiness, assess_steadiness, describe_drift
+from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.types import Floats, Label
 
 
@@ -83,7 +83,6 @@ class PointStats:
     gpu_load: float | None = None
     memory_mb: float | None = None
     disk_read_mb: float | None = None
-    first_disk_read_mb: float | None = None
     resident_before: float | None = None
     """Means over the counted epochs; memory is the maximum."""
     throttled: bool = False
@@ -107,12 +106,8 @@ class PointStats:
         return self.e2e_s.value - sum(part.value for part in parts)
 
 
-def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) -> PointStats:
-    """Compute the statistics of a finished point.
-
-    Args:
-        finished: The point.
-        course: The plan's schedule; its ``discard`` first epochs are not counted, unless none would remain.
+def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule) -> PointStats:
+    """Compute the statistics of a finished point over the epochs that the plan's schedule counts.
 
     Raises:
         BadInput: A file of the point is missing or damaged.
@@ -146,7 +141,6 @@ def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) ->
         gpu_load=_mean_of_known([epoch.gpu_load for epoch in counted]),
         memory_mb=max((e.memory_mb for e in counted if e.memory_mb is not None), default=None),
         disk_read_mb=_mean_of_known([epoch.disk_read_mb for epoch in counted]),
-        first_disk_read_mb=finished.epochs[0].disk_read_mb,
         resident_before=_mean_of_known([epoch.resident_before for epoch in counted]),
         throttled=any(epoch.throttled for epoch in finished.epochs),
         notes=finished.notes,

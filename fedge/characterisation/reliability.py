@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -23,7 +23,7 @@ from fedge.characterisation.knob_effects import quantity_label
 from fedge.characterisation.point_knobs import describe_setting, kind_of_board
 from fedge.characterisation.point_measurement import DISTURBED_CORES
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.steadiness import MIN_DRIFT
+from fedge.characterisation.stability import MIN_DRIFT
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label, weakest_label
 
@@ -42,7 +42,6 @@ class Variability:
         names: Per value, the number of the repeat (from 1) or the board.
         cv: Coefficient of variation: standard deviation divided by the mean.
         spread: (max - min) / min.
-        label: Label of the weakest point.
     """
 
     scope: Literal["within", "between"]
@@ -59,11 +58,7 @@ class Variability:
 
 
 def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
-    """Compute the variation of every repeated setting, and of every setting measured on several boards of a kind.
-
-    Returns:
-        One entry per setting, quantity and scope that has at least two values.
-    """
+    """Compute the variation of every setting that was repeated, or measured on several boards of a kind."""
     found: list[Variability | None] = []
     settings: dict[SweepPoint, dict[str, list[PointStats]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(stats, key=lambda s: (s.point.board, s.point.repeat)):
@@ -108,39 +103,26 @@ def _measure_variability(
 REPEAT_CONFIDENCE = 0.99
 
 
-@dataclass(frozen=True, slots=True)
-class DifferingRepeats:
-    """A setting whose repeats differ by more than their minibatches explain."""
+def find_differing_repeats(stats: Sequence[PointStats]) -> dict[tuple[str, ...], float]:
+    """Find settings with two repeats whose epoch times differ significantly; return their spread by the points' keys.
 
-    points: tuple[str, ...]
-    spread: float
-
-    @property
-    def note(self) -> str:
-        """The difference in words."""
-        return f"repeats differ by {100 * self.spread:.0f} %, more than their minibatches explain"
-
-
-def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeats, ...]:
-    """Find the settings whose repeats differ significantly.
-
-    Returns:
-        Settings with two repeats whose epoch times differ by more than ``MIN_DRIFT`` and by more than chance among
-            their minibatches explains (99 %, Bonferroni-corrected for the number of pairs).
+    They differ by more than ``MIN_DRIFT``, and by more than chance among their minibatches explains (99 %,
+    Bonferroni-corrected for the number of pairs).
     """
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
         groups[replace(one.point, repeat=0)].append(one)
-    spreads = {
-        tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)
-    }
-    return tuple(DifferingRepeats(points, spread) for points, spread in spreads.items())
+    return {tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)}
 
 
 def add_repeat_notes(stats: Sequence[PointStats]) -> tuple[PointStats, ...]:
     """Return the points with a note added to every repeat of a setting whose repeats differ."""
-    notes = {key: (one.note,) for one in find_differing_repeats(stats) for key in one.points}
-    return tuple(replace(one, notes=(*one.notes, *notes.get(one.key, ()))) for one in stats)
+    spreads = {key: spread for points, spread in find_differing_repeats(stats).items() for key in points}
+    text = "repeats differ by {:.0f} %, more than their minibatches explain"
+    return tuple(
+        replace(one, notes=(*one.notes, text.format(100 * spreads[one.key]))) if one.key in spreads else one
+        for one in stats
+    )
 
 
 def _epoch_time_spread(group: Sequence[PointStats]) -> float:
@@ -185,7 +167,7 @@ def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
     return [_make_variability_finding(group, differing) for group in groups.values()]
 
 
-def _make_variability_finding(group: Sequence[Variability], differing: Sequence[DifferingRepeats]) -> SweepFinding:
+def _make_variability_finding(group: Sequence[Variability], differing: Collection[tuple[str, ...]]) -> SweepFinding:
     """Make the finding for one board or kind; ``differing`` are the settings whose repeats differ significantly."""
     ordered = {
         name: sorted((one for one in group if one.quantity == name), key=lambda one: -one.spread)
@@ -194,7 +176,7 @@ def _make_variability_finding(group: Sequence[Variability], differing: Sequence[
     most = [own[0] for own in ordered.values() if own]
     settings = {one.points for one in group}
     keys = {key for points in settings for key in points}
-    count = sum(set(one.points) <= keys for one in differing) if most[0].scope == "within" else 0
+    count = sum(set(points) <= keys for points in differing) if most[0].scope == "within" else 0
     where = f"in {count} of {len(settings)} settings " if len(settings) > 1 else ""
     statement = FindingStatement(
         f"varies-{most[0].scope}",
@@ -228,11 +210,7 @@ def _describe_spread(one: Variability) -> str:
 
 
 def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
-    """Find points that were throttled, did not reach a steady state, or ran beside other programs.
-
-    Returns:
-        At most one finding for each of the three reasons.
-    """
+    """Find points that were throttled, not steady, or beside other programs; one finding for each reason."""
     others = {one.key: one.parameters.get("others_cores", 0.0) for one in stats}
     reasons = {
         "throttled": {one.key: "" for one in stats if one.throttled},

@@ -45,17 +45,9 @@ StatsFigure = Callable[[PointStats], float | None]
 
 
 def estimate_slope(now: SweepPoint, group: Sequence[PooledSetting], knob: str, figure: StatsFigure) -> float | None:
-    """Estimate the log-log slope of a figure against a knob.
+    """Estimate d log(figure) / d log(knob), from two settings that differ in an ordered knob alone; None without any.
 
-    Args:
-        now: The setting, near which the slope is wanted.
-        group: Settings of the same board and workload.
-        knob: An ordered knob.
-        figure: Returns the figure of a setting, or None if not metered.
-
-    Returns:
-        d log(figure) / d log(knob) between two settings that differ in ``knob`` alone, preferably from settings that
-            are otherwise equal to ``now``; None if there are none.
+    Settings near ``now`` are preferred, and those otherwise equal to it; ``group`` is of one board and workload.
     """
     own = get_knob_value(now, knob)
     if own is None or float(own) <= 0:
@@ -78,25 +70,10 @@ def estimate_slope(now: SweepPoint, group: Sequence[PooledSetting], knob: str, f
 def scale_by_slope(slope: float, ratio: float) -> Estimate:
     """Return the factor of a figure when its knob is multiplied by ``ratio``.
 
-    Args:
-        slope: Log-log slope of the figure.
-        ratio: New value of the knob divided by the present one.
-
-    Returns:
-        The factor, with an interval of ``SLOPE_UNCERTAINTY`` of the slope.
+    Its interval is ``SLOPE_UNCERTAINTY`` of the log-log slope.
     """
     value, other, another = (ratio ** (slope * (1.0 + by)) for by in (0.0, -SLOPE_UNCERTAINTY, SLOPE_UNCERTAINTY))
     return Estimate(value, min(other, another), max(other, another), 0)
-
-
-def mean_power_w(stats: PointStats) -> float | None:
-    """Return an epoch's mean power, or None if not metered."""
-    return stats.power_w.value if stats.power_w is not None else None
-
-
-def step_compute_s(stats: PointStats) -> float | None:
-    """Return the compute time per minibatch, in seconds."""
-    return stats.compute_s.value / stats.steps
 
 
 MIN_ERROR = 0.02
@@ -124,8 +101,6 @@ class SettingModel:
     now: PointStats
     pipeline: InputPipeline
     error: float
-    check_count: int
-    """Number of settings with other loaders that the model was checked against."""
     loaders: tuple[PointStats, ...]
     """The settings that it was fitted to, this one first."""
 
@@ -135,21 +110,18 @@ class SettingModel:
         return solve_steady_state(self.pipeline).step_s
 
     def predict_e2e_s(self, then: InputPipeline) -> Estimate:
-        """Predict the epoch's duration with another pipeline, in seconds: the measured one scaled by the model's ratio.
+        """Predict the epoch's duration with another pipeline: the measured one scaled by the model's ratio.
 
-        Returns:
-            The duration for the same number of samples; its interval is the model's error, and ``n`` is 0.
+        It is for the same number of samples; its interval is the model's error, and ``n`` is 0.
         """
         per = then.batch_size / self.pipeline.batch_size
         factor = solve_steady_state(then).step_s / per / self.step_s
         return make_model_estimate(self.now.e2e_s.value * factor, self.error)
 
     def predict_energy_j(self, then_s: Estimate) -> Estimate | None:
-        """Predict an epoch's energy for another duration of the same work, in joules.
+        """Predict an epoch's energy for another duration of the same work; None if not metered.
 
-        Returns:
-            The energy, or None if not metered. If the power of waiting is unknown, its interval covers everything from
-                zero to the present mean power.
+        If the power of waiting is unknown, the interval covers everything from zero to the present mean power.
         """
         if self.now.energy_j is None:
             return None
@@ -176,12 +148,9 @@ PipelineFits = dict[SweepPoint, tuple[InputPipeline, float]]
 def fit_setting_model(
     now: PooledSetting, points: Sequence[PooledSetting], fits: PipelineFits | None = None
 ) -> SettingModel:
-    """Fit the model of a setting to itself and to settings that differ in the loader alone.
+    """Fit a setting's model to itself and to settings that differ in the loader alone.
 
-    Args:
-        now: The setting.
-        points: Settings of the same board and workload.
-        fits: Cache of fitted pipelines, extended by this call.
+    ``points`` are of the same board and workload; ``fits`` is a cache of fitted pipelines, extended by this call.
     """
     own = _without_loader(now.point)
     beside = [one.stats for one in points if one is not now and _without_loader(one.point) == own]
@@ -191,7 +160,7 @@ def fit_setting_model(
         fits[own] = _fit_pipeline(settings)
     pipeline, error = fits[own]
     pipeline = with_loader(pipeline, now.point.workers, now.point.prefetch)
-    return SettingModel(now.stats, pipeline=pipeline, error=error, check_count=len(beside), loaders=settings)
+    return SettingModel(now.stats, pipeline=pipeline, error=error, loaders=settings)
 
 
 def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]:
@@ -202,7 +171,11 @@ def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]
         count_online_cores(now),
         host_share=now.parameters.get("host_share", share),
     )
-    missed = [abs(math.log(_model_step_s(pipeline, one) / minibatch_means(one).step_s)) for one in settings]
+
+    def step_s(one: PointStats) -> float:
+        return solve_steady_state(with_loader(pipeline, one.point.workers, one.point.prefetch)).step_s
+
+    missed = [abs(math.log(step_s(one) / minibatch_means(one).step_s)) for one in settings]
     return pipeline, max(MIN_ERROR, *missed) if len(settings) > 1 else UNCHECKED_ERROR
 
 
@@ -228,9 +201,8 @@ def has_gpu(stats: PointStats) -> bool:
 def waiting_power_w(loaders: Sequence[PointStats]) -> float | None:
     """Estimate the power while waiting, in watts, from epochs that did the same work with other loaders.
 
-    Returns:
-        The slope of energy over time, at least 0; None if fewer than two settings were metered or all took about as
-            long.
+    It is the slope of energy over time, at least 0; None if fewer than two settings were metered or all took about as
+    long.
     """
     known = [(one.e2e_s.value, one.energy_j.value) for one in loaders if one.energy_j is not None]
     if len(known) < 2:
@@ -240,10 +212,6 @@ def waiting_power_w(loaders: Sequence[PointStats]) -> float | None:
         return None
     centred = times - times.mean()
     return max(float(centred @ joules / (centred @ centred)), 0.0)
-
-
-def _model_step_s(pipeline: InputPipeline, stats: PointStats) -> float:
-    return solve_steady_state(with_loader(pipeline, stats.point.workers, stats.point.prefetch)).step_s
 
 
 def _without_loader(point: SweepPoint) -> SweepPoint:

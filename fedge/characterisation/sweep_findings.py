@@ -23,8 +23,7 @@ from fedge.characterisation.findings import (
     rank_findings,
     render_finding,
 )
-from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, get_quantity, quantity_label
-from fedge.characterisation.knob_findings import find_knob_findings
+from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, find_knob_findings, get_quantity, quantity_label
 from fedge.characterisation.point_knobs import (
     MODE_KNOBS,
     describe_differences,
@@ -63,9 +62,9 @@ def compute_pooled_findings(
 
     Args:
         stats: Statistics of all points.
-        points: The result of ``pool_repeats``.
-        effects: The result of ``compute_pooled_effects``.
-        firsts: The result of ``compute_effects_from_first``.
+        points: ``pool_repeats(stats)``.
+        effects: ``compute_pooled_effects(points)``.
+        firsts: ``compute_effects_from_first(points)``.
     """
     groups = group_by_workload(points).values()
     single = [
@@ -76,9 +75,6 @@ def compute_pooled_findings(
     ]
     every = [*merge_findings(single), *find_variability(stats), *find_doubtful_points(stats)]
     return rank_findings([render_finding(one) for one in every])
-
-
-# Parts of an epoch ----------------------------------------------------------------------------------------------------
 
 
 def _find_time_shares(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
@@ -131,9 +127,6 @@ def _epoch_share(stats: PointStats, name: str) -> Estimate:
     """Return a part of the epoch relative to the whole, whose own error is contained in the part already."""
     part: Estimate = getattr(stats, name)
     return part.scale(1.0 / stats.e2e_s.value)
-
-
-# Energy of power modes and of loader workers --------------------------------------------------------------------------
 
 
 def _find_mode_tradeoffs(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
@@ -263,9 +256,6 @@ def _compare(after: PooledSetting, before: PooledSetting, name: str) -> Estimate
 def _describe_ratio(before: PooledSetting, after: PooledSetting, ratio: Estimate, name: str) -> str:
     values = (format_quantity(getattr(one.stats, name).value, name) for one in (before, after))
     return f"{' -> '.join(values)}, {format_interval(ratio)} (95 %)"
-
-
-# The time-energy plane ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
-
-if TYPE_CHECKING:
-    from fedge.devices.local_board import BoardLocation
-
 
 WorkKind = Literal["train", "infer"]
 CacheState = Literal["dropped", "warm"]
@@ -50,10 +46,8 @@ class SweepPoint:
 
     Attributes:
         board: ``here``, or an emulated board's own name such as ``agx-xavier-1``.
-        workload: The name of one of the plan's workloads.
         workers: Loader processes; without any, the training process loads.
         pinned: Whether batches go to page-locked memory.
-        storage: The name of one of the plan's storages.
         cache: ``dropped``: the page cache is emptied before the first epoch only, later epochs find what it left;
             ``warm``: every file was read before.
         runtime: ``bare``, or ``docker:IMAGE``, ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime.
@@ -86,13 +80,7 @@ class SweepPoint:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """Create a point from the output of ``as_data``.
-
-        Raises:
-            KeyError: A field is missing.
-            TypeError: A field has a wrong type.
-            ValueError: A field has a wrong value.
-        """
+        """Create a point from the output of ``as_data``; raises KeyError, TypeError or ValueError if it is no such."""
         given = {one.name: data[one.name] for one in fields(cls)}
         if given["mode"] is not None:
             cores, cpu_mhz, gpu_mhz, mem_mhz = map(float, given["mode"])
@@ -130,7 +118,7 @@ class WorkloadPlan:
 
     Attributes:
         model: A torchvision name, one of fedge's own networks, or the user's ``module:function``.
-        input: Channels, height and width of a sample at the network's input.
+        input: Channels, height and width of a sample.
     """
 
     name: str
@@ -175,8 +163,6 @@ class CharacterisationPlan:
     """A sweep.
 
     Attributes:
-        boards: ``here`` or the names of emulated boards.
-        course: Duration of a point.
         points: All points in measuring order: shuffled by the seed within each repeat.
         base: The value of each knob where a sweep does not vary it.
         swept: The knobs that each sweep of the plan varies.
@@ -201,13 +187,7 @@ def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
 
 
 def plan_from_data(data: dict[str, Any]) -> CharacterisationPlan:
-    """Create a plan from the output of ``plan_as_data``.
-
-    Raises:
-        KeyError: A field of a point is missing.
-        TypeError: A field of a point has a wrong type.
-        ValueError: Another field is missing or wrong.
-    """
+    """Create a plan from the output of ``plan_as_data``; raises KeyError, TypeError or ValueError if it is no such."""
     points = tuple(SweepPoint.from_data(one) for one in data["points"])
     return replace(TypeAdapter(CharacterisationPlan).validate_python(data | {"points": ()}), points=points)
 
@@ -221,10 +201,7 @@ def device_name(board: str) -> str | None:
 
 
 def load_board_spec(board: str) -> DeviceSpec | None:
-    """Load a board's knobs and presets.
-
-    Returns:
-        The specification, or None where no power mode can be set.
+    """Load a board's knobs and presets; None where no power mode can be set.
 
     Raises:
         BoardError: The power daemon does not answer.
@@ -236,15 +213,11 @@ def load_board_spec(board: str) -> DeviceSpec | None:
 
         return catalogue.find(device, "board")
     from fedge.devices import local_board
-
-    place = local_board.BoardLocation()
-    return _load_local_spec(place) if Path(place.power_socket).exists() else None
-
-
-def _load_local_spec(place: BoardLocation) -> DeviceSpec:
-    from fedge.devices import local_board
     from fedge.devices.board_spec import build_board_spec
 
+    place = local_board.BoardLocation()
+    if not Path(place.power_socket).exists():
+        return None
     described = local_board.describe_board(place)
     catalogued = local_board.find_board_spec(place, local_board.parse_identity(described), described)
     return build_board_spec(catalogued, described, catalogued.total_power)
@@ -258,16 +231,13 @@ MODE_SYNTAX = "CORES/CPU/GPU/MEMORY with clocks in MHz ('-' the board's top, 'mi
 
 
 def parse_mode(text: str, named: Mapping[str, str], spec: DeviceSpec | None, where: str) -> PowerMode | None:
-    """Resolve a mode text to a power mode.
+    """Resolve a mode text to a power mode; None for ``maxn`` where no mode can be set.
 
     Args:
         text: A name in ``named``, ``maxn``, a preset's name, or ``CORES/CPU/GPU/MEMORY`` with clocks in MHz.
         named: The plan's own modes: name -> text.
         spec: The board, whose nearest clocks are taken; None where no mode can be set: the numbers stay as written.
         where: Prefix of messages.
-
-    Returns:
-        The mode; None for ``maxn`` where no mode can be set.
 
     Raises:
         BadInput: The board has no such core count, or no clock near one of those written.
@@ -338,44 +308,24 @@ Sweep = Mapping[str, Sequence[Any]]
 def cross_knobs(board: str, base: Mapping[str, Any], sweeps: Iterable[Sweep]) -> tuple[SweepPoint, ...]:
     """Return the points of one board, each once, in the order of the sweeps.
 
-    Args:
-        board: The board's name.
-        base: A value for each knob that differs from ``SweepPoint``'s default.
-        sweeps: Values per knob; an empty sweep is the base itself.
-
-    Returns:
-        The points; without loader workers, settings that differ only in prefetch are one point.
+    ``base`` has the knobs that differ from ``SweepPoint``'s defaults; an empty sweep is the base itself. Without loader
+    workers, settings that differ only in prefetch are one point.
     """
     found: dict[SweepPoint, None] = {}
     for sweep in sweeps:
         for values in product(*sweep.values()):
             turned = dict(zip(sweep, values, strict=True))
-            found[_normalise_prefetch(SweepPoint(**{"board": board, **base, **turned}))] = None
+            point = SweepPoint(**{"board": board, **base, **turned})
+            found[point if point.workers else replace(point, prefetch=DEFAULT_PREFETCH)] = None
     return tuple(found)
 
 
-def _normalise_prefetch(point: SweepPoint) -> SweepPoint:
-    """Return the point with the default prefetch if it has no workers, since nothing is then fetched ahead."""
-    return point if point.workers else replace(point, prefetch=DEFAULT_PREFETCH)
-
-
 def order_points(points: Iterable[SweepPoint], repeats: int, seed: int) -> tuple[SweepPoint, ...]:
-    """Return every point once per repeat, shuffled within each repeat.
+    """Return every point once per repeat, shuffled by ``seed`` within each; one repeat follows the other."""
 
-    Args:
-        points: The points of one repeat; duplicates are dropped.
-        repeats: Number of repeats; they follow each other, so that they are spread over time.
-        seed: Determines the order within a repeat.
-    """
+    def rank(point: SweepPoint) -> bytes:
+        return hashlib.sha256(f"{seed} {point.key}".encode()).digest()
+
     once = tuple(dict.fromkeys(points))
-    return tuple(
-        point
-        for repeat in range(repeats)
-        for point in sorted(
-            (replace(point, repeat=repeat) for point in once), key=lambda point: _point_rank(point, seed)
-        )
-    )
-
-
-def _point_rank(point: SweepPoint, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed} {point.key}".encode()).digest()
+    every = ([replace(point, repeat=repeat) for point in once] for repeat in range(repeats))
+    return tuple(point for repeat in every for point in sorted(repeat, key=rank))

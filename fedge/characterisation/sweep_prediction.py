@@ -11,11 +11,16 @@ from typing import Any, get_args
 import numpy as np
 
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
-from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.epoch_model import (
+    EpochModel,
+    EpochPredictions,
+    EpochSetting,
+    MeasuredEpoch,
+    predict_linear_epochs,
+)
+from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
 from fedge.characterisation.point_knobs import format_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
-from fedge.characterisation.point_observations import PointObservation, extract_observations
 from fedge.characterisation.sweep_plan import WorkKind, parse_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
@@ -23,7 +28,7 @@ from fedge.costs.input_pipeline.pipeline_fit import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_grid, stack_modes
-from fedge.types import DeviceSpec, Label, Modes
+from fedge.types import DeviceSpec, Label, Modes, PowerMode
 
 METHODS, BESTS = ("epochs", "simple"), ("time", "energy", "balanced")
 EQUAL_TIME_RATIO = 1.005
@@ -37,9 +42,7 @@ class EpochPredictionOptions:
 
     Attributes:
         modes: Power modes as cores/CPU/GPU/memory in MHz, or ``maxn``; empty for those of the sweep.
-        board: The board; None if the sweep has one.
         workload: The workload; None for all.
-        kind: ``train`` or ``infer``.
         storage: A storage of the plan, or an emulated one.
         cache: Page cache of the predicted epoch, ``warm`` or ``dropped``.
         formula: ``epochs`` with stalls, or ``simple`` by the mode alone.
@@ -62,16 +65,11 @@ class EpochPredictionOptions:
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """Prediction for one epoch.
+    """Prediction for one epoch, with what the sweep measured at the same setting, else None (``seen_s``, ``seen_j``).
 
     Attributes:
-        e2e_s: End-to-end time, in seconds.
-        stall_s: Time that training waits for data, in seconds.
-        energy_j: Energy, in joules.
-        e2e_spread: Standard deviation of ``e2e_s``, as a share of it.
-        energy_spread: Standard deviation of ``energy_j``, as a share of it.
-        seen_s: Measured time of the same setting; None if the sweep did not measure it.
-        seen_j: Measured energy of the same setting.
+        stall_s: Time that training waits for data.
+        e2e_spread: Standard deviation of ``e2e_s``, as a share of it; likewise ``energy_spread``.
     """
 
     board: str
@@ -189,7 +187,7 @@ def _predict_workload(
     if options.formula == "simple":
         names = _list_workloads(result)
         every = {name: extract_observations(result, board, name, options.kind) for name in names}
-        predictions = _predict_simple(every, workload, setting, LinearEpochModel(spec.maxn), modes=modes)
+        predictions = _predict_simple(every, workload, setting, spec.maxn, modes)
     else:
         predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(setting, modes)
     rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]
@@ -240,8 +238,7 @@ def _predict_simple(
     observations: Mapping[str, Sequence[PointObservation]],
     workload: str,
     setting: EpochSetting,
-    model: LinearEpochModel,
-    *,
+    maxn: PowerMode,
     modes: Modes,
 ) -> EpochPredictions:
     """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
@@ -254,7 +251,7 @@ def _predict_simple(
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
         raise BadInput("--formula simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
-    epoch_s, energy_j = model.fit(epochs).predict(workload, modes)
+    epoch_s, energy_j = predict_linear_epochs(epochs, workload, modes, maxn)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(
         modes,

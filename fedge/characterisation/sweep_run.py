@@ -40,12 +40,7 @@ ShowProgress = Callable[["SweepRun"], AbstractContextManager[PointReport]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepOutcome:
-    """A sweep after one start.
-
-    Attributes:
-        result: All finished, skipped and failed points.
-        new: Number of points finished by this start.
-    """
+    """A sweep after one start, which finished ``new`` of the points; failures by point key are in ``attempts``."""
 
     result: SweepResult
     new: int
@@ -60,13 +55,11 @@ class SweepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
-    """A point of a plan.
+    """A point of a plan by its key in the journal.
 
     Attributes:
-        key: The point's key in the journal.
         state: ``done``, ``skipped``, ``failed`` or ``left``.
-        seconds: Expected board time in seconds, extrapolated from a few steps; None unless emulated.
-        point: Description of the setting.
+        seconds: Expected board time, extrapolated from a few steps; None unless emulated.
         reason: Why the board cannot measure it, or None.
     """
 
@@ -82,7 +75,7 @@ class SweepListing:
     """The points of a plan in the order of measurement.
 
     Attributes:
-        repeats_s: Least time from the first repeat to the last, in seconds.
+        repeats_s: Least time from the first repeat to the last.
         default_modes: Note on the modes if the plan names none; empty otherwise.
     """
 
@@ -112,7 +105,7 @@ def run_sweep(
         write_report: Writes page and findings of a sweep with finished points, and returns their paths.
 
     Raises:
-        BadInput: If the input is invalid; raised before any measurement.
+        BadInput: The input is invalid; raised before any measurement.
     """
     resolved = read_resolved_plan(path)
     plan, out = resolved.plan, out or DEFAULT_FOLDER / resolved.plan.name
@@ -171,18 +164,10 @@ def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
 
 
 def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str, MeasurementRig]:
-    """Build a measurement rig for every board of a plan.
-
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        path: The plan's file, for messages.
-
-    Returns:
-        Rigs by board name.
+    """Build a measurement rig for every board of a plan by its name; ``path`` is the plan's file, for messages.
 
     Raises:
-        BadInput: If a board cannot apply a setting of the plan.
+        BadInput: A board cannot apply a setting of the plan.
     """
     own = any(":" in workload.model for workload in plan.workloads.values())
     if own and str(Path.cwd()) not in sys.path:  # where the worker looks for the user's own networks too
@@ -256,11 +241,7 @@ def _plan_point(
 
 
 def _read_point_states(out: Path, plan: CharacterisationPlan) -> dict[str, str]:
-    """Return the state (done, skipped or failed) by point key of an existing sweep in ``out``.
-
-    Raises:
-        BadInput: If the folder holds the sweep of another plan.
-    """
+    """Return the state by point key of an existing sweep in ``out``; raises ``BadInput`` if it is of another plan."""
     if not (out / JOURNAL_FILE).exists():
         return {}
     result = read_result(out)
@@ -300,11 +281,7 @@ class SweepRun:
         return self.remaining_points[0] if self.remaining_points else None
 
     def run_next(self, report: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
-        """Measure the next point, unless its rig refuses it, and write the journal.
-
-        Returns:
-            The measurement, or the reason why there is none.
-        """
+        """Measure the next point, unless its rig refuses it, and write the journal."""
         point = self.remaining_points[0]
         result = self._try_point(point, self._rigs[point.board], report)
         self.remaining_points = self.remaining_points[1:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,26 +23,6 @@ from fedge.characterisation.point_measurement import EpochSummary, MinibatchTime
 from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
 from fedge.errors import BadInput
 from fedge.json_reader import RETRY_ADVICE, JsonLines, open_locked, replay_lines
-from fedge.types import Label
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FinishedPoint:
-    """A finished point, with the fields of ``PointMeasurement`` but its arrays read on demand.
-
-    Both readers raise ``BadInput`` if the point's file is missing or damaged.
-    """
-
-    point: SweepPoint
-    epochs: tuple[EpochSummary, ...]
-    label: Label
-    power_label: Label | None
-    source: str
-    seconds: float
-    notes: tuple[str, ...]
-    parameters: Mapping[str, float]
-    read_minibatches: Callable[[], MinibatchTimes] = field(repr=False)
-    read_sensor_trace: Callable[[], SensorTrace] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +31,7 @@ class SweepResult:
 
     plan: CharacterisationPlan
     folder: Path
-    points: tuple[FinishedPoint, ...]
+    points: tuple[PointMeasurement, ...]
     skipped: tuple[tuple[SweepPoint, str], ...]
     failed: tuple[tuple[SweepPoint, str], ...]
 
@@ -64,11 +44,7 @@ UNFINISHED_FILES = ".*.part"
 
 
 def write_arrays(folder: Path, seen: PointMeasurement) -> None:
-    """Write a point's arrays to Parquet files.
-
-    Raises:
-        BadInput: A file cannot be written.
-    """
+    """Write a point's arrays to Parquet files; raises ``BadInput`` if one cannot be written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -78,7 +54,7 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
         "power_label": seen.power_label or "",
         "source": seen.source,
     }
-    for part, records in ((MINIBATCHES, seen.minibatches), (STRIPS, seen.sensor_trace)):
+    for part, records in ((MINIBATCHES, seen.read_minibatches()), (STRIPS, seen.read_sensor_trace())):
         columns = {one.name: getattr(records, one.name) for one in fields(records)}
         table = pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
         with replace_synced(_array_path(folder, part, seen.point.key)) as file:
@@ -92,11 +68,7 @@ def has_complete_arrays(folder: Path, key: str) -> bool:
 
 @contextmanager
 def replace_synced(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` at the end of the context, with its folder on disk as well.
-
-    Raises:
-        BadInput: The file cannot be written; the previous file is left unchanged.
-    """
+    """Yield a temporary path that replaces ``path`` at the end, or raise ``BadInput`` and leave the previous file."""
     try:
         with replace_file(path) as part:
             yield part
@@ -160,17 +132,8 @@ COMMAND = "fedge characterise"
 EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --folder"
 MAX_ATTEMPTS = 2
 """A failed point is retried once, when the sweep is started again."""
-SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if not one.name.startswith("read_"))
+SAVED_FIELDS = ("point", "epochs", "label", "power_label", "source", "seconds", "notes", "parameters")
 """Fields of a finished point's journal line: all of ``PointMeasurement`` except its arrays."""
-
-
-def to_finished_point(measurement: PointMeasurement) -> FinishedPoint:
-    """Convert a measurement to a finished point that keeps its arrays in memory."""
-    return FinishedPoint(
-        **{name: getattr(measurement, name) for name in SAVED_FIELDS},
-        read_minibatches=lambda: measurement.minibatches,
-        read_sensor_trace=lambda: measurement.sensor_trace,
-    )
 
 
 @dataclass(slots=True)
@@ -180,18 +143,14 @@ class SweepProgress:
     plan: CharacterisationPlan | None = None
     software: dict[str, dict[str, str]] = field(default_factory=dict)
     """Versions that the measurements depend on: board -> name -> version."""
-    done: dict[str, FinishedPoint] = field(default_factory=dict)
+    done: dict[str, PointMeasurement] = field(default_factory=dict)
     skipped: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     failed: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     """Number of failures per point."""
 
     def apply_event(self, event: Mapping[str, Any], folder: Path) -> None:
-        """Apply a line of the journal in ``folder``.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is no such line.
-        """
+        """Apply a line of the journal in ``folder``; raises KeyError, TypeError or ValueError if it is no such line."""
         kind = event["event"]
         if kind in {"begin", "plan"} and event["version"] == VERSION:
             self.plan, self.software = plan_from_data(event["plan"]), dict(event["software"])
@@ -230,14 +189,10 @@ class SweepJournal(JsonLines):
         self.past = past
 
     def begin(self, plan: CharacterisationPlan, software: Mapping[str, Mapping[str, str]]) -> None:
-        """Write the plan and the software versions, unless the journal already holds the same.
-
-        Args:
-            plan: The plan of this start. Once a point is finished, it may only extend the plan of the journal.
-            software: Versions that the measurements depend on: board -> name -> version.
+        """Write plan and software versions (board -> name -> version), unless the journal already holds the same.
 
         Raises:
-            BadInput: Points are finished already, and the plan or the software differs from theirs.
+            BadInput: Points are finished already, and the plan does more than extend theirs, or the software differs.
         """
         past = self.past
         given = {board: dict(versions) for board, versions in software.items()}
@@ -351,9 +306,6 @@ def read_result(folder: Path) -> SweepResult:
     )
 
 
-# Lines ----------------------------------------------------------------------------------------------------------------
-
-
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInput("--folder", f"{folder}, which is a file", "a new folder, or that of this sweep")
@@ -366,29 +318,22 @@ def _check_folder(folder: Path) -> None:
         raise BadInput("--folder", f"{folder}, which holds something else", "a new folder, or that of this sweep")
 
 
-def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> FinishedPoint:
+def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> PointMeasurement:
     made = {
         "point": point,
         "epochs": tuple(EpochSummary(**epoch) for epoch in event["epochs"]),
         "notes": tuple(event["notes"]),
     }
 
-    return FinishedPoint(
+    return PointMeasurement(
         **{name: event[name] for name in SAVED_FIELDS} | made,
         read_minibatches=lambda: _read_parquet(_array_path(folder, MINIBATCHES, point.key), MinibatchTimes),
         read_sensor_trace=lambda: _read_parquet(_array_path(folder, STRIPS, point.key), SensorTrace),
     )
 
 
-# Changes of a plan ----------------------------------------------------------------------------------------------------
-
-
 def check_plan_extends(path: Path, before: CharacterisationPlan, now: CharacterisationPlan) -> None:
-    """Check that a plan equals that of the journal at ``path`` or only adds points, repeats, boards and the like.
-
-    Raises:
-        BadInput: With the first difference.
-    """
+    """Raise ``BadInput`` with the first difference by which a plan does more than add to that of a journal."""
     for where, got, wanted in _list_differences(before, now):
         right = f"{wanted} was asked for now: ask for the same, give another --folder, or remove the folder"
         raise BadInput(f"{path}: {where}", got, right)

@@ -21,13 +21,18 @@ import yaml
 
 from fedge.characterisation.plan_reader import ResolvedPlan
 from fedge.characterisation.point_knobs import MODE_KNOBS, format_mode, kind_of_board
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, select_counted_epochs
+from fedge.characterisation.point_measurement import (
+    EpochSummary,
+    MinibatchTimes,
+    PointMeasurement,
+    select_counted_epochs,
+)
 from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, plan_as_data
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
+from fedge.characterisation.sweep_store import SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes
-from fedge.types import Label, PowerMode, ProfileTable, weakest_label
+from fedge.types import PowerMode, ProfileTable, weakest_label
 
 TABLES_FOLDER = "tables"
 MEAN_RULE = (
@@ -41,34 +46,24 @@ NO_POWER = "nobody metered the power"
 
 @dataclass(frozen=True, slots=True)
 class SweepTableRow:
-    """A row of a table.
+    """A row of a table: seconds per minibatch from end to end, and mean power of the module over the counted epochs."""
 
-    Attributes:
-        step_s: Seconds per minibatch from end to end.
-        power_w: Mean power of the module over the epochs.
-        epochs: Number of counted epochs.
-        source: Machine, clock and sensors, or the model.
-    """
-
-    point: SweepPoint
+    finished: PointMeasurement
     mode: PowerMode
     step_s: float
     power_w: float
     epochs: int
-    label: Label
-    power_label: Label
-    source: str
+
+    @property
+    def point(self) -> SweepPoint:
+        return self.finished.point
 
 
 def write_tables(result: SweepResult) -> list[Path]:
-    """Write the tables of a sweep.
+    """Write the tables of a sweep and return their paths.
 
-    Args:
-        result: The sweep. Points without a mode or without power are left out; the record next to each table lists
-            them, and ``list_omitted_points`` lists all of them.
-
-    Returns:
-        Paths of the tables; empty if no point has both a mode and power.
+    Points without a mode or without power are left out; the record next to each table lists them, and
+    ``list_omitted_points`` lists all of them.
 
     Raises:
         BadInput: The folder cannot be written.
@@ -92,7 +87,7 @@ def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ..
     return (*((point, why) for point, why in rows if isinstance(why, str)), *result.skipped, *result.failed)
 
 
-def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepTableRow | str:
+def to_table_row(finished: PointMeasurement, course: MeasurementSchedule) -> SweepTableRow | str:
     """Return a point's row, or the reason why it has none."""
     mode, epochs = finished.point.mode, select_counted_epochs(finished.epochs, course)
     if mode is None:
@@ -102,23 +97,13 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
         return NO_POWER
     joules, seconds = sum(one.energy_j or 0.0 for one in metered), sum(one.e2e_s for one in metered)
     step_s = mean_step_s(finished.read_minibatches(), epochs)
-    return SweepTableRow(
-        finished.point,
-        mode=mode,
-        step_s=step_s,
-        power_w=joules / seconds,
-        epochs=len(epochs),
-        label=finished.label,
-        power_label=finished.power_label,
-        source=finished.source,
-    )
+    return SweepTableRow(finished, mode, step_s=step_s, power_w=joules / seconds, epochs=len(epochs))
 
 
 def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
     """Return the seconds per minibatch from end to end, as ``MEAN_RULE`` defines.
 
-    Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most minibatches do not
-    stall.
+    Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most do not stall.
     """
     means = []
     for epoch in epochs:
@@ -169,7 +154,9 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
                 power_w=power_w,
                 sha256="",
                 path=str(path),
-                label=weakest_label(label for row in own for label in (row.label, row.power_label)),
+                label=weakest_label(
+                    label for row in own for label in (row.finished.label, row.finished.power_label) if label
+                ),
             )
         )
     return made
@@ -180,14 +167,14 @@ def _build_record(
 ) -> dict[str, Any]:
     point = rows[0].point
     return {
-        "label": weakest_label(row.label for row in rows),
+        "label": weakest_label(row.finished.label for row in rows),
         "board": kind_of_board(point.board),
         "its_name": point.board,
         "workload": point.workload,
         "batch_sizes": sorted({row.point.batch_size for row in rows}),
         "kind": point.kind,
-        "source": rows[0].source,
-        "power_label": rows[0].power_label,
+        "source": rows[0].finished.source,
+        "power_label": rows[0].finished.power_label,
         "method": {"rule": MEAN_RULE},
         "loader": {name: getattr(point, name) for name in LOADER_KNOBS},
         "finished": True,
@@ -246,7 +233,7 @@ def _epoch_columns() -> list[str]:
     return ["key", *knobs, *MODE_KNOBS, *own, "discarded", "label", "power_label"]
 
 
-def _epoch_rows(finished: FinishedPoint, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
+def _epoch_rows(finished: PointMeasurement, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
     point = finished.point
     mode = {name: None if point.mode is None else getattr(point.mode, name) for name in MODE_KNOBS}
     setting = {**{name: value for name, value in point.as_data().items() if name != "mode"}, **mode, "key": point.key}

@@ -63,12 +63,7 @@ def read_resident_mb(pids: tuple[int, ...], proc: Path) -> float:
 
 
 def read_storage_bytes(pids: tuple[int, ...], proc: Path) -> dict[int, float]:
-    """Return the bytes that each process has caused to be read from storage so far.
-
-    Args:
-        pids: Process ids; those that this user may not inspect are left out.
-        proc: The ``/proc`` folder.
-    """
+    """Return the bytes that each process, if this user may inspect it, has read from storage so far."""
     found: dict[int, float] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -204,14 +199,9 @@ class SamplingThread:
 
 
 def build_sensor_trace(samples: Sequence[SystemSample], begun_s: float) -> SensorTrace:
-    """Build a trace from samples.
+    """Build a trace of n elements, its times from ``begun_s``, from n + 1 samples in time order.
 
-    Args:
-        samples: n + 1 samples in time order.
-        begun_s: Zero of the trace's times on the samples' clock.
-
-    Returns:
-        A trace of n elements; rates in element i are means over the interval that ends with sample i + 1.
+    Rates in element i are means over the interval that ends with sample i + 1.
     """
     at_s = _sample_column(samples, "at_s")
     span_s = np.maximum(np.diff(at_s), 1e-9)
@@ -229,16 +219,9 @@ def build_sensor_trace(samples: Sequence[SystemSample], begun_s: float) -> Senso
 
 
 def counter_growth(samples: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
-    """Return the growth of a counter over an interval, interpolated linearly between samples.
+    """Return the growth of a counter over an interval of the samples' clock, or None if there is no source.
 
-    Args:
-        samples: Samples in time order.
-        name: A counter of ``SystemSample``.
-        start_s: Start on the samples' clock.
-        end_s: End on the samples' clock.
-
-    Returns:
-        The growth in the counter's unit, or None if there is no source.
+    Values are interpolated linearly between samples.
     """
     ends = np.interp([start_s, end_s], _sample_column(samples, "at_s"), _sample_column(samples, name))
     return none_if_nan(ends[1] - ends[0])

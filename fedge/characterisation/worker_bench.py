@@ -123,7 +123,7 @@ def wait_for_board(
         wall_s: Returns Unix time in seconds, in which claims of runs count.
 
     Raises:
-        BoardError: If a run works with it for longer; names the run.
+        BoardError: A run works with it for longer; names the run.
     """
     pause = clock or RealClock()
     began_s, reason = pause.now_s(), _explain_use(settings, wall_s())
@@ -194,16 +194,8 @@ def build_real_bench(
 ) -> ProfilingBench:
     """Build the bench of a real board; the arguments are fields of ``ProfilingBench``.
 
-    Args:
-        device: The board.
-        workload: Work of one step.
-        work: Runs the next ``count`` steps.
-        temperature_c: Reads the hottest sensor in degrees Celsius; None without one.
-        prepare: Called before a mode is set.
-        clock: The machine's by default.
-        candidates: By default, the modes above the usual floor.
-        seed: Seed of random choices.
-        software: Further versions that the figures depend on (torch, L4T).
+    ``candidates`` are by default the modes above the usual floor; ``software`` has further versions that the figures
+    depend on (torch, L4T).
     """
     chosen = candidates
     if chosen is None:

@@ -16,8 +16,7 @@ from fedge.json_reader import read_json
 from fedge.telemetry.run_folder import REPORT, SUMMARY, write_json
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import RECORDED, EventRow
-from server.exporters.experiment_description import collect_labels, flatten_experiment, to_yaml
-from server.exporters.round_metrics import RoundMetrics, build_collector
+from server.exporters.run_metrics import RoundMetrics, build_collector, collect_labels, flatten_experiment, to_yaml
 
 FOLDER, STORE, RUNS = "mlflow", "mlflow.db", "runs.json"
 LAST_METRIC = "round/accuracy"

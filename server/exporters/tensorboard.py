@@ -12,8 +12,7 @@ from typing import Any
 
 from fedge.experiment import Experiment
 from fedge.telemetry.store import Row
-from server.exporters.experiment_description import collect_labels, flatten_experiment, to_yaml
-from server.exporters.round_metrics import RoundMetrics, build_collector
+from server.exporters.run_metrics import RoundMetrics, build_collector, collect_labels, flatten_experiment, to_yaml
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.{number:010d}.fedge"

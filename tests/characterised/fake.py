@@ -63,8 +63,8 @@ def fake_seen(point: SweepPoint, epochs: int = 2, seconds: float = 10.0) -> Poin
     blind = np.full(5, np.nan)
     strip = SensorTrace(times, rng.uniform(0, 1, 5), blind, times, blind, rng.uniform(5, 9, 5), blind)
     return PointMeasurement(
-        point, minibatches, tuple(_epoch(minibatches, e) for e in range(epochs)), strip, "estimated", "a fake", seconds,
-        ("odd",), "estimated", {"x": 1.5},
+        point, lambda: minibatches, tuple(_epoch(minibatches, e) for e in range(epochs)), lambda: strip, "estimated",
+        "a fake", seconds, ("odd",), "estimated", {"x": 1.5},
     )  # fmt: skip
 
 

@@ -24,7 +24,6 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkloadPlan,
 )
-from fedge.characterisation.sweep_store import FinishedPoint, to_finished_point
 from fedge.types import Floats, Label
 
 COURSE = MeasurementSchedule(epochs=3, discard=1)
@@ -89,7 +88,7 @@ def finished(
     epochs: int = 3,
     label: Label = "measured",
     metered: bool = True,
-) -> FinishedPoint:
+) -> PointMeasurement:
     """A point as a rig would have seen it; the same for the same arguments."""
     noise = noise or Noise()
     rng = np.random.default_rng([seed, zlib.crc32(point.key.encode())])
@@ -109,17 +108,16 @@ def finished(
     gone = np.full(count, np.nan)
     at_s = np.linspace(0.0, float(step_s.sum()), count)
     strip = SensorTrace(at_s, gone, gone, gone, gone, power_w if metered else gone, gone)
-    seen = PointMeasurement(
+    return PointMeasurement(
         point=point,
-        minibatches=minibatches,
+        read_minibatches=lambda: minibatches,
         epochs=tuple(_summed(minibatches, e, strip if metered else None) for e in range(epochs)),
-        sensor_trace=strip,
+        read_sensor_trace=lambda: strip,
         label=label,
         source="made up",
         seconds=float(step_s.sum()),
         power_label=label if metered else None,
     )
-    return to_finished_point(seen)
 
 
 def _epoch(rng: np.random.Generator, epoch: int, truth: Truth, noise: Noise, steps: int) -> dict[str, Floats]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedge.characterisation.point_observations import PointObservation
+from fedge.characterisation.observed_pipeline import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan, SweepPoint
 from fedge.client.loader_stalls import LoaderModel, compute_paces, waiting_power_w
 from fedge.costs.cost_scaling import find_cost_profile

@@ -18,7 +18,7 @@ from fedge.experiment import Experiment, FleetEntry
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from server.exporters import Exporter
-from server.exporters.round_metrics import build_collector
+from server.exporters.run_metrics import build_collector
 
 ROUND_S = 20.0
 FEW = settings(

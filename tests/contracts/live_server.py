@@ -199,7 +199,7 @@ def make_keys(folder: Path, *boards: str) -> Path:
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import NameOID
 
-    from experiments.fleet import certificates as c
+    from experiments.fleet import key_folder as c
 
     folder.mkdir(parents=True)
     now, ca_key = datetime.now(UTC), c.new_key()

@@ -34,7 +34,7 @@ class RigContract:
         assert seen.seconds > 0
 
     def test_every_epoch_has_its_minibatches_in_order(self, seen: PointMeasurement) -> None:
-        batches = seen.minibatches
+        batches = seen.read_minibatches()
         assert [epoch.epoch for epoch in seen.epochs] == list(range(COURSE.epochs))
         for epoch in seen.epochs:
             own = batches.select(batches.epoch == epoch.epoch)
@@ -42,7 +42,7 @@ class RigContract:
         assert (np.diff(batches.start_s) > 0).all()
 
     def test_the_parts_of_a_minibatch_add_up_to_it(self, seen: PointMeasurement) -> None:
-        batches = seen.minibatches
+        batches = seen.read_minibatches()
         parts = batches.stall_s + batches.copy_s + batches.compute_s + batches.overhead_s
         assert abs(parts.sum() / batches.step_s.sum() - 1.0) < 0.05
         for column in (batches.fetch_s, batches.preprocess_s, batches.stall_s, batches.compute_s):
@@ -50,7 +50,7 @@ class RigContract:
 
     def test_an_epoch_holds_the_sums_of_its_minibatches(self, seen: PointMeasurement) -> None:
         for epoch in seen.epochs:
-            own = seen.minibatches.select(seen.minibatches.epoch == epoch.epoch)
+            own = seen.read_minibatches().select(seen.read_minibatches().epoch == epoch.epoch)
             np.testing.assert_allclose(epoch.compute_s, own.compute_s.sum(), rtol=1e-6)
             np.testing.assert_allclose(epoch.stall_s, own.stall_s.sum(), rtol=1e-6)
             assert epoch.e2e_s >= own.step_s.sum() * (1 - 1e-6)
@@ -60,8 +60,8 @@ class RigContract:
         assert any(metered) == (seen.power_label is not None)
 
     def test_the_strip_lies_within_the_point_s_time(self, seen: PointMeasurement) -> None:
-        assert len(seen.sensor_trace.at_s) > 0
-        assert (np.diff(seen.sensor_trace.at_s) > 0).all()
-        assert seen.sensor_trace.at_s[-1] <= seen.seconds + 5.0
-        known = seen.sensor_trace.cpu_load[~np.isnan(seen.sensor_trace.cpu_load)]
+        assert len(seen.read_sensor_trace().at_s) > 0
+        assert (np.diff(seen.read_sensor_trace().at_s) > 0).all()
+        assert seen.read_sensor_trace().at_s[-1] <= seen.seconds + 5.0
+        known = seen.read_sensor_trace().cpu_load[~np.isnan(seen.read_sensor_trace().cpu_load)]
         assert ((known >= 0) & (known <= 1)).all()

@@ -29,7 +29,7 @@ IMPORTED = (
     "experiments.sweeps.sweep_driver",
     "experiments.backends.strategy_check",
     "server.run",
-    "server.exporters.exporter_factory",
+    "server.exporters.exporting_tables",
     "fedge.worker.trainer",
     "fedge.predictors.blended_predictor",
     "fedge.studies.task_pool",

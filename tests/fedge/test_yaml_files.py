@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
-from fedge.characterisation.emulated_bench import build_emulated_bench
+from fedge.characterisation.mode_measurement import build_emulated_bench
 from fedge.client.inference_service import InferenceWork, price_inference
 from fedge.costs import cost_profile
 from fedge.costs.cost_priors import build_priors, select_prior_sources

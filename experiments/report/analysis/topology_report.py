@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from experiments.report.analysis import topology_charts
+from experiments.report.chart import Chart, axis, bar_trace, line_trace, scatter_trace, xy_chart
 from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
+from experiments.report.palette import ALARM, COLOURS, GREY
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.topology.channel_plan import NetworkVariant
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedge.analysis.topology.topology_result import TopologyResult
+
 
 MAX_LAYERS = 12
 """Number of a variant's layers shown unless all are requested."""
@@ -212,19 +214,19 @@ def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> l
         Section(
             "Memory and time by width",
             "A variant fits if the dashed line, the prediction with margin, is below the limit.",
-            (topology_charts.memory_chart(result), topology_charts.time_chart(result)),
+            (memory_chart(result), time_chart(result)),
             variants_table("variants", "", result.variants, limits).html,
         ),
         Section(
             "Width against batch size",
             "The largest variant that fits at each batch size, by the share of parameters that it keeps.",
-            (topology_charts.batch_size_chart(result), topology_charts.sample_time_chart(result)),
+            (batch_size_chart(result), sample_time_chart(result)),
             variants_table("batches", "", result.largest_by_batch, limits, result.front).html,
         ),
         Section(
             "Layers of the largest variant",
             "Output channels, in the order of the network." if is_pruned else "The unpruned network fits.",
-            (topology_charts.layer_width_chart(largest),) if is_pruned else (),
+            (layer_width_chart(largest),) if is_pruned else (),
             Table("kept", ("layer", "reason it is not pruned"), uncut).html if uncut else EMPTY,
         ),
     ]
@@ -233,5 +235,154 @@ def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> l
         lead = Markup("{}, {} steps of SGD on {} synthetic samples.{} {} on this machine, not on the board.").format(
             largest.variant.name, len(training.losses), training.batch_size, grown, render_badge("measured")
         )
-        sections.append(Section("Training test", lead, (topology_charts.loss_chart(training),)))
+        sections.append(Section("Training test", lead, (loss_chart(training),)))
     return sections
+
+
+VariantFigure = Callable[[VariantFit], float]
+
+
+def memory_chart(answer: TopologyResult) -> Chart:
+    """Plot predicted memory over the kept share of parameters, with margin and limit."""
+    limits, words = answer.limits, ("memory", "Memory", "peak memory above idle (MB)")
+    return _need_chart(
+        answer,
+        words,
+        plain=lambda one: one.need.memory_mb,
+        cautious=lambda one: limits.memory_with_margin_mb(one.need),
+        limit=limits.memory_mb,
+    )
+
+
+def time_chart(answer: TopologyResult) -> Chart:
+    """Plot the predicted step time over the kept share of parameters, with margin and limit."""
+    limits, words = answer.limits, ("time", "Time", "seconds per step at MAXN")
+    return _need_chart(
+        answer,
+        words,
+        plain=lambda one: one.need.step_s,
+        cautious=lambda one: limits.step_with_margin_s(one.need),
+        limit=limits.step_s,
+    )
+
+
+def _need_chart(
+    answer: TopologyResult,
+    words: tuple[str, str, str],
+    plain: VariantFigure,
+    cautious: VariantFigure,
+    limit: float | None,
+) -> Chart:
+    key, title, unit = words
+    curve = sorted(
+        {_parameter_percent(one): one for one in (*answer.curve, *answer.variants)}.values(), key=_parameter_percent
+    )
+    shares, texts = [_parameter_percent(one) for one in curve], [_hover_text(one) for one in curve]
+    blue, fitting = COLOURS[0], answer.variants
+    data = [
+        line_trace("predicted", shares, [plain(one) for one in curve], colour=blue, markers=False, hover=texts),
+        line_trace(
+            "with margin",
+            shares,
+            [cautious(one) for one in curve],
+            colour=blue,
+            dash="dash",
+            markers=False,
+            hover=texts,
+        ),
+        scatter_trace(
+            "variants that fit",
+            [_parameter_percent(one) for one in fitting],
+            [cautious(one) for one in fitting],
+            marker={"symbol": "diamond", "size": 11, "color": COLOURS[2], "line": {"width": 1.5, "color": "white"}},
+            hover=[_hover_text(one) for one in fitting],
+        ),
+    ]
+    if limit is not None:
+        text = f"limit {limit:,.4g}"
+        data.append(line_trace("limit", [0, 102], [limit, limit], colour=ALARM, dash="dot", markers=False, hover=text))
+    share, caption = axis("parameters kept (%)", range=[0, 102]), f"Batch {answer.options.batch_size}."
+    return xy_chart(key, title, data, share, axis(unit, rangemode="tozero"), caption=caption, height_px=360)
+
+
+def _parameter_percent(found: VariantFit) -> float:
+    return 100 * found.variant.parameter_share
+
+
+def _hover_text(found: VariantFit) -> str:
+    need, variant = found.need, found.variant
+    return (
+        f"<b>{_parameter_percent(found):.3g} % of the parameters</b>, batch "
+        f"{found.batch_size}<br>{need.memory_mb:,.0f} MB, "
+        f"{need.step_s:.3g} s, {1e3 * found.sample_s:.3g} ms per sample<br>"
+        f"{variant.cost.flop / 1e9:.3g} GFLOP per sample"
+    )
+
+
+def batch_size_chart(answer: TopologyResult) -> Chart:
+    """Plot the size of the largest variant that fits over the batch size."""
+    found = answer.largest_by_batch
+    bars = bar_trace(
+        "parameters kept",
+        _batch_size_labels(found),
+        [_parameter_percent(one) for one in found],
+        colour=[COLOURS[0] if one in answer.front else GREY for one in found],
+        hover=[_hover_text(one) for one in found],
+    )
+    return xy_chart(
+        "batches",
+        "Largest variant that fits",
+        [bars],
+        axis("batch size", type="category"),
+        axis("parameters kept (%)", range=[0, 104]),
+        caption="Grey: dominated in network size, batch size and time per sample.",
+    )
+
+
+def sample_time_chart(answer: TopologyResult) -> Chart:
+    """Plot the time per sample of the largest variant that fits over the batch size."""
+    found = answer.largest_by_batch
+    line = line_trace(
+        "time per sample",
+        _batch_size_labels(found),
+        [1e3 * one.sample_s for one in found],
+        colour=COLOURS[1],
+        hover=[_hover_text(one) for one in found],
+    )
+    batch, time = axis("batch size", type="category"), axis("ms per sample at MAXN", rangemode="tozero")
+    return xy_chart("sample", "Time per sample", [line], batch, time)
+
+
+def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
+    return [str(one.batch_size) for one in found]
+
+
+def layer_width_chart(found: VariantFit) -> Chart:
+    """Plot the output channels of every pruned layer, kept and original."""
+    plan = found.variant.plan
+    cuts = [(layer.name, plan[layer.name]) for layer in found.variant.cost.layers if layer.name in plan]
+    cuts = [(name, one) for name, one in cuts if one.outputs is not None and one.of is not None]
+    names = [name for name, _ in cuts]
+    kept = [len(one.outputs or ()) for _, one in cuts]
+    gone = [(one.of or (0, 0))[1] - stays for (_, one), stays in zip(cuts, kept, strict=True)]
+    data = [
+        bar_trace(name, names, counts, colour=colour, hover=f"%{{x}}: %{{y}} {name}")
+        for name, counts, colour in (("kept", kept, COLOURS[0]), ("removed", gone, "rgba(128,138,150,0.35)"))
+    ]
+    return xy_chart(
+        "layers",
+        f"{_parameter_percent(found):.3g} % of the parameters",
+        data,
+        axis("layer", showticklabels=False, showgrid=False),
+        axis("output channels"),
+        caption="Layers that are not pruned are omitted.",
+        barmode="stack",
+        bargap=0.1,
+    )
+
+
+def loss_chart(trained: TrainingCheck) -> Chart:
+    """Plot the loss of every step."""
+    steps = list(range(1, len(trained.losses) + 1))
+    data = [line_trace("loss", steps, trained.losses, colour=COLOURS[0], hover="step %{x}: %{y:.4g}")]
+    return xy_chart("loss", "Loss on the same samples", data, axis("step", dtick=1), axis("loss"), height_px=260)

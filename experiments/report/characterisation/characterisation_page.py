@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
 from experiments.report.characterisation import (
-    findings_section,
     knob_charts,
-    plane_chart,
     point_table,
     point_timeline,
-    variability_chart,
+    setting_charts,
 )
 from experiments.report.characterisation.characterisation_summary import (
     CharacterisationSummary,
@@ -24,10 +22,112 @@ from experiments.report.characterisation.setting_families import make_short_name
 from experiments.report.page import Card, Section, render_badge, render_page, render_template
 from experiments.report.quantities import UNKNOWN, duration, energy, number, percent, ratio
 from fedge.atomic_files import write_text
+from fedge.characterisation.findings import SweepFinding, describe_step
 from fedge.characterisation.point_knobs import KIND_NAMES
 from fedge.characterisation.sweep_store import SweepResult, to_write_error
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.telemetry import run_folder
+
+FIRST_SHOWN = 8
+"""Findings shown at first, with the others expandable; with the next constants, defaults that limit the page's
+length."""
+MAX_FINDINGS = 60
+MAX_LINKS = 8
+"""Points that a finding links to."""
+MAX_CARDS = 9
+"""Cards on the page, with all advice in findings.json."""
+MAX_OTHER_PLACES = 4
+"""Other settings that a card names."""
+NO_ADVICE_TEXT = "No change of a single knob is known to save time or energy."
+QUANTITY_TITLES = {"e2e_s": "time per epoch", "energy_j": "energy per epoch"}
+
+
+def build_findings_section(findings: Sequence[SweepFinding], names: Mapping[str, str], points: int) -> Section:
+    """Build the section of findings.
+
+    ``names`` are the short names of the points by key, ``points`` is the number of finished ones.
+    """
+    title = "Findings"
+    if not points:
+        return Section(title, "No point is finished yet.")
+    if not findings:
+        only = ", and there is one point" if points == 1 else ""
+        return Section(title, f"No findings: they are drawn from points that differ in exactly one knob{only}.")
+    ordered = sorted(findings, key=lambda one: -one.strength)[:MAX_FINDINGS]
+    html = render_template(
+        "characterisation_findings.html",
+        first=ordered[:FIRST_SHOWN],
+        others=ordered[FIRST_SHOWN:],
+        hidden=len(findings) - len(ordered),
+        names=names,
+        max_links=MAX_LINKS,
+        badge=render_badge,
+    )
+    return Section(title, "Strongest first. Expand one for its evidence and points.", html=html)
+
+
+def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
+    """Build the section of advice, the largest saving first, with one card per change of a knob wherever it helps.
+
+    ``names`` are the short names of the points by key, ``points`` is the number of finished ones.
+    """
+    title = "Advice"
+    if not advice:
+        return Section(title, NO_ADVICE_TEXT if points else "No point is finished yet.")
+    turns: dict[Hashable, dict[str, list[TuningAdvice]]] = {}
+    for one in sorted(advice, key=lambda one: -one.saving):
+        turn = (one.knob, one.now, one.then, one.label, one.expected.n > 0)  # measured apart from predicted
+        turns.setdefault(turn, {}).setdefault(one.point, []).append(one)
+    lead = (
+        "Effect of changing one knob. Measured effects have the sweep's interval, predicted effects the error of the "
+        "pipeline model."
+    )
+    html = render_template(
+        "characterisation_advice.html",
+        cards=[_make_card(list(places.values())) for places in list(turns.values())[:MAX_CARDS]],
+        hidden=len(turns) - MAX_CARDS,
+        names=names,
+        badge=render_badge,
+    )
+    return Section(title, lead, html=html)
+
+
+def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> dict[str, object]:
+    """Return the card of one change; for every setting to start from, there is the advice on time and energy."""
+    best = places[0][0]
+    others = places[1 : 1 + MAX_OTHER_PLACES]
+    return {
+        "turn": describe_step(best.knob, best.now, best.then).replace("->", "→"),
+        "saving": _describe_savings(places[0]),
+        "figures": [_describe_figures(one) for one in places[0]],
+        "why": f"{best.why[:1].upper()}{best.why[1:].removesuffix('.')}.",
+        "elsewhere": [f"{_describe_place(one[0])}: {_describe_savings(one)}" for one in others],
+        "more": len(places) - 1 - len(others),
+        "label": best.label,
+        "place": _describe_place(best),
+        "point": best.point,
+    }
+
+
+def _describe_place(one: TuningAdvice) -> str:
+    return ", ".join((one.workload, one.board, KIND_NAMES[one.kind]))
+
+
+def _describe_savings(advice: Sequence[TuningAdvice]) -> str:
+    return ", ".join(
+        f"{percent(abs(one.saving))} {'less' if one.saving >= 0 else 'more'} {QUANTITY_TITLES.get(one.quantity, '')}"
+        for one in advice
+    )
+
+
+def _describe_figures(one: TuningAdvice) -> tuple[str, str, str]:
+    """Return the present and the expected value, and the interval of the latter."""
+    format_quantity = duration if one.quantity == "e2e_s" else energy
+    low, high = format_quantity(one.expected.low), format_quantity(one.expected.high)
+    interval = f" ({low} to {high})" if one.expected.is_bounded and low != high else ""
+    return format_quantity(one.present), format_quantity(one.expected.value), interval
+
 
 LABEL_MEANINGS = {
     "measured": "measured on the machine itself",
@@ -38,11 +138,7 @@ MAX_SOURCES, MAX_NAMES = 3, 6
 
 
 def write_report(result: SweepResult) -> list[Path]:
-    """Write ``report.html`` and ``findings.json`` into the sweep's folder, each atomically; return both paths.
-
-    Raises:
-        BadInput: If the sweep's files cannot be read or the reports cannot be written.
-    """
+    """Write ``report.html`` and ``findings.json`` into the sweep's folder, each atomically; return both paths."""
     summary = summarise_result(result)
     page, findings = result.folder / run_folder.REPORT, result.folder / FINDINGS_FILE
     try:
@@ -82,8 +178,8 @@ def build_sections(summary: CharacterisationSummary) -> list[Section]:
     names = point_table.name_points(summary, make_short_names(summary.settings))
     points = len(summary.stats)
     return [
-        findings_section.build_findings_section(summary.findings, names, points),
-        findings_section.build_advice_section(summary.advice, names, points),
+        build_findings_section(summary.findings, names, points),
+        build_advice_section(summary.advice, names, points),
         *(_build_chart_sections(summary) if summary.settings else []),
         point_table.build_points_section(summary),
         *([omitted] if (omitted := point_table.build_omitted_section(summary)) else []),
@@ -91,18 +187,15 @@ def build_sections(summary: CharacterisationSummary) -> list[Section]:
 
 
 def _build_chart_sections(summary: CharacterisationSummary) -> list[Section]:
-    plane = plane_chart.build_plane_section(summary.settings)
+    plane = setting_charts.build_plane_section(summary.settings)
     return [
         knob_charts.build_knob_section(summary.settings, metered=summary.has_power),
         *([plane] if plane else []),
         point_timeline.build_point_section(
             summary.settings, summary.finished_by_key, summary.result.plan.course.discard
         ),
-        variability_chart.build_variability_section(summary.variability),
+        setting_charts.build_variability_section(summary.variability),
     ]
-
-
-# Head -----------------------------------------------------------------------------------------------------------------
 
 
 def _join_names(word: str, names: Sequence[str]) -> str:

@@ -8,7 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.characterisation.chart_elements import (
+from experiments.report.characterisation.characterisation_summary import (
+    FigureBasis,
+    SettingSummary,
+    choose_basis,
+    has_later_epochs,
+)
+from experiments.report.characterisation.setting_charts import (
     LINE_COLOURS,
     REST_OF_EPOCH,
     STACKED_PARTS,
@@ -16,23 +22,18 @@ from experiments.report.characterisation.chart_elements import (
     format_with_interval,
     make_error_bars,
 )
-from experiments.report.characterisation.knob_sentences import describe_change, describe_stall
 from experiments.report.characterisation.setting_families import (
     NUMERIC_KNOBS,
     SAME_NAME,
     SettingFamily,
     build_families,
+    describe_change,
     describe_fixed_knobs,
+    describe_stall,
     find_axes,
     format_axis_value,
     make_short_names,
     split_by_scale,
-)
-from experiments.report.characterisation.setting_summary import (
-    FigureBasis,
-    SettingSummary,
-    choose_basis,
-    has_later_epochs,
 )
 from experiments.report.chart import (
     Chart,
@@ -80,12 +81,7 @@ Row = tuple[str, SettingSummary | None]
 
 @dataclass(frozen=True, slots=True)
 class ChartQuantity:
-    """A quantity that is drawn against a knob.
-
-    Attributes:
-        field: A field of ``PointStats``.
-        suffix: What the quantity refers to, after the title: an epoch, or a number of samples.
-    """
+    """A quantity that is drawn against a knob; ``suffix`` says what it refers to: an epoch, or a number of samples."""
 
     field: str
     title: str
@@ -173,9 +169,6 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
     title = KNOB_TITLES[knob][:1].upper() + KNOB_TITLES[knob][1:]
     frames = [parts[0], *figures, *parts[1:]]
     return menu_chart(f"knob-{knob}", title, frames, caption=caption, height_px=height)
-
-
-# Parts of an epoch ----------------------------------------------------------------------------------------------------
 
 
 def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[SettingFamily]]:
@@ -305,9 +298,6 @@ def _make_total_traces(
         textposition="middle right",
         textfont={"size": 12},
     )
-
-
-# One quantity ---------------------------------------------------------------------------------------------------------
 
 
 def _make_quantity_frame(

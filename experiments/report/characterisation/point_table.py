@@ -9,8 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.characterisation.characterisation_summary import CharacterisationSummary
-from experiments.report.characterisation.setting_summary import collect_knobs
+from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, collect_knobs
 from experiments.report.page import Section, render_badge, render_paragraph
 from experiments.report.quantities import number, ratio
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell

@@ -14,7 +14,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from experiments.report.characterisation.chart_elements import (
+from experiments.report.characterisation.characterisation_summary import SettingSummary, choose_settings
+from experiments.report.characterisation.setting_charts import (
     FETCH,
     PREPROCESS,
     TIMELINE_PARTS,
@@ -22,14 +23,12 @@ from experiments.report.characterisation.chart_elements import (
     select_extremes,
 )
 from experiments.report.characterisation.setting_families import make_short_names
-from experiments.report.characterisation.setting_summary import SettingSummary, choose_settings
 from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, menu_chart, scatter_trace, xy_layout
 from experiments.report.page import Section, render_paragraph
 from experiments.report.palette import ALARM, WAIT
 from experiments.report.quantities import number
-from fedge.characterisation.point_measurement import MinibatchTimes, SensorTrace
-from fedge.characterisation.steadiness import assess_steadiness
-from fedge.characterisation.sweep_store import FinishedPoint
+from fedge.characterisation.point_measurement import MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.stability import assess_steadiness
 from fedge.errors import BadInput
 from fedge.types import Floats
 
@@ -46,12 +45,7 @@ HEIGHT_PX = 460
 
 @dataclass(frozen=True, slots=True)
 class SensorStrip:
-    """One strip of the sensor chart.
-
-    Attributes:
-        field: A field of ``SensorTrace``.
-        factor: Multiplies the field's values to give this unit.
-    """
+    """One strip of the sensor chart: a field of ``SensorTrace``, which ``factor`` converts to its unit."""
 
     field: str
     name: str
@@ -71,7 +65,7 @@ SENSORS = (
 
 
 def build_point_section(
-    settings: Sequence[SettingSummary], finished: Mapping[str, FinishedPoint], discard: int
+    settings: Sequence[SettingSummary], finished: Mapping[str, PointMeasurement], discard: int
 ) -> Section:
     """Build the section of step times and sensors over time with a menu of points each, the typical one first.
 
@@ -121,20 +115,9 @@ def _collect_frames(
     return frames, lost
 
 
-# Steps ----------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepSelection:
-    """The steps of a point.
-
-    Attributes:
-        times: All steps, n of them.
-        warm_up: Mask of shape (n,).
-        outliers: Mask of shape (n,).
-        rows: The steps that are drawn.
-        top_ms: Upper end of the axis.
-    """
+    """The n steps of a point with masks of shape (n,), the ``rows`` that are drawn, and the axis' upper end."""
 
     times: MinibatchTimes
     warm_up: NDArray[np.bool_]
@@ -166,7 +149,7 @@ def _select_steps(times: MinibatchTimes) -> _StepSelection:
     return _StepSelection(times, warm_up, outliers, rows, top_ms=top_ms or 1.0, longest_ms=longest_ms)
 
 
-def _make_step_frame(label: str, finished: FinishedPoint, discard: int) -> ChartFrame | None:
+def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> ChartFrame | None:
     times = finished.read_minibatches()
     if not len(times):
         return None
@@ -230,7 +213,7 @@ def _make_cut_traces(steps: _StepSelection) -> list[Trace]:
     ]
 
 
-def _make_shades(steps: _StepSelection, finished: FinishedPoint, discard: int) -> list[dict[str, Any]]:
+def _make_shades(steps: _StepSelection, finished: PointMeasurement, discard: int) -> list[dict[str, Any]]:
     """Shade epochs that are not counted as a whole, and the warm-up of the others."""
     times = steps.times
     counted = {one.epoch for one in finished.epochs[discard:] or finished.epochs}
@@ -253,10 +236,7 @@ def _describe_steps(steps: _StepSelection) -> str:
     return f"{count:,} steps{omitted}; {outliers:,} outlier{'s' * (outliers != 1)}{marked}{above}"
 
 
-# Sensors --------------------------------------------------------------------------------------------------------------
-
-
-def _make_sensor_frame(label: str, finished: FinishedPoint) -> ChartFrame | None:
+def _make_sensor_frame(label: str, finished: PointMeasurement) -> ChartFrame | None:
     """Draw a point's sensors as strips; None if it has no samples of any sensor."""
     samples = finished.read_sensor_trace()
     present = [one for one in SENSORS if np.isfinite(getattr(samples, one.field)).any()]

@@ -1,31 +1,136 @@
-"""Sections on what boards held: latencies of inference services during training, and reduced batch sizes and widths."""
+"""Sections on what boards held: their power modes, latencies of services during training, reduced memory settings."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Any
 
 from markupsafe import Markup
 
 from experiments.report.chart import (
+    CATEGORY_AXIS,
     Chart,
     Trace,
     axis,
+    heatmap_trace,
     horizontal_line,
-    legend_layout,
     line_mode,
     round_axis,
     scatter_trace,
+    xy_chart,
 )
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
-from experiments.report.palette import ALARM, GREY, LINE_DASHES, assign_colours
+from experiments.report.palette import ALARM, GREY, LINE_DASHES, SHARE_COLOURS, assign_colours
 from experiments.report.quantities import duration, number, percent, ratio
-from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.run.run_sample import sample_run
+from experiments.report.run.loaded_runs import LoadedRun, sample_run
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
+from fedge.devices import catalogue
+from fedge.errors import FedgeError
 from fedge.experiment import list_boards
 from fedge.telemetry.store_records import ClientRow
+
+KNOB_TITLES = (
+    ("cores", "CPU cores", ""),
+    ("cpu_mhz", "CPU clock", " MHz"),
+    ("gpu_mhz", "GPU clock", " MHz"),
+    ("mem_mhz", "Memory clock", " MHz"),
+)
+MAX_LABELLED_ROUNDS = 12
+"""Number of rounds up to which a heatmap's cells show their value."""
+
+
+def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
+    """Plot one heatmap (boards by rounds) per knob as a share of its maximum, and one of the second mode's share.
+
+    If a board completed several tasks for one model version, the last one counts.
+    """
+    view = sample_run(run)
+    rows = {(row.board, row.round): row for row in view.select_rows(run)}
+    numbers = [row.round for row in view.rounds]
+    charts = []
+    mixed = {(board, number): _describe_mix(row) for (board, number), row in rows.items()}
+    for knob, title, unit in KNOB_TITLES:
+        top = _knob_maxima(run, knob)
+        cells = [[getattr(rows.get((board, n)), knob, None) for n in numbers] for board in view.boards]
+        tops = [top[run.device_by_board[board]] for board in view.boards]
+        trace = _heatmap_trace(run, view.boards, numbers, cells, tops, unit)
+        trace["hovertext"] = [
+            [text + mixed.get((board, number), Markup()) for number, text in zip(numbers, line, strict=True)]
+            for board, line in zip(view.boards, trace["hovertext"], strict=True)
+        ]
+        charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
+    if any(mixed.values()):
+        shares = [[_mix_percent(rows.get((board, number))) for number in numbers] for board in view.boards]
+        trace = _heatmap_trace(run, view.boards, numbers, shares, [100.0] * len(view.boards), " %")
+        caption = "Share of a round's steps, in percent, that ran first in a second, slower mode."
+        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption))
+    return tuple(charts)
+
+
+def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
+    along, up = axis("round", type="category", showgrid=False, nticks=12), {**CATEGORY_AXIS, "dtick": 1}
+    height_px = 66 + 24 * max(3, boards)
+    return Chart(key, title, caption, [trace], {"xaxis": along, "yaxis": up, "margin": {"t": 8}}, height_px)
+
+
+def _describe_mix(row: ClientRow) -> Markup:
+    if row.mix_mode is None:
+        return Markup()
+    return Markup("<br>{} of {} minibatches first in {}").format(row.mix_steps, row.steps, row.mix_mode)
+
+
+def _mix_percent(row: ClientRow | None) -> float | None:
+    """Return the percentage of steps in the second mode; None for a board that did not train."""
+    return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
+
+
+def _knob_maxima(run: LoadedRun, knob: str) -> dict[str, float]:
+    """Return the knob's maximum per kind of board: the catalogue's, otherwise the largest observed value."""
+    tops = {}
+    for device in run.devices:
+        observed = [value for row in run.clients if row.device == device and (value := getattr(row, knob)) is not None]
+        try:
+            maxn = catalogue.find(device).maxn
+        except FedgeError:
+            tops[device] = max(observed, default=1.0)
+        else:
+            tops[device] = float(getattr(maxn, knob))
+    return tops
+
+
+def _heatmap_trace(
+    run: LoadedRun,
+    boards: Sequence[str],
+    numbers: Sequence[int],
+    cells: Sequence[Sequence[float | None]],
+    tops: Sequence[float],
+    unit: str,
+) -> Trace:
+    shares = [[None if v is None else v / top for v in line] for line, top in zip(cells, tops, strict=True)]
+    hover = [
+        [
+            Markup("{} ({}), round {}: {}").format(
+                board,
+                run.device_by_board[board],
+                number,
+                "unknown" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %",
+            )
+            for number, v in zip(numbers, line, strict=True)
+        ]
+        for board, line, top in zip(boards, cells, tops, strict=True)
+    ]
+    labelled = len(numbers) <= MAX_LABELLED_ROUNDS
+    return heatmap_trace(
+        [str(number) for number in numbers],
+        boards,
+        shares,
+        colours=SHARE_COLOURS,
+        hover=hover,
+        texts=[["" if v is None else f"{v:.0f}" for v in line] for line in cells] if labelled else None,
+    )
+
 
 THIN = 0.8
 """Width of the lines beside a board's main line; they have no markers and no entry in the legend."""
@@ -67,15 +172,10 @@ def board_chart(
     """Build a chart of such lines, with one across at ``limit``; ``words`` are key, title and caption."""
     key, title, caption = words
     highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)
-    names = [trace["name"] for trace in data if trace.get("showlegend", True)]
-    layout = {
-        "xaxis": round_axis(len(run.rounds)),
-        "yaxis": axis(unit, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY),
-        "legend": legend_layout(len(names), names),
-        "showlegend": True,
-        "shapes": [] if limit is None else [horizontal_line(limit, ALARM)],
-    }
-    return Chart(key, title, caption, list(data), layout=layout, height_px=280)
+    up = axis(unit, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY)
+    shapes = [] if limit is None else [horizontal_line(limit, ALARM)]
+    more: dict[str, Any] = {"caption": caption, "height_px": 280, "showlegend": True, "shapes": shapes}
+    return xy_chart(key, title, data, round_axis(len(run.rounds)), up, **more)
 
 
 def percent_of(part: float | None, whole: float | None) -> float | None:
@@ -165,23 +265,29 @@ def _memory_chart(run: LoadedRun) -> Chart:
     """Plot measured and predicted peak memory as shares of the limit."""
     drawn = set(sample_run(run).boards)
     boards = [board for board in _list_reduced_boards(run) if board in drawn]
-    data = [
-        *board_traces(run, boards, "peak", lambda r: percent_of(r.memory_mb, r.memory_limit_mb), width=2.2, unit="%"),
-        *board_traces(
-            run,
-            boards,
-            "predicted",
-            lambda r: percent_of(r.predicted_memory_mb, r.memory_limit_mb),
-            width=THIN,
-            unit="%",
-        ),
-    ]
+    shares = (("peak", "memory_mb", 2.2), ("predicted", "predicted_memory_mb", THIN))
     caption = (
         "Thick: peak memory in a round; thin: its prediction, corrected by the board's earlier peaks. "
         "Red line: the memory limit. " + sample_run(run).note
     )
     words = ("memory", "Memory against the limit", caption)
+    data = _share_traces(run, boards, shares, "memory_limit_mb")
     return board_chart(run, words, data=data, unit="memory (% of the limit)", limit=100.0)
+
+
+def _share_traces(
+    run: LoadedRun, boards: Sequence[str], shares: Sequence[tuple[str, str, float]], limit: str
+) -> list[Trace]:
+    """Return lines of columns in percent of the column ``limit``; ``shares`` are names, columns and widths."""
+
+    def read(column: str) -> Callable[[ClientRow], float | None]:
+        return lambda row: percent_of(getattr(row, column), getattr(row, limit))
+
+    return [
+        trace
+        for name, column, width in shares
+        for trace in board_traces(run, boards, name, read(column), width=width, unit="%")
+    ]
 
 
 MAX_SERVING_ROWS = 100
@@ -274,15 +380,8 @@ def _describe_services(run: LoadedRun) -> Markup:
 
 def _latency_chart(run: LoadedRun) -> Chart:
     """Plot the 99th percentile of the latency as a share of the budget, and the median as a thin line."""
-    boards = _list_drawn_boards(run)
-    data = [
-        *board_traces(
-            run, boards, "99 %", lambda r: percent_of(r.latency_p99_s, r.latency_budget_s), width=2.2, unit="%"
-        ),
-        *board_traces(
-            run, boards, "median", lambda r: percent_of(r.latency_p50_s, r.latency_budget_s), width=THIN, unit="%"
-        ),
-    ]
+    shares = (("99 %", "latency_p99_s", 2.2), ("median", "latency_p50_s", THIN))
+    data = _share_traces(run, _list_drawn_boards(run), shares, "latency_budget_s")
     caption = (
         "Thick: the 99th percentile of a round's requests; thin: the median. Red line: the latency budget. "
         "Percentiles are accurate to 5 %, and exceed the line only if that share of requests was late. "

@@ -2,128 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
 from experiments.report.page import Section, render_badge, render_page, render_paragraph
-from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, format_metric, number, percent
-from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
-from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
+from experiments.report.quantities import (
+    capitalise,
+    duration,
+    energies,
+    energy,
+    format_metric,
+    number,
+    percent,
+)
+from experiments.report.run import comparison_charts, seed_comparison
+from experiments.report.run.loaded_runs import LoadedRun, find_metric
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
-from experiments.report.run.seed_comparison import RunFigure, SeedGroup, group_by_experiment, has_several_seeds
+from experiments.report.run.seed_comparison import (
+    ENERGY,
+    MAKESPAN,
+    MEAN_ROUND,
+    HeadlineFigure,
+    RunFigure,
+    SeedGroup,
+    format_each,
+    group_by_experiment,
+    has_several_seeds,
+    list_goal_figures,
+    metric_figure,
+    summary_figure,
+)
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
 
-
-def format_megabytes(value: float | None) -> str:
-    """Format a size in MB."""
-    return number(value, 3, "MB")
-
-
-def format_count(value: float | None) -> str:
-    """Format a count."""
-    return UNKNOWN if value is None else f"{value:.0f}"
-
-
-def format_whole_percent(value: float | None) -> str:
-    """Format a share in whole percent."""
-    return percent(value, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class RunColumn:
-    """A column of the table that compares runs.
-
-    Attributes:
-        find_best: Selects the best value (``max`` or ``min``), or None.
-    """
-
-    heading: str
-    value: Callable[[LoadedRun], float | None]
-    format: Callable[[float | None], str]
-    find_best: Callable[[Sequence[float]], float] | None = None
-    unit: str = ""
-
-    def build_cells(self, runs: Sequence[LoadedRun]) -> list[Cell]:
-        """Build the column's cells."""
-        values = [self.value(run) for run in runs]
-        given = [value for value in values if value is not None]
-        best = self.find_best(given) if self.find_best and len(set(given)) > 1 else None
-        return [
-            Cell(self.format(v), numeric=True, best=v is not None and v == best, value=v, unit=self.unit)
-            for v in values
-        ]
-
-
-def _list_cost_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
-    costs = (
-        RunColumn("energy", lambda run: run.energy_with_idle_j, energy, min, unit="J"),
-        RunColumn("mean round", lambda run: run.summary["mean_round_s"], duration, min, unit="s"),
-        RunColumn("makespan", lambda run: run.summary["makespan_s"], duration, min, unit="s"),
-    )
-    metric = find_metric(runs)
-    shown = partial(format_metric, metric)
-    accuracy = RunColumn(metric, lambda run: run.summary["final_accuracy"], shown, max)
-    goal = find_common_goal(runs)
-    if goal is None:
-        return (accuracy, *costs) if any(run.accuracies for run in runs) else costs
-    reached = format_metric(metric, goal.accuracy)
-    return (
-        accuracy,
-        *costs,
-        RunColumn(f"energy to {reached}", goal.energy_to_goal_j, energy, min, unit="J"),
-        RunColumn(f"time to {reached}", goal.time_to_goal_s, duration, min, unit="s"),
-    )
-
-
-SAVING_COLUMNS = (
-    RunColumn("saving vs MAXN", lambda run: run.summary["saving_vs_maxn"], percent, max),
-    RunColumn("of oracle's saving", lambda run: run.share_of_oracle_saving("maxn").share, format_whole_percent, max),
-    RunColumn("saving vs MAXN, low idle", lambda run: run.summary["saving_vs_maxn_parked"], percent, max),
-    RunColumn(
+MEGABYTES, SHARES, COUNTS = format_each(number, 3, "MB"), format_each(percent, 0), format_each(format, ".0f")
+CLIENT_FIGURES = (
+    summary_figure("moved", "client_moved_mb", MEGABYTES, "MB"),
+    summary_figure("energy", "client_energy_j", energies, "J"),
+    summary_figure("energy of a step", "client_step_j", energies, "J"),
+    summary_figure("peak memory", "client_memory_mb", MEGABYTES, "MB"),
+    summary_figure("predicted memory", "client_predicted_memory_mb", MEGABYTES, "MB"),
+)
+SAVING_FIGURES = (
+    summary_figure("saving vs MAXN", "saving_vs_maxn", format_each(percent), better=max),
+    HeadlineFigure("of oracle's saving", lambda run: run.share_of_oracle_saving("maxn").share, SHARES, better=max),
+    summary_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", format_each(percent), better=max),
+    HeadlineFigure(
         "of oracle's saving, low idle",
         lambda run: run.share_of_oracle_saving("maxn_parked").share,
-        format_whole_percent,
-        max,
+        SHARES,
+        better=max,
     ),
-    RunColumn("late", lambda run: float(run.summary["late"]), format_count, min),
-    RunColumn("failed", lambda run: float(run.summary["failed"]), format_count, min),
-    RunColumn("cancelled", lambda run: float(run.summary["cancelled"]), format_count),
+    summary_figure("late", "late", COUNTS),
+    summary_figure("failed", "failed", COUNTS),
+    summary_figure("cancelled", "cancelled", COUNTS, better=None),
 )
 
 
-def _summary_value(key: str) -> Callable[[LoadedRun], float | None]:
-    return lambda run: run.summary[key]
-
-
-CLIENT_COLUMNS = (
-    RunColumn("moved", _summary_value("client_moved_mb"), format_megabytes, min, unit="MB"),
-    RunColumn("energy", _summary_value("client_energy_j"), energy, min, unit="J"),
-    RunColumn("energy of a step", _summary_value("client_step_j"), energy, min, unit="J"),
-    RunColumn("peak memory", _summary_value("client_memory_mb"), format_megabytes, min, unit="MB"),
-    RunColumn("predicted memory", _summary_value("client_predicted_memory_mb"), format_megabytes, min, unit="MB"),
-)
+def list_cost_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
+    """Return the figures of the table of costs; accuracy as a share, as in the store."""
+    metric = replace(metric_figure(find_metric(runs)), unit="", per=1.0)
+    accuracy = (metric,) if any(run.accuracies for run in runs) else ()
+    return (*accuracy, ENERGY, MEAN_ROUND, MAKESPAN, *reversed(list_goal_figures(runs)))
 
 
 def client_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table with what a client of every run moves, draws and needs in a round on average."""
-    return _runs_table("clients", runs, CLIENT_COLUMNS)
+    return _runs_table("clients", runs, CLIENT_FIGURES)
 
 
 def cost_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table with accuracy, energy and time of every run, the best value of each column highlighted."""
-    return _runs_table("runs", runs, _list_cost_columns(runs))
+    return _runs_table("runs", runs, list_cost_figures(runs))
 
 
 def saving_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table with every run's savings against MAXN and its lost clients."""
-    return _runs_table("savings", runs, SAVING_COLUMNS)
+    return _runs_table("savings", runs, SAVING_FIGURES)
 
 
-def _runs_table(key: str, runs: Sequence[LoadedRun], columns: Sequence[RunColumn]) -> Table:
+def _runs_table(key: str, runs: Sequence[LoadedRun], columns: Sequence[HeadlineFigure]) -> Table:
     by_column = [column.build_cells(runs) for column in columns]
     rows = tuple(
         (swatch_cell(run.colour, run.name), _rounds_cell(run), *(cells[i] for cells in by_column))
@@ -257,7 +217,7 @@ def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
         Section("Per client and round", CLIENTS_LEAD, (), client_table(runs).html),
         *seed_comparison.build_seed_sections(runs),
         *accuracy,
-        Section("Time against energy", marks, pareto_charts.build_pareto_charts(groups)),
+        Section("Time against energy", marks, comparison_charts.build_pareto_charts(groups)),
         Section("Cost", "One bar per run.", comparison_charts.cost_bar_charts(runs)),
         Section("Prediction error", ERRORS_LEAD, comparison_charts.prediction_error_charts(runs), errors),
         Section("Labels", "Provenance of each run's figures.", (), labels_table(runs).html),

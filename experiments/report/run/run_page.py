@@ -10,21 +10,15 @@ from markupsafe import Markup
 from experiments.report.page import Card, Section, render_page
 from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, format_metric, number, percent
 from experiments.report.run import (
+    accuracy_section,
     board_sections,
     comparison_page,
-    energy_charts,
-    evaluation_section,
-    knowledge_section,
-    mode_charts,
-    participation_charts,
-    power_section,
-    prediction_charts,
-    prediction_errors,
-    run_sample,
+    energy_section,
+    prediction_section,
     run_tables,
     timeline_charts,
 )
-from experiments.report.run.loaded_runs import LoadedRun, load_run, load_runs
+from experiments.report.run.loaded_runs import LoadedRun, load_run, load_runs, sample_run
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
@@ -97,9 +91,9 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
     """Return the tables of one run's report with all their rows."""
     return (
         run_tables.provenance_table(run),
-        knowledge_section.origin_table(run),
-        prediction_errors.errors_by_samples_table(run),
-        prediction_errors.error_quantile_table(run),
+        run_tables.origin_table(run),
+        prediction_section.errors_by_samples_table(run),
+        prediction_section.error_quantile_table(run),
         board_sections.serving_table(run),
         board_sections.memory_reduction_table(run),
         run_tables.events_table(run),
@@ -158,7 +152,7 @@ def _list_cards(run: LoadedRun) -> list[Card]:
         *([Card(f"Final {metric}", format_metric(metric, figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
-        *evaluation_section.list_evaluation_cards(run),
+        *accuracy_section.list_evaluation_cards(run),
         *_list_special_cards(run),
         *([] if run.asynchronous else _list_maxn_cards(run)),
     ]
@@ -225,31 +219,33 @@ def _oracle_share_card(run: LoadedRun, name: str, baseline: Baseline, reference:
 
 def build_run_sections(run: LoadedRun) -> list[Section]:
     """Build the sections of one run's page, in their order."""
-    note = run_sample.sample_run(run).note
-    took_part = participation_charts.build_participation_charts(run)
+    note = sample_run(run).note
+    took_part = timeline_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."
     participation = [Section("Participation", lead, took_part)] if took_part else []
     metric = run.experiment.workload.metric
     tested = f"Test {metric} over rounds, time and energy."
-    accuracy = [Section(capitalise(metric), tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
+    accuracy = (
+        [Section(capitalise(metric), tested, accuracy_section.build_accuracy_charts(run))] if run.accuracies else []
+    )
     return [
         *accuracy,
-        *evaluation_section.build_evaluation_sections(run),
+        *accuracy_section.build_evaluation_sections(run),
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
         ),
         *participation,
-        Section("Energy", "Energy by board and phase.", (energy_charts.client_energy_chart(run),)),
-        power_section.build_power_section(run),
+        Section("Energy", "Energy by board and phase.", (energy_section.client_energy_chart(run),)),
+        energy_section.build_power_section(run),
         *board_sections.build_serving_sections(run),
         *board_sections.build_memory_sections(run),
-        Section("Power modes", MODES_LEAD + note, mode_charts.build_mode_charts(run)),
-        *knowledge_section.build_knowledge_sections(run),
+        Section("Power modes", MODES_LEAD + note, board_sections.build_mode_charts(run)),
+        *run_tables.build_knowledge_sections(run),
         Section(
             "Predictions",
             "Predicted against measured time and power.",
-            prediction_charts.build_prediction_charts(run),
-            prediction_errors.render_prediction_errors(run),
+            prediction_section.build_prediction_charts(run),
+            prediction_section.render_prediction_errors(run),
         ),
         Section("Events", "Deviations from the plan.", (), run_tables.render_events(run)),
         Section("Last round", "Mode of every board, and the reason for it.", (), run_tables.render_last_round(run)),

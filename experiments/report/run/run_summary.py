@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.report.quantities import mean
 from fedge.atomic_files import write_text
 from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
@@ -144,8 +145,8 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
 def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
     """Return the prediction errors before the first measurement and in the last round."""
     return {
-        "prior_time_mape": _mean_known([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
-        "prior_power_mape": _mean_known([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
+        "prior_time_mape": mean(row.prior_time_ape for row in clients),
+        "prior_power_mape": mean(row.prior_power_ape for row in clients),
         "last_time_mape": _last_round_mape(clients, "time_ape"),
         "last_power_mape": _last_round_mape(clients, "power_ape"),
         "last_time_ape": _last_round_error(clients, "step_s"),
@@ -164,7 +165,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "cancelled": sum(row.cancelled for row in rounds),
         "stale": sum(row.stale for row in rounds),
         "late_lost": _count_lost_late(experiment, rounds),
-        "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
+        "mean_staleness": mean(row.staleness for row in clients),
         "infeasible": sum(row.feasible is False for row in clients),
         "link_mbps": _median_known([row.link_mbps for row in clients]),
         **_client_means(clients),
@@ -175,13 +176,11 @@ def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
     """Return what a client moves, draws and needs in a round on average, over the rounds that it finished."""
     rows = [row for row in clients if row.status == "done"]
     return {
-        "client_moved_mb": _mean_known([row.moved_mb for row in rows if row.moved_mb is not None]),
-        "client_energy_j": _mean_known([row.energy_j for row in rows]),
-        "client_step_j": _mean_known([row.work_j / row.steps for row in rows if row.steps]),
-        "client_memory_mb": _mean_known([row.memory_mb for row in rows if row.memory_mb is not None]),
-        "client_predicted_memory_mb": _mean_known(
-            [row.predicted_memory_mb for row in rows if row.predicted_memory_mb is not None]
-        ),
+        "client_moved_mb": mean(row.moved_mb for row in rows),
+        "client_energy_j": mean(row.energy_j for row in rows),
+        "client_step_j": mean(row.work_j / row.steps for row in rows if row.steps),
+        "client_memory_mb": mean(row.memory_mb for row in rows),
+        "client_predicted_memory_mb": mean(row.predicted_memory_mb for row in rows),
     }
 
 
@@ -247,7 +246,7 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
 def _last_round_mape(clients: Sequence[ClientRow], column: str) -> float | None:
     """Return the boards' mean error over all modes in the last round, among boards with known truth."""
     last = max((row.round for row in clients), default=0)
-    return _mean_known([value for row in clients if row.round == last and (value := getattr(row, column)) is not None])
+    return mean(getattr(row, column) for row in clients if row.round == last)
 
 
 def _last_round_error(clients: Sequence[ClientRow], quantity: str) -> float | None:
@@ -260,4 +259,4 @@ def _last_round_error(clients: Sequence[ClientRow], quantity: str) -> float | No
         and (measured := getattr(row, quantity)) is not None
         and (predicted := getattr(row, f"predicted_{quantity}")) is not None
     ]
-    return _mean_known(errors)
+    return mean(errors)

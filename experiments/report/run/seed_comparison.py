@@ -9,7 +9,7 @@ from itertools import accumulate, combinations
 
 from markupsafe import Markup
 
-from experiments.report.chart import Chart, Trace, axis, band_trace, legend_layout, line_trace, round_axis
+from experiments.report.chart import Chart, Trace, axis, band_trace, line_trace, round_axis, xy_chart
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
@@ -102,22 +102,48 @@ PAIRED_LEAD = (
 )
 
 
+FigureFormat = Callable[..., tuple[str, ...]]
+"""Formats one or several values in a common unit."""
+
+
+def format_each(show: Callable[..., str], *options: object) -> FigureFormat:
+    """Return a format that shows every value by itself."""
+    return lambda *values: tuple(show(value, *options) for value in values)
+
+
 @dataclass(frozen=True, slots=True)
 class HeadlineFigure:
-    """A figure by which groups are compared.
+    """A figure by which runs and groups are compared.
 
     Attributes:
-        unit: Unit in which the interval is shown.
+        unit: Unit of the exported number and of the interval.
         per: Divisor from the figure's unit to ``unit``.
+        better: Selects the better value, ``max`` or ``min``; None if none is.
     """
 
     heading: str
     figure: RunFigure
-    format: Callable[..., tuple[str, ...]]
-    """Formats one or several values in a common unit."""
-    unit: str
+    format: FigureFormat
+    unit: str = ""
     per: float = 1.0
-    more_is_better: bool = False
+    better: Callable[[Sequence[float]], float] | None = min
+
+    def build_cells(self, runs: Sequence[LoadedRun]) -> list[Cell]:
+        """Build a cell per run, of which the best is marked."""
+        values = [self.figure(run) for run in runs]
+        given = [value for value in values if value is not None]
+        best = self.better(given) if self.better and len(set(given)) > 1 else None
+        shown = [UNKNOWN if value is None else self.format(value)[0] for value in values]
+        return [
+            Cell(
+                text,
+                numeric=True,
+                best=value is not None and value == best,
+                value=None if value is None else value / self.per,
+                unit=self.unit,
+            )
+            for text, value in zip(shown, values, strict=True)
+        ]
 
     def build_cell(self, interval: ConfidenceInterval | None, seeds: int) -> Cell:
         """Build a cell with mean and interval, and the number of seeds if not all have the figure."""
@@ -134,65 +160,25 @@ class HeadlineFigure:
         cell = self.build_cell(interval, interval.n)
         return replace(cell, content=cell.content.replace("%", "points"), unit="points") if self.unit == "%" else cell
 
-
-def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
-    """Return the figures of the tables over seeds: accuracy, costs and savings."""
-    goal, accuracy, metric = find_common_goal(runs), list[HeadlineFigure](), find_metric(runs)
-    if any(run.accuracies for run in runs):
-        accuracy.append(_metric_figure(metric))
-    if goal is not None:
-        reached = format_metric(metric, goal.accuracy)
-        accuracy.append(HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, _format_durations, "s"))
-        accuracy.append(HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"))
-    return (
-        *accuracy,
-        HeadlineFigure("mean round", lambda run: run.summary["mean_round_s"], _format_durations, "s"),
-        HeadlineFigure("energy", lambda run: run.energy_with_idle_j, energies, "J"),
-        _share_figure("saving vs MAXN", "saving_vs_maxn", more_is_better=True),
-        _share_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", more_is_better=True),
-    )
+    def is_improved(self, verdict: str) -> bool:
+        """Return whether a difference with this verdict, ``higher`` or ``lower``, is for the better."""
+        return (verdict == "higher") == (self.better is max)
 
 
-def _metric_figure(metric: str) -> HeadlineFigure:
-    share = _share_figure(metric, "final_accuracy", more_is_better=True)
-    return share if metric_scale(metric).unit else replace(share, format=_format_numbers, unit="", per=1.0)
+def summary_figure(
+    heading: str,
+    name: str,
+    shown: FigureFormat,
+    unit: str = "",
+    per: float = 1.0,
+    better: Callable[[Sequence[float]], float] | None = min,
+) -> HeadlineFigure:
+    """Return a figure of the runs' summaries."""
+    return HeadlineFigure(heading, lambda run: run.summary[name], shown, unit, per, better)
 
 
-def list_error_figures() -> tuple[HeadlineFigure, ...]:
-    """Return the prediction errors of the last round."""
-    return (
-        _share_figure("error of time, all modes", "last_time_mape"),
-        _share_figure("error of power, all modes", "last_power_mape"),
-        _share_figure("error of time, modes used", "last_time_ape"),
-        _share_figure("error of power, modes used", "last_power_ape"),
-    )
-
-
-def describe_summary_figure(name: str) -> HeadlineFigure:
-    """Return how a figure of a run's summary is shown, from its name, which ends in its unit."""
-    heading = name.removesuffix("_j").removesuffix("_s").replace("_", " ")
-    if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
-        return _share_figure(heading, name, more_is_better=not name.endswith(("ape", "spent")))
-    if name.endswith("_j"):
-        return HeadlineFigure(heading, lambda run: run.summary[name], energies, "J")
-    if name.endswith("_s"):
-        return HeadlineFigure(heading, lambda run: run.summary[name], _format_durations, "s")
-    return HeadlineFigure(heading, lambda run: run.summary[name], _format_numbers, "")
-
-
-def _format_numbers(*values: float) -> tuple[str, ...]:
-    return tuple(number(one) for one in values)
-
-
-def _share_figure(heading: str, name: str, *, more_is_better: bool = False) -> HeadlineFigure:
-    return HeadlineFigure(
-        heading,
-        figure=lambda run: run.summary[name],
-        format=_format_percents,
-        unit="%",
-        per=0.01,
-        more_is_better=more_is_better,
-    )
+def _share_figure(heading: str, name: str, better: Callable[[Sequence[float]], float] = min) -> HeadlineFigure:
+    return summary_figure(heading, name, _format_percents, "%", 0.01, better)
 
 
 def _format_percents(*shares: float) -> tuple[str, ...]:
@@ -201,8 +187,54 @@ def _format_percents(*shares: float) -> tuple[str, ...]:
     return tuple(percent(share, digits) for share in shares)
 
 
-def _format_durations(*seconds: float) -> tuple[str, ...]:
-    return tuple(duration(one) for one in seconds)
+DURATIONS, NUMBERS = format_each(duration), format_each(number)
+ENERGY = HeadlineFigure("energy", lambda run: run.energy_with_idle_j, energies, "J")
+MEAN_ROUND = summary_figure("mean round", "mean_round_s", DURATIONS, "s")
+MAKESPAN = summary_figure("makespan", "makespan_s", DURATIONS, "s")
+SAVINGS = (
+    _share_figure("saving vs MAXN", "saving_vs_maxn", max),
+    _share_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", max),
+)
+ERROR_FIGURES = (
+    _share_figure("error of time, all modes", "last_time_mape"),
+    _share_figure("error of power, all modes", "last_power_mape"),
+    _share_figure("error of time, modes used", "last_time_ape"),
+    _share_figure("error of power, modes used", "last_power_ape"),
+)
+"""Prediction errors of the last round."""
+
+
+def metric_figure(metric: str) -> HeadlineFigure:
+    """Return the final figure of merit, in percent if it is a share."""
+    share = _share_figure(metric, "final_accuracy", max)
+    return share if metric_scale(metric).unit else replace(share, format=NUMBERS, unit="", per=1.0)
+
+
+def list_goal_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
+    """Return the time and energy to the accuracy that all runs reached; empty if one of them trained nothing."""
+    goal = find_common_goal(runs)
+    if goal is None:
+        return ()
+    reached = format_metric(find_metric(runs), goal.accuracy)
+    return (
+        HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, DURATIONS, "s"),
+        HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"),
+    )
+
+
+def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
+    """Return the figures of the tables over seeds: accuracy, costs and savings."""
+    accuracy = (metric_figure(find_metric(runs)),) if any(run.accuracies for run in runs) else ()
+    return (*accuracy, *list_goal_figures(runs), MEAN_ROUND, ENERGY, *SAVINGS)
+
+
+def describe_summary_figure(name: str) -> HeadlineFigure:
+    """Return how a figure of a run's summary is shown, from its name, which ends in its unit."""
+    heading = name.removesuffix("_j").removesuffix("_s").replace("_", " ")
+    if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
+        return _share_figure(heading, name, min if name.endswith(("ape", "spent")) else max)
+    shown, unit = (energies, "J") if name.endswith("_j") else (DURATIONS, "s") if name.endswith("_s") else (NUMBERS, "")
+    return summary_figure(heading, name, shown, unit)
 
 
 def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Table:
@@ -212,7 +244,7 @@ def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -
 
 def seed_errors_table(groups: Sequence[SeedGroup]) -> Table:
     """Build a table with one row per group: number of seeds, and every prediction error with its interval."""
-    return _figures_table("errors-over-seeds", groups, list_error_figures())
+    return _figures_table("errors-over-seeds", groups, ERROR_FIGURES)
 
 
 def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[HeadlineFigure]) -> Table:
@@ -239,7 +271,7 @@ def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGrou
     rows = tuple(
         _difference_row(a, b, figure, interval)
         for a, b in list_group_pairs(groups)
-        for figure in (*list_headline_figures(runs), *list_error_figures())
+        for figure in (*list_headline_figures(runs), *ERROR_FIGURES)
         if (interval := a.paired_difference(b, figure.figure)) is not None
     )
     return Table("paired-differences", ("groups", "figure", "seeds", "difference", "better"), rows)
@@ -249,7 +281,7 @@ def _difference_row(
     a: SeedGroup, b: SeedGroup, figure: HeadlineFigure, interval: ConfidenceInterval
 ) -> tuple[Cell, ...]:
     verdict = interval.verdict
-    better = UNDECIDED_NOTES.get(verdict) or (a if (verdict == "higher") == figure.more_is_better else b).name
+    better = UNDECIDED_NOTES.get(verdict) or (a if figure.is_improved(verdict) else b).name
     return (
         text_cell(f"{a.name} − {b.name}"),
         text_cell(figure.heading),
@@ -288,13 +320,9 @@ def _band_chart(
     groups: Sequence[SeedGroup], key: str, title: str, unit: str, values: Callable[[LoadedRun], list[float]], per: float
 ) -> Chart:
     data = [one for group in groups for one in _band_traces(key, group=group, values=values, per=per)]
-    layout = {
-        "xaxis": round_axis(max(run.rounds[-1].round for group in groups for run in group.runs)),
-        "yaxis": axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"})),
-        "legend": legend_layout(len(groups), [group.name for group in groups]),
-        "showlegend": True,
-    }
-    return Chart(f"seeds-{key}", title, "", data, layout=layout, height_px=320)
+    rounds = round_axis(max(run.rounds[-1].round for group in groups for run in group.runs))
+    up = axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"}))
+    return xy_chart(f"seeds-{key}", title, data, rounds, up, showlegend=True)
 
 
 def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:

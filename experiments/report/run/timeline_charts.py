@@ -1,8 +1,8 @@
-"""Timeline of rounds: each client's phases, the straggler, and the slack to the deadline."""
+"""The course of a run's rounds: each client's phases, the straggler, the slack, outcomes, and batteries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,19 @@ from experiments.report.chart import (
     Trace,
     axis,
     bar_trace,
+    horizontal_line,
     legend_layout,
+    line_trace,
+    round_axis,
     row_axis,
     scatter_trace,
+    xy_chart,
     xy_layout,
 )
-from experiments.report.palette import ALARM, EVALUATION, FETCH, GREY, SEND, WAIT, assign_colours
+from experiments.report.palette import ALARM, COLOURS, EVALUATION, FETCH, GREY, LINE_DASHES, SEND, WAIT, assign_colours
 from experiments.report.quantities import UnitScale, duration, energy, time_scale
-from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.run.run_sample import RunSample, sample_run
+from experiments.report.run.loaded_runs import LoadedRun, RunSample, sample_run
+from fedge.experiment import FleetBoard, list_boards
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EvaluationRow, RoundRow
 
@@ -73,17 +77,14 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
     layout = _timeline_layout(view, f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     evaluated = EVALUATED if any(row.evaluation_s for row in view.rounds) else ""
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + evaluated + view.note
-    return Chart("timeline", "All rounds", caption, data, layout=layout, height_px=_chart_height_px(view), spans=spans)
+    return Chart("timeline", "All rounds", caption, data, layout, _chart_height_px(view), spans=spans)
 
 
 def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
     rows = view.select_rows(run)
     frames = tuple(_round_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
     caption = ONE_MODEL if run.asynchronous else ONE_ROUND
-    last = frames[-1]
-    return Chart(
-        "round", "One round", caption, last.data, layout=last.layout, height_px=_chart_height_px(view), frames=frames
-    )
+    return Chart("round", "One round", caption, frames[-1].data, frames[-1].layout, _chart_height_px(view), frames)
 
 
 def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[ClientRow]) -> ChartFrame:
@@ -127,22 +128,27 @@ def _evaluation_traces(run: LoadedRun, view: RunSample, scale: UnitScale) -> lis
     numbers = {row.round for row in view.rounds}
     rows = [row for row in read_rows(run.folder, EvaluationRow) if row.board in view.boards and row.round in numbers]
     hover = Markup("<b>{}</b>, after round {}: evaluation {:.3g} s")
-    return (
-        [
-            bar_trace(
-                "evaluation",
-                [view.boards.index(row.board) for row in rows],
-                [(row.end_s - row.start_s) / scale.per for row in rows],
-                colour=EVALUATION,
-                horizontal=True,
-                hover=[hover.format(row.board, row.round, row.end_s - row.start_s) for row in rows],
-                base=[row.start_s / scale.per for row in rows],
-                width=BAR_WIDTH,
-                marker={"pattern": {"shape": "/", "fgcolor": SEND, "size": 5}},
-            )
-        ]
-        if rows
-        else []
+    texts = [hover.format(row.board, row.round, row.end_s - row.start_s) for row in rows]
+    spans = [(row.start_s / scale.per, (row.end_s - row.start_s) / scale.per) for row in rows]
+    hatched = {"pattern": {"shape": "/", "fgcolor": SEND, "size": 5}}
+    boards = [row.board for row in rows]
+    return [_span_trace(view, "evaluation", EVALUATION, boards, spans, texts, marker=hatched)] if rows else []
+
+
+def _span_trace(
+    view: RunSample,
+    name: str,
+    colour: str,
+    boards: Iterable[str],
+    spans: Sequence[tuple[float, float]],
+    hover: Sequence[str],
+    **more: Any,
+) -> Trace:
+    """Return bars in the boards' rows; ``spans`` are their beginnings and lengths."""
+    place = {board: i for i, board in enumerate(view.boards)}
+    rows, lengths, base = [place[one] for one in boards], [length for _, length in spans], [begin for begin, _ in spans]
+    return bar_trace(
+        name, rows, lengths, colour=colour, horizontal=True, hover=hover, base=base, width=BAR_WIDTH, **more
     )
 
 
@@ -169,19 +175,10 @@ def _phase_trace(
     phase: str,
     **more: Any,
 ) -> Trace:
-    place = {board: i for i, board in enumerate(view.boards)}
-    spans = [_phase_span(row, phase) for row in rows]
-    return bar_trace(
-        name,
-        [place[row.board] for row in rows],
-        [length / scale.per for _, length in spans],
-        colour=colour,
-        horizontal=True,
-        hover=[_hover_text(row, phase, length) for row, (_, length) in zip(rows, spans, strict=True)],
-        base=[(start(row) + begin) / scale.per for row, (begin, _) in zip(rows, spans, strict=True)],
-        width=BAR_WIDTH,
-        **more,
-    )
+    phases = [(row, *_phase_span(row, phase)) for row in rows]
+    spans = [((start(row) + begin) / scale.per, length / scale.per) for row, begin, length in phases]
+    texts = [_hover_text(row, phase, length) for row, _, length in phases]
+    return _span_trace(view, name, colour, [row.board for row in rows], spans, texts, **more)
 
 
 def _hover_text(row: ClientRow, phase: str, length_s: float) -> Markup:
@@ -252,17 +249,10 @@ def _slack_trace(view: RunSample, rows: Sequence[ClientRow]) -> Trace:
     ]
     slack = [(row, end, deadline - end) for row, end, deadline in ends if deadline > end]
     hover = Markup("<b>{}</b>: {:.3g} s of slack to the deadline")
-    return bar_trace(
-        "slack",
-        [view.boards.index(row.board) for row, _, _ in slack],
-        [length for _, _, length in slack],
-        colour="rgba(0,0,0,0)",
-        horizontal=True,
-        hover=[hover.format(row.board, length) for row, _, length in slack],
-        base=[end for _, end, _ in slack],
-        width=BAR_WIDTH,
-        marker={"line": {"color": GREY, "width": 1}},
-    )
+    texts = [hover.format(row.board, length) for row, _, length in slack]
+    boards, spans = [row.board for row, _, _ in slack], [(end, length) for _, end, length in slack]
+    outlined = {"line": {"color": GREY, "width": 1}}
+    return _span_trace(view, "slack", "rgba(0,0,0,0)", boards, spans, texts, marker=outlined)
 
 
 def _deadline_trace(view: RunSample, deadline_s: float) -> Trace:
@@ -287,3 +277,99 @@ def _timeline_layout(view: RunSample, title: str, span: tuple[float, float], dat
 
 def _chart_height_px(view: RunSample) -> int:
     return FRAME_PX + ROW_PX * max(3, len(view.boards))
+
+
+OUTCOMES = (("done", COLOURS[0]), ("late", COLOURS[1]), ("cancelled", "#b8c0c9"), ("failed", ALARM))
+"""Possible outcomes of a client in a round, with their colours."""
+
+
+def build_participation_charts(run: LoadedRun) -> tuple[Chart, ...]:
+    """Plot the clients' outcomes, unless all clients finish every round, and the batteries."""
+    plain = all(row.selected == row.done == len(run.device_by_board) for row in run.rounds)
+    counted = () if plain or run.asynchronous else (_outcome_chart(run),)
+    return (*counted, *((_battery_chart(run),) if any(row.charge is not None for row in run.clients) else ()))
+
+
+def _outcome_chart(run: LoadedRun) -> Chart:
+    """Plot a stack of the selected clients by outcome per round, below the number of available clients."""
+    numbers = [row.round for row in run.rounds]
+    stacks: list[Trace] = [
+        bar_trace(
+            outcome,
+            numbers,
+            [getattr(row, outcome) for row in run.rounds],
+            colour=colour,
+            hover=f"round %{{x}}: %{{y}} {outcome}",
+        )
+        for outcome, colour in OUTCOMES
+        if outcome == "done" or any(getattr(row, outcome) for row in run.rounds)
+    ]
+    if any(row.stale for row in run.rounds):
+        stacks.append(_stale_trace(run, numbers))
+    if all(row.available is not None for row in run.rounds):
+        available = [row.available for row in run.rounds]
+        line = {"color": GREY, "width": 1.5, "dash": "dot", "shape": "hvh"}
+        hover = "round %{x}: %{y} available"
+        stacks.append(scatter_trace("available", numbers, available, mode="lines", line=line, hover=hover))
+    return xy_chart(
+        "asked",
+        "Selected boards by outcome",
+        stacks,
+        round_axis(len(numbers)),
+        axis("boards", rangemode="tozero"),
+        caption="Bars: boards selected in the round. Dotted line: boards available.",
+        height_px=280,
+        barmode="stack",
+        showlegend=True,
+    )
+
+
+def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
+    """Mark the late results of earlier rounds that were aggregated in a round."""
+    return scatter_trace(
+        "late results merged",
+        numbers,
+        [row.stale or None for row in run.rounds],
+        marker={"symbol": "diamond", "size": 9, "color": "white", "line": {"color": GREY, "width": 1.5}},
+        hover="round %{x}: %{y} merged",
+    )
+
+
+def _battery_chart(run: LoadedRun) -> Chart:
+    """Plot the charge of every battery after its board's rounds, with the levels below which boards pause."""
+    view, scale = sample_run(run), time_scale([run.rounds[-1].end_s])
+    powered = [board for board in list_boards(run.experiment) if board.entry.battery and board.name in view.boards]
+    data = [_battery_trace(run, board, LINE_DASHES[i % len(LINE_DASHES)], scale) for i, board in enumerate(powered)]
+    floors = sorted({board.entry.battery.floor for board in powered if board.entry.battery is not None})
+    caption = (
+        "Marks: ends of the rounds in which the board took part; in between it may idle or charge. "
+        "Below the dotted line, its floor, a board is not selected. " + view.note
+    )
+    return xy_chart(
+        "charge",
+        "Batteries",
+        data,
+        axis(f"fleet clock ({scale.unit})", rangemode="tozero"),
+        axis("charge (%)", range=[0, 103]),
+        caption=caption,
+        height_px=280,
+        showlegend=True,
+        shapes=[horizontal_line(100 * floor, ALARM, width=1) for floor in floors],
+    )
+
+
+def _battery_trace(run: LoadedRun, board: FleetBoard, dash: str, scale: UnitScale) -> Trace:
+    """Return one board's charge over time, from the start of the run."""
+    ends = {row.round: row.end_s for row in run.rounds}
+    rows = [row for row in run.clients if row.board == board.name and row.charge is not None]
+    times = [row.end_s if run.asynchronous else max(row.end_s, ends[row.round]) for row in rows]
+    start = 1.0 if board.entry.battery is None else board.entry.battery.charge
+    return line_trace(
+        board.name,
+        [0.0, *(time / scale.per for time in times)],
+        [100 * start, *(100 * row.charge for row in rows if row.charge is not None)],
+        colour=assign_colours(run.devices)[run.device_by_board[board.name]],
+        width=1.8,
+        dash=dash,
+        hover=Markup("{}: %{{y:.1f}} %").format(board.name),
+    )

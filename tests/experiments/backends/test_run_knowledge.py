@@ -15,7 +15,7 @@ from contracts.launching import SMALL
 
 from experiments.backends import launcher, run_knowledge
 from experiments.backends.run_knowledge import import_path
-from experiments.report.run.knowledge_section import describe_knowledge
+from experiments.report.run.run_tables import describe_knowledge
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput, RunFailed

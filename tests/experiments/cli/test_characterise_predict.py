@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.characterisation import sweep_prediction
+from fedge.characterisation.observed_pipeline import PointObservation
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule, WorkloadPlan
 from fedge.characterisation.sweep_prediction import (
     EpochPrediction,
@@ -24,7 +24,7 @@ from fedge.characterisation.sweep_prediction import (
     fit_loader,
     predict_result_epochs,
 )
-from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.client.emulated import load_client
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment
@@ -54,13 +54,14 @@ def _seen(one: PointObservation) -> PointMeasurement:
     parts = [float(columns[name].sum()) for name in ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s")]
     epoch = EpochSummary(0, steps, e2e_s, *parts, float(columns["overhead_s"].sum()), one.power_w * e2e_s, one.power_w)
     point = replace(one.point, cache="warm")
-    return PointMeasurement(point, minibatches, (epoch,), NONE, "estimated", "made up", e2e_s, power_label="estimated")
+    arrays = (lambda: minibatches, (epoch,), lambda: NONE)
+    return PointMeasurement(point, *arrays, "estimated", "made up", e2e_s, power_label="estimated")
 
 
 RESULT = SweepResult(
     PLAN,
     Path("swept"),
-    tuple(to_finished_point(_seen(one)) for one in [*(look(mode, 4) for mode in MODES), look(), look(workers=1)]),
+    tuple(_seen(one) for one in [*(look(mode, 4) for mode in MODES), look(), look(workers=1)]),
     (),
     (),
 )

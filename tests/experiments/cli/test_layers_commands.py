@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.layers_commands import layers
 from experiments.cli.main import app
-from experiments.report.analysis.layers_terminal import print_layer_summary
+from experiments.report.analysis.network_terminal import print_layer_summary
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import cost_by_kind, list_costliest_layers, summarize_layers

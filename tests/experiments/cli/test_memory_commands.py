@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli.memory_commands import app, evaluate, fit
-from experiments.report.analysis.memory_terminal import build_error_tables
+from experiments.report.analysis.network_terminal import build_error_tables
 from fedge.costs.memory.memory_study import MemoryErrorRow
 from fedge.costs.memory.step_need import memory_calibration_from_dict
 from fedge.errors import BadInput

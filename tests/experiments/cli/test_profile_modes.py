@@ -174,7 +174,7 @@ def test_the_folder_is_made_unless_the_input_is_wrong_or_a_file_is_in_its_place(
 CHILD = """
 import os, signal, sys
 from experiments.cli import main as cli
-from fedge.characterisation import emulated_bench as emulated
+from fedge.characterisation import mode_measurement as emulated
 from fedge.characterisation.profiling_journal import ProfilingJournal
 
 point, number = sys.argv.pop(1), int(sys.argv.pop(1))

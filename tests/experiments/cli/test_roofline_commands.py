@@ -14,7 +14,7 @@ from contracts.shown import charts_of
 from typer.testing import CliRunner
 
 from experiments.cli.roofline_commands import app, bench, print_roofline
-from experiments.report.analysis.roofline_terminal import describe_constants
+from experiments.report.analysis.roofline_report import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.roofline_analysis import (
     UNFITTED_MARGIN,

@@ -10,7 +10,7 @@ import pytest
 from contracts.boards import write_table
 from contracts.launching import Launcher
 
-from experiments.report.document_figures import BLOCK_END, write_figures
+from experiments.report.predictors.transfer_report import BLOCK_END, write_figures
 from experiments.report.tables import Table, text_cell, value_cell
 from fedge.errors import BadInput
 from fedge.studies.transfer_models import TransferRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.report.run.arena_table import list_arena_tables
+from experiments.report.run.sweep_report import list_arena_tables
 from experiments.sweeps.arena import Course, find_cost, find_quality, judge_variants
 
 SLOW = Course((0.5, 0.8, 0.9, 0.9, 0.9), (10.0, 20.0, 30.0, 40.0, 50.0), (1.0, 2.0, 3.0, 4.0, 5.0))

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli.memory_commands import app
-from experiments.report.analysis.memory_terminal import print_prediction
+from experiments.report.analysis.network_terminal import print_prediction
 from fedge.analysis.memory_prediction import (
     CONFIDENT_SDS,
     MemoryPrediction,

@@ -27,7 +27,7 @@ from fedge.characterisation.findings import (
 from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
 from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS
 from fedge.characterisation.point_statistics import PointStats, pool_repeats
-from fedge.characterisation.sweep_findings import compute_pooled_findings
+from fedge.characterisation.sweep_findings import compute_plane, compute_pooled_findings
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode
 
@@ -244,9 +244,6 @@ def test_a_knob_that_changes_the_watts_alone_comes_last():
     assert finding.strength < 0.01
 
 
-# Records and their wording --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_can_be_worded(template):
     names = ("quantity", "value", "setting", "bound", "mode", "interval", "count", "total", "work")
@@ -286,9 +283,6 @@ def test_values_have_their_units_and_three_digits():
     assert (format_quantity(830.2, "energy_j"), format_quantity(14.23, "power_w")) == ("830 J", "14.2 W")
     assert format_interval(Estimate(0.33, 0.31, 0.35, 9)) == "-69.0 to -65.0 %"
     assert format_interval(Estimate(3.0, 2.5, 3.5, 9)) == "x 2.5 to 3.5"
-
-
-# Merging --------------------------------------------------------------------------------------------------------------
 
 
 def _finding(
@@ -372,3 +366,50 @@ def test_a_second_finding_of_a_kind_comes_after_a_weaker_one_of_another():
     ranked = rank_findings(found)
     assert [one.kind for one in ranked] == ["gpu", "cache", "gpu"]
     assert [one.strength for one in ranked] == sorted((one.strength for one in ranked), reverse=True)
+
+
+HERE_POINT = SweepPoint("here", "net")
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.floats(0.001, 0.1), st.floats(1.0, 50.0)), min_size=2, max_size=8))
+def test_front_and_beaten_settings_are_those_of_brute_force(costs):
+    points = varied(HERE_POINT, "workers", range(len(costs)))
+    truth = [Truth(compute_s=seconds, power_w=watts) for seconds, watts in costs]
+    settings_seen = pool_repeats(
+        sweep(points, lambda p: truth[p.workers], Noise(step=0.01, power=0.01), steps=20, epochs=2)
+    )
+    found = compute_plane(settings_seen)
+    both = [(one.stats.e2e_s.value, one.stats.energy_j.value) for one in settings_seen if one.stats.energy_j]
+    unbeaten = {
+        i for i, a in enumerate(both) if not any(b[0] <= a[0] and b[1] <= a[1] for j, b in enumerate(both) if j != i)
+    }
+    assert set(found.front) == unbeaten
+    assert [both[i][0] for i in found.front] == sorted(both[i][0] for i in found.front)
+    assert found.knee in found.front
+    for worse, better in found.dominated:
+        assert both[better][0] < both[worse][0]
+        assert both[better][1] < both[worse][1]
+
+
+def test_settings_of_which_none_is_certainly_worse_are_not_beaten():
+    found = compute_plane(
+        pool_repeats(sweep(varied(HERE_POINT, "workers", range(6)), lambda _: Truth(), Noise(step=0.2)))
+    )
+    assert found.dominated == ()
+
+
+def test_the_knee_is_where_little_energy_more_saves_much_time():
+    truth = [
+        Truth(compute_s=0.010, power_w=20.0),
+        Truth(compute_s=0.011, power_w=9.0),
+        Truth(compute_s=0.04, power_w=2.3),
+    ]
+    found = compute_plane(pool_repeats(sweep(varied(HERE_POINT, "workers", range(3)), lambda p: truth[p.workers])))
+    assert (found.front, found.knee) == ((0, 1, 2), 1)
+
+
+@pytest.mark.parametrize("metered", [True, False])
+def test_a_plane_needs_two_settings_with_known_energy(metered):
+    points = varied(HERE_POINT, "workers", range(1 if metered else 3))
+    assert compute_plane(pool_repeats(sweep(points, lambda _: Truth(), metered=metered))) is None

@@ -88,13 +88,13 @@ def seen(rig: MeasurementRig, heard: list[str]) -> PointMeasurement:
 class TestRigHere(RigContract):
     def test_a_point_is_measured_with_all_that_was_seen(self, seen, heard, folder):
         first, second = seen.epochs
-        assert (seen.minibatches.fetch_s > 0).all()
+        assert (seen.read_minibatches().fetch_s > 0).all()
         if not find_mount(folder).is_in_memory:
             assert first.resident_before == pytest.approx(0.0, abs=0.05)
         assert second.resident_after == pytest.approx(1.0, abs=0.2)
         assert first.memory_mb > 100
         assert 0 < first.cpu_load <= 1
-        assert len(seen.sensor_trace.at_s) > 5
+        assert len(seen.read_sensor_trace().at_s) > 5
         assert (seen.label, seen.power_label) == ("measured", None if first.energy_j is None else "measured")
         assert "torch" in seen.source
         assert find_mount(folder).device in seen.source
@@ -183,8 +183,6 @@ def test_the_software_is_named(tmp_path):
     assert {"fedge", "torch", "pillow", "machine", "kernel"} <= set(rig_at(tmp_path).software)
 
 
-# From the program's file to a finished point --------------------------------------------------------------------------
-
 BLIND = LinuxSession()
 FACTS = {"device": "cpu", "torch": "2", "threads": 1, "python": "3.11"}
 TIMES = ("fetch_s", "preprocess_s", "collate_s", "stall_s", "copy_s", "compute_s", "overhead_s", "taking_s", "step_s")
@@ -236,7 +234,7 @@ def test_an_epoch_is_the_sum_of_its_minibatches_with_what_was_seen_beside(tmp_pa
     assert (first.resident_before, first.resident_after) == (0, 1)
     assert (second.resident_before, second.resident_after) == (None, None)
     assert (first.energy_j, first.power_w, found.power_label) == (None, None, None)
-    assert found.minibatches.start_s.tolist() == [2, 3, 4, 5]
+    assert found.read_minibatches().start_s.tolist() == [2, 3, 4, 5]
     assert found.notes == ("odd",)
     assert found.parameters["start_s"] == pytest.approx(0.3)
     assert "images on ext4 on /dev/x (8:0)" in found.source

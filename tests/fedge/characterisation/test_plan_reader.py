@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.plan_reader import load_shipped_workloads, read_plan, resolve_plan
+from fedge.characterisation.plan_reader import load_shipped_workloads, read_resolved_plan, resolve_plan
 from fedge.characterisation.sweep_plan import KNOBS, Images
 from fedge.devices import catalogue
 from fedge.errors import BadInput
@@ -28,9 +28,6 @@ def read(raw):
 
 def plan(**raw):
     return read(raw).plan
-
-
-# What a plan says -----------------------------------------------------------------------------------------------------
 
 
 def test_the_least_plan_is_one_point_at_the_boards_top_mode():
@@ -139,8 +136,6 @@ def test_the_papers_three_workloads_are_shipped():
         assert one.images.channels == one.input[0]
 
 
-# What is wrong --------------------------------------------------------------------------------------------------------
-
 WRONG = [
     ({"name": None}, "name", "got nothing"),
     ({"nonsense": 1}, "nonsense", "an unknown key; known here: name, board, boards"),
@@ -217,7 +212,7 @@ def test_what_is_wrong_is_one_line_that_names_the_field(raw, field, words):
 def test_a_file_that_is_no_plan_is_one_line(tmp_path, text):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(BadInput) as refused:
-        read_plan(tmp_path / "p.yaml")
+        read_resolved_plan(tmp_path / "p.yaml")
     assert "\n" not in str(refused.value)
 
 
@@ -244,9 +239,6 @@ def test_no_content_of_a_field_is_more_than_one_line(field, junk):
     assert "\n" not in told
 
 
-# What ships -----------------------------------------------------------------------------------------------------------
-
-
 def configs(root):
     return {path.stem: path for path in (root / "experiments" / "configs" / "characterisation").glob("*.yaml")}
 
@@ -256,7 +248,7 @@ def test_every_shipped_plan_is_read_and_has_the_points_that_the_manual_says(proj
     text = page.read_text(encoding="utf-8").partition("## Included plans")[2]
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     told = {name: int(cells[2].split()[0]) for cells in rows for name in re.findall(r"`([^`]+)`", cells[1])}
-    plans = {name: read_plan(path) for name, path in configs(project_root).items()}
+    plans = {name: read_resolved_plan(path).plan for name, path in configs(project_root).items()}
     assert {name: len(plan.points) for name, plan in plans.items()} == told
     assert all(plan.name == name for name, plan in plans.items())
 
@@ -265,7 +257,7 @@ def test_a_study_of_one_board_is_a_real_boards_by_one_word(project_root):
     for name, path in configs(project_root).items():
         raw = yaml.safe_load(path.read_text())
         if "board" in raw and name != "here-quick":
-            emulated = read_plan(path)
+            emulated = read_resolved_plan(path).plan
             real = resolve_plan(
                 {**raw, "board": "here"}, path, lambda board, name=emulated.boards[0]: catalogue.find(name[:-2])
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedge.characterisation.plan_reader import read_plan
+from fedge.characterisation.plan_reader import read_resolved_plan
 from fedge.characterisation.point_knobs import (
     describe_differences,
     describe_other_knobs,
@@ -62,5 +62,7 @@ def test_repeats_count_from_one_and_the_first_is_not_told():
 
 def test_every_point_of_a_plan_has_its_own_words(project_root):
     for name in ("emulated-quick", "modes", "loader", "xavier-nx", "over-time"):
-        points = read_plan(project_root / "experiments" / "configs" / "characterisation" / f"{name}.yaml").points
+        points = read_resolved_plan(
+            project_root / "experiments" / "configs" / "characterisation" / f"{name}.yaml"
+        ).plan.points
         assert len({describe_point(point) for point in points}) == len(points), name

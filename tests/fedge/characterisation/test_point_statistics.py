@@ -114,8 +114,3 @@ def test_what_repeats_differ_beyond_their_minibatches_widens_every_setting_of_th
     alone, repeated = pool_repeats(sweep(points[::2], slow)), pool_repeats(sweep(points, slow))
     for before, after in zip(alone, repeated, strict=True):
         assert after.stats.compute_s.standard_error > 2 * before.stats.compute_s.standard_error
-
-
-def test_what_nobody_metered_stays_unknown():
-    (found,) = pool_repeats([stats(POINT, Truth(), metered=False)])
-    assert found.stats.energy_j is None

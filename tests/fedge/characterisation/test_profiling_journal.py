@@ -35,7 +35,7 @@ HEADER = ProfilingHeader(
     explorer="active",
     modes=3,
     seed=0,
-    rule=StabilityRule().to_dict(),
+    rule=dataclasses.asdict(StabilityRule()),
     software={"fedge": "1"},
 )
 MODES = [PowerMode(cores, 1000.0 / 3, 500.0, 1600.0) for cores in (1, 2, 3, 4)]

@@ -28,11 +28,11 @@ def _repeated(by: float, count: int = 2, noise: Noise | None = None, seed: int =
 
 def test_repeats_that_are_a_third_apart_are_told_with_a_note_at_each():
     stats = (*_repeated(0.6), *sweep([replace(POINT, workers=2)], lambda _: Truth()))
-    (found,) = find_differing_repeats(stats)
-    assert found.spread == pytest.approx(0.35, abs=0.02)
-    assert set(found.points) == {one.key for one in stats[:2]}
-    assert [one.notes for one in add_repeat_notes(stats)] == [(found.note,), (found.note,), ()]
-    assert found.note == "repeats differ by 35 %, more than their minibatches explain"
+    ((points, spread),) = find_differing_repeats(stats).items()
+    assert spread == pytest.approx(0.35, abs=0.02)
+    assert set(points) == {one.key for one in stats[:2]}
+    note = "repeats differ by 35 %, more than their minibatches explain"
+    assert [one.notes for one in add_repeat_notes(stats)] == [(note,), (note,), ()]
     assert all(one.settled for one in stats)
 
 
@@ -49,8 +49,8 @@ def test_of_minibatches_that_scatter_no_repeats_are_told_but_by_chance(noise):
 
 
 def test_one_look_has_nothing_to_differ_from():
-    assert find_differing_repeats(_repeated(0.6, 1)) == ()
-    assert find_differing_repeats(()) == ()
+    assert find_differing_repeats(_repeated(0.6, 1)) == {}
+    assert find_differing_repeats(()) == {}
 
 
 NANO = SweepPoint("nano-1", "net")

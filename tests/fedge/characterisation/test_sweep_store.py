@@ -12,7 +12,7 @@ from characterised.fake import FakeRig, fake_plan, fake_seen
 
 from fedge.characterisation.sweep_plan import Images, MeasurementSchedule, StoragePlan, WorkloadPlan
 from fedge.characterisation.sweep_run import SweepRun
-from fedge.characterisation.sweep_store import JOURNAL_FILE, open_journal, read_result, to_finished_point
+from fedge.characterisation.sweep_store import JOURNAL_FILE, open_journal, read_result
 from fedge.errors import BadInput
 
 SOFTWARE = {"fake-1": {"fake": "1"}}
@@ -41,7 +41,7 @@ def test_what_was_seen_is_read_back_exactly_with_its_arrays_and_labels(tmp_path)
     assert result.plan == plan
     assert [one.point for one in result.points] == list(plan.points)
     for one in result.points:
-        seen = to_finished_point(fake_seen(one.point))
+        seen = fake_seen(one.point)
         for name in ("epochs", "label", "power_label", "source", "seconds", "notes", "parameters"):
             assert getattr(one, name) == getattr(seen, name)
         for there, wanted in (

@@ -20,7 +20,7 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkloadPlan,
 )
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, to_finished_point
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.sweep_tables import NO_MODE, NO_POWER, list_omitted_points, write_tables
 from fedge.devices.board_kinds import build_kind, build_surface
 from fedge.devices.catalogue import find
@@ -48,7 +48,7 @@ def _point(mode: PowerMode | None, **knobs: object) -> SweepPoint:
     return replace(SweepPoint("agx-xavier-1", NAME, mode, workers=2, storage="nvme"), **knobs)
 
 
-def _finished(point: SweepPoint, step_s: float, power_w: float | None = 10.0) -> FinishedPoint:
+def _finished(point: SweepPoint, step_s: float, power_w: float | None = 10.0) -> PointMeasurement:
     """Three epochs, of which the first is twice as slow, and each one's first minibatch ten times as slow."""
     steps = np.tile([10.0, 0.5, 1.5, 0.5, 1.5, 1.0], 3) * step_s
     steps[:STEPS] *= 2.0
@@ -57,9 +57,8 @@ def _finished(point: SweepPoint, step_s: float, power_w: float | None = 10.0) ->
     minibatches = MinibatchTimes(epoch, step, np.cumsum(steps), none, none, none, none, steps, none, steps)
     epochs = tuple(_epoch(i, float(steps[epoch == i].sum()), power_w) for i in range(3))
     label = None if power_w is None else "estimated"
-    return to_finished_point(
-        PointMeasurement(point, minibatches, epochs, NONE, "estimated", "made up", 1.0, power_label=label)
-    )
+    arrays = (lambda: minibatches, epochs, lambda: NONE)
+    return PointMeasurement(point, *arrays, "estimated", "made up", 1.0, power_label=label)
 
 
 def _epoch(epoch: int, e2e_s: float, power_w: float | None) -> EpochSummary:
@@ -67,7 +66,7 @@ def _epoch(epoch: int, e2e_s: float, power_w: float | None) -> EpochSummary:
     return EpochSummary(epoch, STEPS, e2e_s, 0.0, 0.0, 0.0, 0.0, e2e_s, 0.0, joules, power_w)
 
 
-def _result(folder: Path, *points: FinishedPoint) -> SweepResult:
+def _result(folder: Path, *points: PointMeasurement) -> SweepResult:
     return SweepResult(PLAN, folder, points, (), ())
 
 

@@ -213,20 +213,6 @@ def test_a_campaign_runs_the_trainer_and_says_that_it_measured(bench, tmp_path):
     assert header.software.keys() == {"fedge", "torch"}
 
 
-def test_its_modes_keep_it_reachable_unless_others_are_given(bench, fake):
-    _, one = bench
-    assert one.candidates.knobs[:, 0].min() >= 2
-    assert one.candidates.knobs[:, 1].min() >= 400
-
-    board, _ = fake()
-    allowed = one.candidates.__class__(one.candidates.knobs[:5])
-    narrow = build_real_bench(
-        board, Workload("net", 4), board.done.append, lambda: None, clock=SimulatedClock(), candidates=allowed
-    )
-    assert len(narrow.candidates) == 5
-    assert narrow.total_power == board.spec.total_power
-
-
 @pytest.mark.parametrize("batch_size", [16, 64])
 def test_what_is_believed_beforehand_is_of_the_batch_size_that_is_measured(fake, batch_size):
     board, _ = fake()

@@ -179,12 +179,6 @@ def test_two_names_that_differ_have_two_labels(one: str, other: str) -> None:
     to_label(one).encode("utf-8")
 
 
-def test_boards_that_share_a_name_are_one_series() -> None:
-    page = render_exposition(fleet(board("a"), board("a"), board("")), NOW_S)
-
-    assert value(page, "fedge_run_energy_joules", board="a", device="nano") == 20.0
-
-
 @given(st.lists(st.lists(st.floats(0, 1e6), min_size=2, max_size=2), min_size=1, max_size=20))
 def test_a_counter_never_goes_back_and_grows_by_what_a_run_adds(energies_j: list[list[float]]) -> None:
     totals, before, counted_j = CounterTotals(), 0.0, 0.0

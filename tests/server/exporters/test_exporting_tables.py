@@ -1,16 +1,119 @@
-"""The store comes first; an exporter that fails is ended and told of, and takes nothing with it."""
+"""What is wrong with an exporter is said before a run; one that fails is ended, and takes nothing with it."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 
 import pytest
-from contracts.exporter import round_of, rows_of
+from contracts.exporter import fleet_of, round_of, rows_of
 
+from fedge.errors import BadInput
+from fedge.experiment import ExporterSpec
 from fedge.telemetry.store import MemoryTables, Row
 from fedge.telemetry.store_records import EventRow
+from server.exporters import EXPORTERS, PACKAGES, exporting_tables
 from server.exporters.exporting_tables import ExportingTables
+
+
+class Own:
+    """A user's exporter."""
+
+    def __init__(self, experiment: object, folder: Path, *, path: str, level: int = 1) -> None:
+        self.made_with = (experiment, folder, path, level)
+
+    def append(self, rows: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Anything(Own):
+    def __init__(self, experiment: object, folder: Path, **options: object) -> None:
+        self.options = options
+
+
+@pytest.fixture(autouse=True)
+def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("my_exporters")
+    module.Own, module.Anything, module.nothing = Own, Anything, object  # type: ignore[attr-defined]
+    module.function = lambda experiment, folder: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_exporters", module)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("tensorbord", {}, "exporters[0].name: got 'tensorbord'; known: "),
+        ("tensorboard", {"dir": "x"}, "exporters[0].options.dir: got an unknown option; tensorboard takes out"),
+        (
+            "mlflow",
+            {"uri": "x"},
+            "options.uri: got an unknown option; mlflow takes tracking_uri, out, name",
+        ),
+        (
+            "mlflow",
+            {"tracking_uri": "http://a:b@c"},
+            "exporters[0].options.tracking_uri: got an address",
+        ),
+        ("my_exporters:Own", {}, "exporters[0].options.path: got nothing; my_exporters:Own needs it"),
+        ("my_exporters:Gone", {}, "exporters[0].name: got 'my_exporters:Gone'; an importable module:Class"),
+        ("my_exporters:nothing", {}, "a class with append(rows) and close()"),
+        ("my_exporters:function", {}, "a class with append(rows) and close()"),
+    ],
+)
+def test_what_could_not_be_made_is_refused(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput) as error:
+        exporting_tables.check_exporter(ExporterSpec(name=name, options=options), "exporters[0]")
+
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_lists_every_known_one() -> None:
+    with pytest.raises(BadInput) as error:
+        exporting_tables.check_exporter(ExporterSpec(name="wandb"), "exporters[0]")
+
+    assert all(name in str(error.value) for name in EXPORTERS)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_missing_package_is_one_line_that_says_how_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == PACKAGES[name][0] else object())
+
+    with pytest.raises(BadInput, match=rf"pip install 'fedge\[{name}\]'"):
+        exporting_tables.check_exporter(ExporterSpec(name=name), "exporters[0]")
+
+
+def test_the_same_exporter_twice_is_refused_and_with_other_options_not() -> None:
+    same, other = ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"})
+    exporting_tables.check_exporters([same, other])
+
+    with pytest.raises(BadInput, match=r"exporters\[2\]: got 'tensorboard' a second time"):
+        exporting_tables.check_exporters([same, other, same])
+
+
+def test_ones_own_class_is_made_with_its_options(tmp_path: Path) -> None:
+    specs = (ExporterSpec(name="my_exporters:Own", options={"path": "x"}), ExporterSpec(name="my_exporters:Anything"))
+    exporting_tables.check_exporters(specs)
+    experiment = fleet_of().model_copy(update={"exporters": specs})
+
+    makers = exporting_tables.build_factories(experiment, tmp_path)
+
+    own = makers["my_exporters:Own"]()
+    assert isinstance(own, Own)
+    assert own.made_with == (experiment, tmp_path, "x", 1)
+
+
+def test_two_of_a_name_are_told_apart(tmp_path: Path) -> None:
+    specs = (ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"}))
+
+    makers = exporting_tables.build_factories(fleet_of().model_copy(update={"exporters": specs}), tmp_path)
+
+    assert list(makers) == ["tensorboard (1)", "tensorboard (2)"]
 
 
 @dataclass

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summarise_result
-from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
+from experiments.report.characterisation.characterisation_summary import (
+    CharacterisationSummary,
+    SettingSummary,
+    summarise_result,
+    summarise_settings,
+)
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.sweep_plan import (
@@ -22,7 +26,7 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkloadPlan,
 )
-from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.types import PowerMode
 
 MAXN = PowerMode(8, 2265.6, 1377.0, 2133.0)
@@ -55,11 +59,12 @@ def seen_of(
     arrays = (fetch, preprocess, stall, copy, compute, overhead, lasted)
     minibatches = MinibatchTimes(epoch, step, np.cumsum(lasted) - lasted, *arrays)
     watts = (8.0 + 0.6 * mode.cores + 14.0 * mode.gpu_mhz / 1377.0) * (1.0 + 0.002 * noise.standard_normal())
+    trace = _strip(float(lasted.sum()), watts if metered else float("nan"), gpu=gpu, noise=noise)
     return PointMeasurement(
         point=point,
-        minibatches=minibatches,
+        read_minibatches=lambda: minibatches,
         epochs=tuple(_epoch(minibatches, i, watts if metered else None) for i in range(epochs)),
-        sensor_trace=_strip(float(lasted.sum()), watts if metered else float("nan"), gpu=gpu, noise=noise),
+        read_sensor_trace=lambda: trace,
         label="estimated",
         source="formulas of a test",
         seconds=float(lasted.sum()) + 4.0,
@@ -111,7 +116,7 @@ def sweep_of(
         course=MeasurementSchedule(repeats=1 + max((one.repeat for one in every), default=0)),
         points=tuple(every),
     )
-    finished = tuple(to_finished_point(seen_of(one, **seen)) for one in points)
+    finished = tuple(seen_of(one, **seen) for one in points)
     return SweepResult(plan, folder, finished, tuple(skipped), tuple(failed))
 
 

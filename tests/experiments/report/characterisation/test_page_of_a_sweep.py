@@ -14,14 +14,60 @@ import pytest
 from contracts.shown import charts_of
 
 from experiments.cli.characterise_commands import characterise_report
-from experiments.report.characterisation.characterisation_page import build_sections, write_page, write_report
-from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summary_to_json
-from experiments.report.characterisation.setting_summary import summarise_settings
+from experiments.report.characterisation.characterisation_page import (
+    MAX_OTHER_PLACES,
+    build_advice_section,
+    build_sections,
+    write_page,
+    write_report,
+)
+from experiments.report.characterisation.characterisation_summary import (
+    CharacterisationSummary,
+    summarise_settings,
+    summary_to_json,
+)
 from experiments.report.chart import to_json_value
+from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
+from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.errors import BadInput
 from fedge.types import PowerMode
+
+
+def _advice(
+    workload: str, saving: float, *, quantity: str = "e2e_s", seen: bool = True, knob: str = "gpu_mhz"
+) -> TuningAdvice:
+    then = 100.0 * (1.0 - saving)
+    return TuningAdvice(
+        board="nano-1", workload=workload, kind="train", knob=knob, now=1377.0, then=905.25, quantity=quantity,
+        present=100.0, expected=Estimate(then, then - 1, then + 1, 9 if seen else 0), why="because", label="estimated",
+        point=workload, setting="batch 16",
+    )  # fmt: skip
+
+
+def test_time_and_energy_of_a_turn_are_on_one_card_with_the_other_workloads() -> None:
+    found = [_advice("net", 0.3), _advice("net", 0.2, quantity="energy_j"), _advice("<b>", 0.1)]
+    html = build_advice_section(found, {}, 3).html
+    assert html.count("<article>") == 1
+    assert "GPU clock 1377 → 905.25 MHz" in html
+    assert "30.0\xa0% less time per epoch, 20.0\xa0% less energy per epoch" in html
+    assert "The same: &lt;b&gt;, nano-1, training: 10.0\xa0% less time per epoch." in html
+
+
+def test_what_was_seen_and_what_is_expected_are_on_cards_of_their_own() -> None:
+    assert (
+        build_advice_section([_advice("net", 0.3), _advice("other", 0.2, seen=False)], {}, 2).html.count("<article>")
+        == 2
+    )
+
+
+def test_many_places_are_counted_and_so_are_many_cards() -> None:
+    places = [_advice(f"net-{i}", 0.5 - 0.01 * i) for i in range(MAX_OTHER_PLACES + 3)]
+    assert "; and 2 more." in build_advice_section(places, {}, 9).html
+    cards = [_advice("net", 0.3, knob=f"knob-{i}") for i in range(10)]
+    assert "1 more is in findings.json." in build_advice_section(cards, {}, 9).html
+
 
 LARGEST_MB = 15.0
 
@@ -154,9 +200,6 @@ def _swollen(told: CharacterisationSummary, count: int) -> CharacterisationSumma
     return replace(told, result=result, stats=stats, settings=summarise_settings(stats, {}))
 
 
-# The findings as data -------------------------------------------------------------------------------------------------
-
-
 def test_the_findings_are_plain_json_with_units_in_the_names(
     told: CharacterisationSummary, page: str, few: SweepResult
 ) -> None:
@@ -185,9 +228,6 @@ def test_what_is_not_finite_is_null() -> None:
         "b": [None, 1.5],
         "c": "x",
     }
-
-
-# The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_replaces_an_older_one_as_a_whole(few: SweepResult) -> None:

@@ -8,20 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.report.characterisation import knob_charts, plane_chart, point_timeline, variability_chart
-from experiments.report.characterisation.chart_elements import COMPUTE, STALL
-from experiments.report.characterisation.setting_summary import SettingSummary, choose_settings, summarise_settings
+from experiments.report.characterisation import knob_charts, point_timeline, setting_charts
+from experiments.report.characterisation.characterisation_summary import (
+    SettingSummary,
+    choose_settings,
+    summarise_settings,
+)
+from experiments.report.characterisation.setting_charts import COMPUTE, STALL
 from experiments.report.chart import Chart
 from experiments.report.quantities import number
+from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.reliability import compute_variability
 from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 
 
-def by_key(result: SweepResult) -> dict[str, FinishedPoint]:
+def by_key(result: SweepResult) -> dict[str, PointMeasurement]:
     return {one.point.key: one for one in result.points}
 
 
@@ -65,7 +70,7 @@ def test_the_menu_has_every_quantity_of_a_knob(settings: tuple[SettingSummary, .
 
 
 def test_the_plane_marks_what_no_other_setting_beats(settings: tuple[SettingSummary, ...]) -> None:
-    section = plane_chart.build_plane_section(settings)
+    section = setting_charts.build_plane_section(settings)
     assert section is not None
     (chart,) = section.charts
     frame = chart.frames[0]
@@ -83,7 +88,7 @@ def test_named_modes_at_one_place_share_a_label(sweep: Callable[..., SweepResult
     settings = settings_in(sweep(points, steps=12))
     place = {"e2e_s": settings[0].stats.e2e_s, "energy_j": settings[0].stats.energy_j}
     near = [replace(one, stats=replace(one.stats, **place)) for one in settings[:3]]
-    section = plane_chart.build_plane_section([*near, *settings[3:]])
+    section = setting_charts.build_plane_section([*near, *settings[3:]])
     assert section is not None
     named = section.charts[0].frames[0].data[2:]
     labels = [label for trace in named for label in trace["text"] if label]
@@ -93,14 +98,14 @@ def test_named_modes_at_one_place_share_a_label(sweep: Callable[..., SweepResult
 
 
 def test_a_board_with_one_setting_has_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
-    section = plane_chart.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
+    section = setting_charts.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
     assert section is not None
     assert section.charts == ()
     assert "only one setting" in section.lead
 
 
 def test_without_a_meter_there_is_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
-    assert plane_chart.build_plane_section(settings_in(sweep([base], metered=False))) is None
+    assert setting_charts.build_plane_section(settings_in(sweep([base], metered=False))) is None
 
 
 def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
@@ -161,7 +166,7 @@ def test_what_is_drawn_in_detail_says_why(settings: tuple[SettingSummary, ...]) 
 
 def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResult) -> None:
     found = compute_variability([compute_point_stats(one, few.plan.course) for one in few.points])
-    section = variability_chart.build_variability_section(found)
+    section = setting_charts.build_variability_section(found)
     assert [(chart.key, frame.label) for chart in section.charts for frame in chart.frames] == [
         ("within", "time"), ("within", "energy"), ("between", "time"), ("between", "energy"),
     ]  # fmt: skip
@@ -172,4 +177,4 @@ def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResul
 
 
 def test_without_repeats_nothing_is_said_about_variability() -> None:
-    assert "course.repeats" in variability_chart.build_variability_section(()).lead
+    assert "course.repeats" in setting_charts.build_variability_section(()).lead

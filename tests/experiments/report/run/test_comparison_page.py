@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.report.confidence_intervals import ConfidenceInterval
+from experiments.report.run.comparison_charts import RunPoint, _front_trace, build_pareto_charts
 from experiments.report.run.comparison_page import describe_groups
 from experiments.report.run.loaded_runs import load_runs
-from experiments.report.run.pareto_charts import RunPoint, _front_trace, build_pareto_charts
 from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment
 
@@ -114,14 +114,6 @@ def test_runs_of_several_seeds_are_named_by_group_and_seed(seeded):
         ("maxn", "maxn"),
     ]
     assert [run.name for run in load_runs([run.folder for run in runs[:2]])] == ["seed 1", "seed 2"]
-
-
-def test_runs_that_differ_in_many_fields_are_named_by_their_folders(make_run):
-    other = make_run("b", policy="maxn", rounds=2, fleet=[{"device": "tx2", "count": 1}])
-    with (other / "run.yaml").open("a", encoding="utf-8") as file:
-        file.write("strategy: FedMedian\n")
-    runs = load_runs([make_run("a"), other])
-    assert [(run.name, run.group_name) for run in runs] == [("a", "a"), ("b", "b")]
 
 
 def test_ten_runs_have_ten_colours_and_more_differ_in_their_lines(make_run):

@@ -49,16 +49,6 @@ def test_kinds_have_a_column_where_names_do_not_tell_them(make_run):
     assert next(line for line in text.splitlines() if line.startswith("shelf-1")).split()[1] == "tx2"
 
 
-def test_on_80_columns_no_cell_is_cut(make_run):
-    folder = make_run(fleet=[{"device": "agx-orin-64gb", "count": 1}])
-    rounds = read_rows(folder, RoundRow)
-    clients = [row for row in read_rows(folder, ClientRow) if row.round == rounds[-1].round]
-    text = shown(render_fleet(load_experiment(folder / "run.yaml"), rounds, clients, 75.0), width=80)
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert text.count("10.0") == 3
-
-
 def test_a_large_fleet_is_shown_by_kind(make_run):
     text = view_of(make_run(fleet=[{"device": "nano", "count": 30}, {"device": "tx2", "count": 5}], rounds=1))
     assert "nano-1 " not in text.replace("straggler", "")
@@ -219,13 +209,18 @@ def test_a_real_board_that_was_cut_off_without_a_report_is_a_line_with_its_reaso
     assert "23.0 s" in many
 
 
-def test_the_summary_says_when_savings_are_over_fewer_rounds():
-    summary = {"rounds": 3, "compared_rounds": 2, "saving_vs_maxn": 0.2, "oracle_saving_vs_maxn": 0.0}
-    assert "20.0 %, over 2 of 3 rounds (the oracle saves less than 2 %)" in shown(summary_table(summary))
-
-
 def test_a_run_at_maxn_has_no_share_of_the_oracles_saving():
     known = {"policy": "maxn", "oracle_saving_vs_maxn": 0.2, "oracle_saving_vs_maxn_parked": 0.08}
     text = shown(summary_table({**known, "saving_vs_maxn": None, "saving_vs_maxn_parked": -0.158}))
     assert "saving vs MAXN – (the run itself is at MAXN)" in " ".join(text.split())
     assert "low idle −15.8 % (the run itself is at MAXN)" in " ".join(text.split())
+
+
+def test_on_80_columns_no_cell_is_cut(make_run):
+    folder = make_run(fleet=[{"device": "agx-orin-64gb", "count": 1}])
+    rounds = read_rows(folder, RoundRow)
+    clients = [row for row in read_rows(folder, ClientRow) if row.round == rounds[-1].round]
+    text = shown(render_fleet(load_experiment(folder / "run.yaml"), rounds, clients, 75.0), width=80)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("10.0") == 3

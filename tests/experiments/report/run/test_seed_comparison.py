@@ -10,7 +10,6 @@ import pytest
 
 from experiments.report.run import seed_comparison
 from experiments.report.run.loaded_runs import load_runs
-from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment, list_repeated_runs
 
 
@@ -29,15 +28,6 @@ def runs(seeded):
 def test_runs_that_differ_in_the_seed_alone_are_one_group(runs):
     groups = group_by_experiment(runs)
     assert [(group.name, list(group.by_seed)) for group in groups] == [("balanced", [1, 2, 3]), ("maxn", [1, 2, 3])]
-
-
-def test_a_group_is_named_by_the_fields_in_which_groups_differ(seeded):
-    two = {"device": "nano", "count": 2}
-    folders = [seeded(1, fleet=[two]), seeded(1, "maxn", fleet=[{**two, "count": 3}])]
-    assert [group.name for group in group_by_experiment(load_runs(folders))] == [
-        "balanced, fleet[0].count 2",
-        "maxn, fleet[0].count 3",
-    ]
 
 
 def test_of_two_runs_of_one_seed_the_first_is_counted(runs):
@@ -101,11 +91,6 @@ def test_lines_are_means_and_bands_their_intervals(runs):
 
 def test_runs_of_one_seed_each_have_no_section_of_their_own(seeded):
     assert seed_comparison.build_seed_sections(load_runs([seeded(1), seeded(1, "maxn")])) == []
-
-
-def test_seeds_without_a_common_one_are_named(seeded, tmp_path):
-    write_report([seeded(1), seeded(2), seeded(3, "maxn")], tmp_path / "page.html")
-    assert "No two groups have a seed in common" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from experiments.cli.report_run import report as write_run_report
-from experiments.report.run import prediction_errors
+from experiments.report.run import prediction_section
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report_tables
 from fedge.errors import BadInput
@@ -19,7 +19,7 @@ def test_the_quantiles_are_of_every_board_and_round(make_run):
     def worse(row):
         return dataclasses.replace(row, predicted_step_s=1.5 * row.step_s) if row.round == 3 else row
 
-    found = prediction_errors.error_quantile_table(load_run(make_run(change=worse)))
+    found = prediction_section.error_quantile_table(load_run(make_run(change=worse)))
     nano = [cell.plain_text for cell in found.rows[0]]
     assert nano == ["nano", "time", "6", "10.0 %", "10.0 %", "50.0 %", "50.0 %", "50.0 %"]
     assert [cell.plain_text for cell in found.rows[2]][:4] == ["nano", "power", "6", "−10.0 %"]

@@ -1,0 +1,245 @@
+"""Terminal views of what a network needs: its layers' cost, its memory on a board, and the boards that suit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.report.quantities import LABEL_MARKS, UNKNOWN, duration, number, percent
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
+from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
+from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
+from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
+from fedge.costs.layers.network_source import LayerCostRow, LayerSummary
+from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
+from fedge.costs.memory.step_need import LARGEST_BATCH
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_layer_summary(console: Console, summary: LayerSummary) -> None:
+    """Print the totals of one step and their breakdown."""
+    network = summary.network
+    sample = "x".join(map(str, network.input_shape))
+    step = "a training step" if summary.kind == "train" else "inference"
+    console.print(
+        f"[bold]{network.name}[/bold], {network.source}: {step} of {summary.batch_size} x {sample}", highlight=False
+    )
+    print_lines(console, _describe_totals(summary))
+    kinds_table(summary.by_kind).print(console)
+    if summary.costliest:
+        costliest_table(summary.costliest).print(console)
+
+
+def _describe_totals(summary: LayerSummary) -> Iterator[str]:
+    """Yield a line per total: what, how much, and what it is made of."""
+    network, batch_size, kind = summary.network, summary.batch_size, summary.kind
+    work = network.batch_work(batch_size, kind)
+    frozen = network.parameters - network.trained_parameters
+    times = f"{TRAINING_PASSES:g} x " if kind == "train" and not frozen else ""
+    batch = f"{batch_size} x " if batch_size > 1 else ""
+    weights, moved = format_si(network.weight_bytes, "B"), format_si(network.activation_bytes, "B")
+    totals = (
+        ("Computes", format_si(work.flop, "FLOP"), f"{times}{batch}{format_si(network.flop, 'FLOP')}"),
+        ("Moves", format_si(work.bytes, "B"), f"{times}({weights} of weights + {batch}{moved} of activations)"),
+        ("Intensity", number(work.intensity, 3, "FLOP/B") if work.bytes else number(None), ""),
+        ("Parameters", f"{network.parameters:,}", f"{network.trained_parameters:,} of them trained" if frozen else ""),
+        ("Activations", f"{network.activations:,}", "elements written per sample in a forward pass"),
+        ("Convolutions", f"{len(network.convolutions):,}", ""),
+    )
+    width = max(len(total) for _, total, _ in totals)
+    for what, total, parts in totals:
+        yield f"{what:<12}  {total:>{width}}  {parts}".rstrip()
+
+
+def format_si(value: float, unit: str) -> str:
+    """Format with a decimal SI prefix: 8.2063 GFLOP."""
+    prefix, per = next(((p, per) for p, per in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if value >= per), ("k", 1e3))
+    return number(value / per, 5, prefix + unit)
+
+
+def kinds_table(rows: Sequence[LayerCostRow]) -> Table:
+    """Build a table of the cost of each kind of operator."""
+    lines = tuple((text_cell(row.name), value_cell(row.layers), *_cost_cells(row)) for row in rows)
+    return Table("kinds", ("kind", "layers", "MFLOP", "MB", "FLOP/B"), lines, "By kind")
+
+
+def costliest_table(rows: Sequence[LayerCostRow]) -> Table:
+    """Build a table of single layers."""
+    lines = tuple((text_cell(row.name), text_cell(row.kind), *_cost_cells(row), text_cell(row.output)) for row in rows)
+    return Table("layers", ("layer", "kind", "MFLOP", "MB", "FLOP/B", "output"), lines, "The layers that move most")
+
+
+def _cost_cells(row: LayerCostRow) -> tuple[Cell, ...]:
+    intensity = row.flop / row.bytes if row.bytes else None
+    return (
+        number_cell(number(row.flop / 1e6, 4), row.flop / 1e6, "MFLOP"),
+        number_cell(number(row.bytes / 1e6, 4), row.bytes / 1e6, "MB"),
+        number_cell(number(intensity, 3), intensity, "FLOP/B"),
+    )
+
+
+def print_uncounted(console: Console, network: NetworkCost) -> None:
+    """Name the operators that no rule counts."""
+    several = len(network.unknown) > 1
+    whose, they = (
+        ("these operators", "they compute and move") if several else ("this operator", "it computes and moves")
+    )
+    line = f"NOT COUNTED: {', '.join(network.unknown)}. No rule counts {whose}: what {they} is missing above."
+    print_lines(console, [line], "bold red")
+
+
+WIDE_SD_LOG = 0.3
+"""Spreads above this are shown as a factor instead of a percentage."""
+TARGET_WORDS = {"memory": "memory", "latency": "time"}
+
+
+def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
+    """Print the requested batch, the limit with its parts, and a table over batch sizes."""
+    network, device, step = prediction.network, prediction.device, prediction.step
+    sample = "x".join(map(str, network.input_shape))
+    console.print(
+        f"[bold]{network.name}[/bold] on {device.title}: a training step of {prediction.batch_size} x {sample}",
+        highlight=False,
+    )
+    fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
+    largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
+    share = percent(prediction.system_share, 0)
+    lines = (
+        f"Memory   {_format_mb(step.memory_mb)} ({_format_spread(step.memory_sd_log)}), {fits}",
+        f"Time     {_format_seconds(step.step_s)} ({_format_spread(step.step_sd_log)})",
+        f"Limit    {_format_mb(prediction.limit_mb)}: {device.ram_gb.value:g} GB less {share}, the system's",
+        f"Largest  batch {largest}; surely (95 %) {sure}",
+        f"From     {step.label}: {step.source}",
+    )
+    for line in lines:
+        console.print(line, highlight=False)
+    batch_table(prediction).print(console)
+    if network.unknown:
+        print_lines(console, [f"NOT COUNTED: {', '.join(network.unknown)}"], "bold red")
+
+
+def batch_table(prediction: MemoryPrediction) -> Table:
+    """Build a table of needs by batch size, with a verdict each."""
+    rows = []
+    for batch in prediction.listed_batches:
+        step = prediction.predict_need(batch)
+        rows.append((
+            value_cell(batch),
+            text_cell(_describe_fit(prediction, batch)),
+            value_cell(step.memory_mb, ",.0f", "MB"),
+            number_cell(number(step.step_s, 3), step.step_s, "s"),
+            number_cell(number(batch / step.step_s, 3), batch / step.step_s),
+        ))  # fmt: skip
+    return Table("batches", ("batch", "verdict", "memory, MB", "s per step", "samples/s"), tuple(rows))
+
+
+def _describe_fit(prediction: MemoryPrediction, batch: int) -> str:
+    step = prediction.predict_need(batch)
+    if step.memory_mb > prediction.limit_mb:
+        return "does not fit"
+    upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
+    return "may not fit" if upper_mb > prediction.limit_mb else "fits"
+
+
+def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
+    """Yield a table per split: one line per network with the methods' errors in memory and time, and their mean."""
+    columns = [(method, target) for target in TARGETS for method in dict.fromkeys(row.method for row in rows)]
+    heads = ("network", "steps", *(f"{TARGET_WORDS[target]} {method}" for method, target in columns))
+    for split in dict.fromkeys(row.split for row in rows):
+        title = "Held-out levels" if split == "within" else "Held-out network"
+        errors = {(row.network, row.method, row.target): row for row in rows if row.split == split}
+        networks = list(dict.fromkeys(network for network, _, _ in errors))
+        lines = [_error_cells(network, [errors[network, *column] for column in columns]) for network in networks]
+        for name, summary in (("mean", lambda values: sum(values) / len(values)), ("worst", max)):
+            values = [summary([errors[network, *column].mape for network in networks]) for column in columns]
+            lines.append((text_cell(name), number_cell(""), *(value_cell(one, ".1f", "%") for one in values)))
+        yield Table(f"errors-{split}", heads, tuple(lines), f"{title}: error in %")
+
+
+def _error_cells(network: str, errors: Sequence[MemoryErrorRow]) -> tuple[Cell, ...]:
+    steps = "/".join(str(count) for count in dict.fromkeys(row.n for row in errors))
+    return text_cell(network), number_cell(steps), *(value_cell(row.mape, ".1f", "%") for row in errors)
+
+
+def _format_mb(value: float) -> str:
+    return f"{value:,.0f} MB"
+
+
+def _format_seconds(value: float) -> str:
+    return number(value, 3, "s") if value >= 1.0 else number(value * 1e3, 3, "ms")
+
+
+def _format_spread(sd_log: float) -> str:
+    """Format one standard deviation: in percent if small, otherwise as a factor."""
+    return f"± {percent(sd_log, 0)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
+
+
+def _format_batch(size: int) -> str:
+    if size == 0:
+        return "none"
+    return f"above {LARGEST_BATCH:,}" if size >= LARGEST_BATCH else f"{size:,}"
+
+
+OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory, MB", "of, MB")
+
+
+def print_board_selection(console: Console, selection: BoardSelection) -> None:
+    """Print the ranking, why boards are excluded, the best board and the meaning of the marks."""
+    offers_table(selection).print(console)
+    print_lines(console, (*_describe_exclusions(selection), *_describe_best(selection)))
+
+
+def offers_table(selection: BoardSelection) -> Table:
+    """Build a table of every board's best mode; the verdict follows the board's name."""
+    work, options = selection.work, selection.options
+    what = f"{work.name}, batch {work.batch_size}, {'inference' if work.kind == 'infer' else 'training'}"
+    title = f"{what}: an epoch of {options.samples:,} samples, by {options.objective}"
+    rows = tuple(_offer_cells(place, offer) for place, offer in enumerate(selection.offers, start=1))
+    return Table("boards", OFFER_HEADS, rows, title)
+
+
+def _offer_cells(place: int, offer: BoardOffer) -> tuple[Cell, ...]:
+    mark, memory = LABEL_MARKS[offer.label], offer.memory
+    needed = UNKNOWN if memory.need_mb is None else f"{LABEL_MARKS[memory.label]}{memory.need_mb:,.0f}"
+    return (
+        text_cell(offer.board),
+        text_cell("yes" if offer.is_suitable else "no"),
+        value_cell(place if offer.is_suitable else None),
+        text_cell(str(offer.mode).removesuffix(" MHz")),
+        number_cell(f"{mark}{duration(offer.epoch_s)}", offer.epoch_s, "s"),
+        number_cell(f"{mark}{offer.energy_j / 1e3:,.1f}", offer.energy_j / 1e3, "kJ"),
+        number_cell(f"{mark}{offer.power_w:.1f}", offer.power_w, "W"),
+        number_cell(needed, memory.need_mb, "MB"),
+        value_cell(memory.allowed_mb, ",.0f", "MB"),
+    )
+
+
+def _describe_exclusions(selection: BoardSelection) -> Iterator[str]:
+    """Yield a line per unsuitable board: as lines, reasons are whole in any terminal."""
+    for offer in selection.offers:
+        if not offer.is_suitable:
+            yield f"{offer.board} is not suitable: {'; '.join((*offer.broken, *_describe_memory_shortage(offer)))}"
+
+
+def _describe_memory_shortage(offer: BoardOffer) -> tuple[str, ...]:
+    if offer.memory.fits:
+        return ()
+    largest = offer.memory.batch_size
+    return (f"batch {largest} is the largest that fits" if largest else "not even one sample fits",)
+
+
+def _describe_best(selection: BoardSelection) -> list[str]:
+    best = selection.best
+    marks = (
+        "Mode: cores/CPU/GPU/memory MHz. ~ estimated, ^ calibrated to a measured table. "
+        "Memory: need of a training step, and the board's limit."
+    )
+    if best is None:
+        return ["No board meets all limits; each is listed in its closest mode, with the limits it violates.", marks]
+    lines = [f"Best: {best.board} in {best.mode}. Time and power: {best.label}, {best.source}."]
+    if selection.options.limits != BoardLimits() and best.label == "estimated":
+        lines.append("An estimate may be off by more than its distance to a limit: profile the board before you buy.")
+    return [*lines, marks]

@@ -1,0 +1,62 @@
+"""The terminal and the report say what the boards started from, and how each entry was used."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.report.run.run_tables import build_knowledge_sections, describe_knowledge
+from fedge.knowledge.recall import RecalledOrigin, Relation
+
+NOTHING = {
+    "folder": "k",
+    "boards": 0,
+    "measurements": 0,
+    "peers": 0,
+    "contradicted": {},
+    "probes_saved": 0,
+    "origins": {},
+    "notes": [],
+}
+
+
+def origin(relation: Relation) -> dict[str, object]:
+    made = RecalledOrigin(
+        "table-1", form="table", relation=relation, board="b", rows=24, label="measured", date="2026-05-01T00:00:00Z"
+    )
+    return dataclasses.asdict(made)
+
+
+OTHER = {"nano-1": [origin("other workload")], "nano-2": [origin("other workload")]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({}, "knowledge: nothing fits in k;"),
+        ({"origins": OTHER}, "knowledge: only reference tables of other workloads (1);"),
+        (
+            {"origins": OTHER, "peers": 2},
+            "knowledge: 0 boards started from their own earlier measurements, 2 other boards of their kinds, reference",
+        ),
+    ],
+)
+def test_the_terminal_says_what_was_used(changes: dict[str, object], start: str) -> None:
+    assert next(describe_knowledge(NOTHING | changes)).startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("relation", "use"),
+    [
+        ("same board", "as its own"),
+        ("same kind", "as of another board, while it agrees"),
+        ("other workload", "as a reference table"),
+    ],
+)
+def test_the_report_says_how_an_entry_was_used(relation: Relation, use: str) -> None:
+    summary = {"knowledge": NOTHING | {"origins": {"nano-1": [origin(relation)]}}}
+    (section,) = build_knowledge_sections(SimpleNamespace(summary=summary))
+
+    assert f">{use}<" in section.html
