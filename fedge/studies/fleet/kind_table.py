@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes
 from fedge.client.client_setup import PROBE_EXPLORER
 from fedge.decisions import probe_choice
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
@@ -33,7 +32,7 @@ from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge,
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, draw_kind_surface
 from fedge.experiment import Experiment, FleetBoard
-from fedge.modes import front_mask
+from fedge.modes import find_nearest_row, front_mask
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
 from fedge.predictors.explorers import load_explorer
@@ -86,7 +85,7 @@ class KindTable:
 
     def to_candidate(self, row: int) -> int:
         """Return the candidate nearest to a row of ``surface``."""
-        return modes.find_nearest_row(self.modes, self.surface.modes[row])
+        return find_nearest_row(self.modes, self.surface.modes[row])
 
     def find_pinned_row(self, policy: str) -> int:
         """Return the row of ``surface`` in which boards wait: the policy's pinned mode, or the lowest."""
@@ -241,7 +240,7 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
         explorer = load_explorer(PROBE_EXPLORER, informative, kind.knowledge)
         explorer.tell(list_pooled_measurements(known))
         if len(suggested := explorer.ask(1)):
-            return modes.find_nearest_row(kind.modes, suggested[0])
+            return find_nearest_row(kind.modes, suggested[0])
     steps, left_s, switch_s = (np.array([value]) for value in (budget.steps, budget.left_s, budget.switch_s))
     room = WorkRoom(steps, left_s, switch_s, switch_w=0.0)
     wish = choose_predicted_work(predictions, kind.idle_w, room=room, z=0.0, offset_sd=np.zeros(1))
@@ -251,7 +250,7 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
         ):
             return row
     mode = probe_choice.find_most_saving_mode(predictions, kind.idle_w, seen, budget)
-    return None if mode is None else modes.find_nearest_row(kind.modes, mode)
+    return None if mode is None else find_nearest_row(kind.modes, mode)
 
 
 Rows = NDArray[np.intp]
