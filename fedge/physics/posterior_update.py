@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,21 +116,16 @@ class SharedPosterior:
             within: Correlation of their misfits, shape (o, o), by board.
             alike: Correlation of their misfits with those of the m rows, shape (o, m), by board.
         """
-        count, every = len(own[0].log), np.concatenate(alike)
-
-        def split(values: NDArray[Any]) -> NDArray[Any]:
-            """Return values of shape (..., b o) by board, shape (b, ..., o)."""
-            return np.ascontiguousarray(np.moveaxis(values.reshape(*values.shape[:-1], len(own), count), -2, 0))
-
-        curve = self.curve(self.posterior.best, np.concatenate([rows.x for rows in own]))
-        slopes = split(curve.stack_slopes())
-        known = self.posterior.whitener @ (self._misfit * split(every.T)[:, None])
+        curve = self._split_curve(np.stack([rows.x for rows in own]))
+        slopes, far = curve.stack_slopes(), np.stack(alike)[:, None]
+        known = self.posterior.whitener @ (self._misfit * _transpose(far))
         along = self._after @ slopes - _transpose(self._seen) @ known
         away = self._seen @ slopes + known
         covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * np.stack(within)[:, None]
         covariance += self.posterior.rows.offset_sd**2
-        foretold = split(predict_mean_log(self.posterior, curve, every))
-        off = np.stack([rows.log for rows in own])[:, None] - foretold
+        # Multiplied board by board: a larger matrix would be summed in another order, so that a board's result would
+        # depend on those that are updated with it.
+        off = np.stack([rows.log for rows in own])[:, None] - predict_mean_log(self.posterior, curve, far)
         variance = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
         noise = np.square([rows.noise_sd for rows in own])[:, None]
         weights = np.minimum(student_weights(off / np.sqrt(variance + noise)), 1.0)
@@ -145,6 +139,16 @@ class SharedPosterior:
         surprise = np.minimum(np.square(plain), OUTLIER_SD**2).sum(axis=-1)
         columns = along, away, whitener, whitened, evidence, surprise
         return [OwnRows(*each) for each in zip(*columns, strict=True)]
+
+    def _split_curve(self, x: Floats) -> LinearizedCurve:
+        """Return the curve of shape (b, g, o) at the modes of b boards, shape (b, o, 4), in one evaluation."""
+        joined = self.curve(self.posterior.best, x.reshape(-1, x.shape[-1]))
+
+        def split(values: Floats) -> Floats:
+            every = np.broadcast_to(values, joined.values.shape).reshape(-1, *x.shape[:2])
+            return np.ascontiguousarray(every.swapaxes(0, 1))
+
+        return LinearizedCurve(split(joined.values), joined.count, lambda: map(split, joined.iterate_rows()))
 
     def update_means(self, own: OwnRows, members: Sequence[int], modes: TabulatedModes, near: Float32Array) -> Floats:
         """Return the mean log values of some candidates, shape (members, n): mean + z' u without u itself.

@@ -71,3 +71,16 @@ def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_i
     nothing = [dataclasses.replace(one, log_evidence=np.full_like(one.log_evidence, np.nan)) for one in rows]
     with pytest.raises(BadInput, match="finite"):
         UpdatedBlend(kind, nothing)
+
+
+def test_a_board_that_is_updated_with_others_gets_the_bits_that_it_gets_alone() -> None:
+    theirs = measure(range(40, 60), "a")
+    boards = [(*measure(range(first, first + count), None), *theirs) for first, count in ((0, 1), (3, 1), (5, 3), (9, 3))]
+
+    together = fit_boards([KNOWLEDGE] * len(boards), [lambda: group_priors(KNOWLEDGE)] * len(boards), boards)
+
+    table = tabulate_modes(MAXN, MODES)
+    for fit, board in zip(together, boards, strict=True):
+        for one, other in zip(fit.predict(table), fit_one(board).predict(table), strict=True):
+            assert (one.mean == other.mean).all()
+            assert (one.predict_sd(None) == other.predict_sd(None)).all()
