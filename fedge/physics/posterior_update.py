@@ -145,7 +145,7 @@ class SharedPosterior:
         joined = self.curve(self.posterior.best, x.reshape(-1, x.shape[-1]))
 
         def split(values: Floats) -> Floats:
-            every = np.broadcast_to(values, joined.values.shape).reshape(-1, *x.shape[:2])
+            every = np.broadcast_to(values, joined.values.shape).reshape(len(joined.values), *x.shape[:2])
             return np.ascontiguousarray(every.swapaxes(0, 1))
 
         return LinearizedCurve(split(joined.values), joined.count, lambda: map(split, joined.iterate_rows()))
