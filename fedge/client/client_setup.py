@@ -54,8 +54,6 @@ class ClientSetup:
         steps: Steps per round at the requested scale.
         model_bytes: Size of the model whose steps are priced, which an emulated link moves; None for the size of the
             model that is trained.
-        service: Standing service; None without one.
-        loader: Data loader; None if training never waits for samples, as far as is known.
         scaling: Memory and scaling options; None if the memory need of a step is unknown.
     """
 
@@ -100,8 +98,6 @@ class RoundConditions:
     Attributes:
         attempt: Training scale to try; None if the memory need of a step is unknown.
         scale: That scale, or None if it is the requested one.
-        waiting_mode: Mode in which the client waits.
-        service: Plan of the standing service; None without one.
         corrections: Differences from the predictor's reference condition, the outermost first.
     """
 

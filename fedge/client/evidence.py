@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes
 from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.modes import build_front as build_modes_front
+from fedge.modes import find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -38,9 +39,6 @@ def select_recalled(
     """Return ``recalled``, or nothing if what the board measures now contradicts it.
 
     That happens if the knowledge is another workload's, or the board or its software has changed.
-
-    Args:
-        recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not context.learns or not recalled:
@@ -165,14 +163,14 @@ def build_offer(
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
         # Corrected, a measured mode may be off the front and uncover others.
         others = np.delete(np.arange(len(means.modes)), measured)
-        front = modes.find_offered_rows(
+        front = find_offered_rows(
             steps * means.step_s[others],
             power_w=means.power_w[others],
             idle_w=context.device.idle_w(context.waiting_mode),
             limit=None,
             power=context.includes_low_power,
         )
-        top = modes.find_nearest_row(means.modes, context.fastest_mode)
+        top = find_nearest_row(means.modes, context.fastest_mode)
         return np.unique(np.concatenate([others[front], measured, [top]]))
 
     fitted = yield from fit_and_predict(
@@ -194,7 +192,7 @@ def build_front(
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
     link_s = link.down_s + link.up_s
-    front = modes.build_front(
+    front = build_modes_front(
         predictions,
         steps=steps,
         idle_w=idle_w,
@@ -225,17 +223,24 @@ def find_known_modes(
     return own | find_sure_modes(predictions, {measurement.mode for measurement in peer_measurements})
 
 
+<<<<<<< HEAD
 def find_sure_modes(predictions: Predictions, asked: Iterable[PowerMode]) -> frozenset[PowerMode]:
     """Return those of ``asked`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
     named = list(asked)
     rows = np.array([modes.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
+=======
+def find_sure_modes(predictions: Predictions, modes: Iterable[PowerMode]) -> frozenset[PowerMode]:
+    """Return those of ``modes`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
+    named = list(modes)
+    rows = np.array([find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
+>>>>>>> main
     sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
     return frozenset(mode for mode, known in zip(named, sure.tolist(), strict=True) if known)
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:
     """Return the prediction of ``mode`` from the nearest row."""
-    i = modes.find_nearest_row(predictions.modes, mode)
+    i = find_nearest_row(predictions.modes, mode)
     return Prediction(
         mode,
         step_s=float(predictions.step_s[i]),

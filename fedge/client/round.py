@@ -45,7 +45,6 @@ class RoundSnapshot:
     Attributes:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
         preferred_modes: Modes that the policy would use if predictions were exact.
-        known_modes: Modes that need no probe.
         probe_budget: Time left for probing, including slack; None without a deadline.
         sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
