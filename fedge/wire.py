@@ -139,7 +139,6 @@ def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-<<<<<<< HEAD
     names, read = _field_reader(type(value))
     return dict(zip(names, read(value), strict=True)) if len(names) > 1 else {names[0]: read(value)}
 
@@ -149,15 +148,6 @@ def _field_reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
     """Return the names of a record's fields and the function that reads all of them."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     return names, attrgetter(*names)
-=======
-    kind: Any = type(value)
-    return {name: getattr(value, name) for name in _name_fields(kind)}
-
-
-@cache
-def _name_fields(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
->>>>>>> main
 
 
 def from_json(record: type[R], text: str) -> R:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.modes import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
 from fedge.modes import build_front as build_modes_front
-from fedge.modes import find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -187,7 +187,7 @@ def build_front(
     steps: float,
     link: LinkUse,
     *,
-    limit: int = modes.MAX_FRONT_POINTS,
+    limit: int = MAX_FRONT_POINTS,
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
@@ -223,17 +223,10 @@ def find_known_modes(
     return own | find_sure_modes(predictions, {measurement.mode for measurement in peer_measurements})
 
 
-<<<<<<< HEAD
-def find_sure_modes(predictions: Predictions, asked: Iterable[PowerMode]) -> frozenset[PowerMode]:
-    """Return those of ``asked`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
-    named = list(asked)
-    rows = np.array([modes.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
-=======
 def find_sure_modes(predictions: Predictions, modes: Iterable[PowerMode]) -> frozenset[PowerMode]:
     """Return those of ``modes`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
     named = list(modes)
     rows = np.array([find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
->>>>>>> main
     sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
     return frozenset(mode for mode, known in zip(named, sure.tolist(), strict=True) if known)
 

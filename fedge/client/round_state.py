@@ -84,12 +84,8 @@ class RoundContext:
 
     Attributes:
         predictor: Predictor of step time and power in the reference condition of ``corrections``.
-    <<<<<<< HEAD
-        policy: Policy that chooses the mode.
-        policy_reads_points: Whether it may read the points of the front, which take longer to find than the decision.
-        workload: Work of one step.
-    =======
-    >>>>>>> main
+        policy_reads_points: Whether the policy may read the points of the front; finding them takes longer than
+            deciding.
         candidates: Modes that are predicted; corrections may rule some of them out.
         make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
         step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
