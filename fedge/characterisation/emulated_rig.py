@@ -63,7 +63,7 @@ from fedge.devices.thermal_model import TRIP_C, build_thermal_model
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.physics import time_power_model
-from fedge.physics.knob_table import as_knob_table
+from fedge.physics.time_power_model import as_knob_table
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
 

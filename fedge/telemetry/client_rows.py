@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
 from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.store_records import ClientRow, Status

@@ -20,8 +20,8 @@ from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, find_least_energy_point
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN, TIME_WEIGHT
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
