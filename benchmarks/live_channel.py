@@ -174,7 +174,7 @@ def run_server(way: str, folder: Path, path: Path) -> None:
     """Run the server until SIGTERM."""
     import socket
 
-    from server.dashboard.http_server import serve_alone
+    from server.dashboard.http_server import serve
     from server.dashboard.telemetry_ingest import ingest_app, open_ingest
 
     folder.mkdir()
@@ -182,11 +182,11 @@ def run_server(way: str, folder: Path, path: Path) -> None:
     listening.bind(str(path))
     listening.listen(128)
     if way == "plain":
-        serve_alone(build_plain_app(folder), listening)
+        serve(build_plain_app(folder), listening, lambda: None)
         return
     ingest = open_ingest(folder)
     try:
-        serve_alone(ingest_app(ingest), listening)
+        serve(ingest_app(ingest), listening, lambda: None)
     finally:
         ingest.close()
 
