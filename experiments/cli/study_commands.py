@@ -285,13 +285,7 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors.transfer_report import (
-        FIGURES_KEY,
-        build_transfer_table,
-        find_block,
-        print_transfer,
-        write_figures,
-    )
+    from experiments.report.predictors import transfer_report
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
@@ -299,22 +293,21 @@ def transfer(
         build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
     )
     if docs is not None:
-        find_block(docs, FIGURES_KEY)
+        transfer_report.find_block(docs, transfer_report.FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
-        print_transfer(make_console(), rows)
+        transfer_report.print_transfer(make_console(), rows)
     write_json(out, [asdict(row) for row in rows])
     if html is not None:
-        from experiments.report.predictors.transfer_report import write_transfer_page
-
-        write_output("--html", html, lambda path: write_transfer_page(rows, tables, path))
+        write_output("--html", html, lambda path: transfer_report.write_transfer_page(rows, tables, path))
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        write_figures(docs, build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}")
+        table, date = transfer_report.build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
+        transfer_report.write_figures(docs, table, command=command, date=date)
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:
