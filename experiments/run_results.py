@@ -61,6 +61,7 @@ class Run(_ChartedRuns):
 
     Attributes:
         folder: The folder.
+        experiment: The resolved experiment.
 
     Raises:
         BadInput: If the folder is not that of a run.
@@ -152,6 +153,9 @@ class Run(_ChartedRuns):
 
 class RunComparison(_ChartedRuns):
     """Several runs side by side; runs that differ only in the seed form one group.
+
+    Attributes:
+        runs: The runs.
 
     Raises:
         BadInput: If there is none.

@@ -33,7 +33,6 @@ def stage_app(
     """Rebuild ``run_dir``/app.
 
     Args:
-        run_dir: The run folder.
         plugins: The user's modules (a ``.py`` file or a package's folder), importable in the app by their own name.
         packages: Folders of the programs; must contain ``server/app.py`` and ``clients/app.py``, each with an ``app``.
             Default: the installed ``fedge``, ``clients`` and ``server``.

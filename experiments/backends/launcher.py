@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import secrets
@@ -29,6 +30,8 @@ from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
+
+logger = logging.getLogger(__name__)
 
 Refresh = Callable[[], None]
 Backend = Callable[[Experiment, Path, Refresh], None]
@@ -182,9 +185,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
 
     write_report([folder], folder / run_folder.REPORT)
     if experiment.exporters:
-        from experiments.backends import run_export
-
-        run_export.hand_over(experiment, folder)
+        _hand_over(experiment, folder)
     return summary
 
 
@@ -197,6 +198,21 @@ def summarise_rows(experiment: Experiment, folder: Path, wall_s: float | None = 
         wall_s=read_wall_s(folder) if wall_s is None else wall_s,
         events=read_rows(folder, EventRow),
     )
+
+
+def _hand_over(experiment: Experiment, folder: Path) -> None:
+    """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
+    from server.exporters import exporting_tables
+
+    for name, make in exporting_tables.build_factories(experiment, folder).items():
+        try:
+            exporter = make()
+            keep = getattr(exporter, "keep", None)
+            if keep is not None:
+                keep([folder / run_folder.REPORT, folder / run_folder.SUMMARY])
+        except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[: exporting_tables.MAX_REASON_LENGTH]
+            logger.warning("exporter %s did not take the report: %s", name, reason)
 
 
 def load_saved_experiment(folder: Path) -> Experiment:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedge.child_processes import count_cores, exit_with_parent, start_children
@@ -25,12 +24,8 @@ MIN_CLIENT_ROUNDS = 400
 # A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
 
 
-@dataclass(frozen=True, slots=True)
-class ClientQuestion:
-    """A request to the client with an index."""
-
-    index: int
-    request: OutgoingRequest
+ClientQuestion = tuple[int, OutgoingRequest]
+"""The index of a client, and a request to it."""
 
 
 def count_jobs(experiment: Experiment) -> int:
@@ -44,57 +39,40 @@ def count_jobs(experiment: Experiment) -> int:
     return 1 if nested or clients * experiment.rounds < MIN_CLIENT_ROUNDS else min(count_cores(), clients)
 
 
-class InProcessClients:
-    """Answers for all clients in this process."""
+class LocalClients:
+    """Answers for the clients: in worker processes, or in this one if there are none."""
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self._experiment, self._folder = experiment, folder
-        self._index = {board.name: board.index for board in list_boards(experiment)}
-
-    def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
-        questions = [ClientQuestion(self._index[name], request) for name, request in requests.items()]
-        answers = answer_questions(self._experiment, self._folder, questions)
-        return {name: IncomingReply(*answer) for name, answer in zip(requests, answers, strict=True)}
-
-
-class ClientWorkers:
-    """Answers for the clients in worker processes."""
-
-    def __init__(self, experiment: Experiment, pools: list[ProcessPoolExecutor]) -> None:
-        self._pools = pools
+    def __init__(self, experiment: Experiment, folder: Path, pools: Sequence[ProcessPoolExecutor] = ()) -> None:
+        self._experiment, self._folder, self._pools = experiment, folder, pools
         self._index = {board.name: board.index for board in list_boards(experiment)}
 
     def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
         """Answer requests; raises ``RunFailed`` if a worker process died."""
-        shares: list[dict[str, ClientQuestion]] = [{} for _ in self._pools]
+        shares: list[dict[str, ClientQuestion]] = [{} for _ in range(max(1, len(self._pools)))]
         for name, request in requests.items():
             index = self._index[name]
-            shares[index % len(shares)][name] = ClientQuestion(index, request)
+            shares[index % len(shares)][name] = index, request
+        answers = dict[str, IncomingReply]()
+        for share, found in zip(shares, self._answer([list(share.values()) for share in shares]), strict=True):
+            answers |= {name: IncomingReply(*answer) for name, answer in zip(share, found, strict=True)}
+        return {name: answers[name] for name in requests}
+
+    def _answer(self, shares: list[list[ClientQuestion]]) -> list[list[Answer]]:
+        if not self._pools:
+            return [answer_questions(self._experiment, self._folder, share) for share in shares]
         try:
-            answering = [
-                pool.submit(_answer_share, list(share.values()))
-                for pool, share in zip(self._pools, shares, strict=True)
-            ]
-            answers = {
-                name: IncomingReply(*answer)
-                for share, future in zip(shares, answering, strict=True)
-                for name, answer in zip(share, future.result(), strict=True)
-            }
+            answering = [pool.submit(_answer_share, share) for pool, share in zip(self._pools, shares, strict=True)]
+            return [future.result() for future in answering]
         except BrokenProcessPool as error:
             raise RunFailed("a worker process ended before its time (out of memory?)") from error
-        return {name: answers[name] for name in requests}
 
 
 @contextmanager
-def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClients | ClientWorkers]:
-    """Open the clients of a run; the processes that it starts end with the block, or with this process.
-
-    Args:
-        folder: Folder of the run.
-    """
+def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]:
+    """Open the clients of a run; the processes that it starts end with the block, or with this process."""
     jobs = count_jobs(experiment)
     if jobs < 2:
-        yield InProcessClients(experiment, folder)
+        yield LocalClients(experiment, folder)
         return
     # Spawned, not forked: a forked child inherits threads' locks and may hang.
     context = multiprocessing.get_context("spawn")
@@ -105,7 +83,7 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
         with start_children():
             for pool in pools:
                 pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
-        yield ClientWorkers(experiment, pools)
+        yield LocalClients(experiment, folder, pools)
     except BaseException:
         for process in multiprocessing.active_children():
             if process.pid not in before:
@@ -119,18 +97,18 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
 def answer_questions(experiment: Experiment, folder: Path, questions: list[ClientQuestion]) -> list[Answer]:
     """Answer questions to clients in this process."""
     answers = emulated.answer_together(
-        [ClientTask(experiment, one.index, one.request.ask, one.request.arrays, folder=folder) for one in questions]
+        [ClientTask(experiment, index, one.ask, one.arrays, folder=folder) for index, one in questions]
     )
     if experiment.mods:
         from fedge.flower.client_mods import apply_mods
 
         answers = [
-            apply_mods(experiment, one.request.ask, one.request.arrays, answer)
-            for one, answer in zip(questions, answers, strict=True)
+            apply_mods(experiment, one.ask, one.arrays, answer)
+            for (_, one), answer in zip(questions, answers, strict=True)
         ]
     return [
-        encode_answer(one.request.ask, one.request.arrays, one.request.residual, answer)
-        for one, answer in zip(questions, answers, strict=True)
+        encode_answer(one.ask, one.arrays, one.residual, answer)
+        for (_, one), answer in zip(questions, answers, strict=True)
     ]
 
 

@@ -62,11 +62,7 @@ def load_run_config(config: Mapping[str, object]) -> tuple[Experiment, Path]:
 
 
 class EmulatingNodes:
-    """A ``ClientPort`` that deals the requests to the nodes, which emulate the boards of their messages.
-
-    Args:
-        clock: Wall clock.
-    """
+    """A ``ClientPort`` that deals the requests to the nodes, which emulate the boards of their messages."""
 
     def __init__(self, grid: Grid, experiment: Experiment, clock: Clock) -> None:
         self._grid, self._clock = grid, clock

@@ -132,9 +132,7 @@ def open_dashboard(
 
     Args:
         n_nodes: Number of simulated clients or other tasks, which sets the CPU count of a private head.
-        folder: The folder for logs.
         port: Port of the dashboard; None for Ray's default.
-        on_poll: Called while waiting for Ray to start.
 
     Raises:
         RunFailed: If a private Ray does not start.
@@ -189,7 +187,6 @@ def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
     more than 30 s.
 
     Args:
-        temp: Ray's temporary folder.
         port: Port of the dashboard, 0 for any; Ray picks free ports for the rest.
         n_nodes: Number of simulated clients, which sets the CPU count.
     """

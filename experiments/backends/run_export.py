@@ -1,8 +1,7 @@
-"""Exporters on the launcher's side: check them before a run, export a stored run, hand over a run's files."""
+"""Export of a stored run: its experiment and the exporter's options are read, then every round is exported."""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,15 +10,13 @@ from experiments.backends import launcher
 from experiments.spec.user_plugins import import_plugins
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import Experiment, ExporterSpec
-from fedge.telemetry.run_folder import REPORT, SUMMARY
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.yaml_files import parse_yaml
 from server.exporters import exporting_tables
-from server.exporters.exporting_tables import MAX_REASON_LENGTH
 
-logger = logging.getLogger(__name__)
+OptionValue = bool | int | float | str
 
 
 def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
@@ -56,27 +53,10 @@ def _group_by_round(folder: Path) -> Iterator[list[Row]]:
         yield left
 
 
-def hand_over(experiment: Experiment, folder: Path) -> None:
-    """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
-    for name, make in exporting_tables.build_factories(experiment, folder).items():
-        try:
-            exporter = make()
-            keep = getattr(exporter, "keep", None)
-            if keep is not None:
-                keep([folder / REPORT, folder / SUMMARY])
-        except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
-            logger.warning("exporter %s did not take the report: %s", name, reason)
-
-
-OptionValue = bool | int | float | str
-
-
 def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | None = None) -> int:
     """Export every round of a run and return their number.
 
     Args:
-        run: The run folder.
         options: Its options as ``key=value``, with values as in YAML.
         out: Folder to write into; None for the exporter's default.
 

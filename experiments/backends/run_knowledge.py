@@ -107,7 +107,6 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     References of the clients' own workload become measurements of such boards, and model files become tables.
 
     Args:
-        run: The run folder.
         name: Name of the run in the knowledge, unlike that of any other run.
 
     Raises:
@@ -330,7 +329,6 @@ def import_path(
 
     Args:
         path: A table, model file, cost profile, run folder or knowledge folder.
-        folder: The knowledge folder.
         board: Name of the board that a table or model was measured on; None as the file says.
         batch_size: Batch size, if a table holds several.
 

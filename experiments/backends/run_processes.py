@@ -93,7 +93,6 @@ class Launch:
 
     Attributes:
         app_dir: Folder of the staged app, the working directory of all processes.
-        on_poll: Called while waiting for a process.
     """
 
     app_dir: Path

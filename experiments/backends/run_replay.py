@@ -73,6 +73,9 @@ class ReplayFigure:
     """A figure of the run and of its replay.
 
     Attributes:
+        name: Its name in a run's summary.
+        actual: The run's own.
+        predicted: Prediction for the changed run.
         low: Lower end of the 90 % interval; None for a single draw.
         high: Upper end.
     """
@@ -91,10 +94,13 @@ class ReplayResult:
     Attributes:
         run: Folder of the run.
         changes: The keys that were changed, as ``key=value``.
+        rounds: Finished rounds of the run.
+        draws: Number of draws of the boards.
         measured: Boards of the changed run that are drawn from their own measurements.
         siblings: Boards drawn from the measurements of another board of their kind.
         modelled: Boards of kinds that the run had not, emulated by their cost profile.
         warning: Why the prediction cannot be trusted; None if nothing is known against it.
+        label: Origin of the predicted figures.
     """
 
     run: str

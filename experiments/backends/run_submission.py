@@ -89,9 +89,6 @@ def submit(
     """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and prints the ServerApp's log.
 
     Args:
-        log: Log of the submission.
-        config_file: TOML file with the run config.
-        options: Further options of ``flwr run``.
         check: Called while waiting; raises if waiting is pointless.
         phases: Phases of the start, in order, by the words in the log with which they begin.
 

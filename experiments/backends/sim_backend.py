@@ -73,8 +73,6 @@ def simulate(
     Ray cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
 
     Args:
-        run_dir: The run folder.
-        n_nodes: Number of simulated clients.
         num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
         on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
 

@@ -57,6 +57,15 @@ MaxPower = Annotated[float | None, typer.Option("--max-power-w", help="Limit of 
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes side by side; by default as many as there are cores for.")
 ]
+ProfiledModes = Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")]
+ModeExplorer = Annotated[str, typer.Option(help="Explorer that picks the modes.")]
+MaxModeTime = Annotated[
+    float | None,
+    typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
+]
+ProfilingBudget = Annotated[
+    float | None, typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on.")
+]
 Settings = Annotated[
     Path | None,
     typer.Option(

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import (
-    AsJson,
-    OutFile,
-    PanelGroup,
-    Seed,
-    Seeds,
-    TableBatchSize,
-    TableBoard,
-    TableWorkload,
-    build_options,
-)
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import PanelGroup, build_options
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -89,9 +80,9 @@ def run(
         str | None,
         typer.Option("--worker-socket", metavar="SOCKET", help="The worker's socket; by default a worker of its own."),
     ] = None,
-    seed: Seed = 0,
-    out: OutFile = None,
-    as_json: AsJson = False,
+    seed: cli.Seed = 0,
+    out: cli.OutFile = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Train one network and serve another on this machine, and measure latencies, violations and throughput.
 
@@ -207,13 +198,13 @@ def evaluate(
             "--problem-count", min=1, help="Number of problems to draw at random, as a stream; by default all."
         ),
     ] = None,
-    seed: Seed = 0,
-    seeds: Seeds = 1,
-    board: TableBoard = None,
-    workload: TableWorkload = None,
-    batch_size: TableBatchSize = None,
-    out: OutFile = None,
-    as_json: AsJson = False,
+    seed: cli.Seed = 0,
+    seeds: cli.Seeds = 1,
+    board: cli.TableBoard = None,
+    workload: cli.TableWorkload = None,
+    batch_size: cli.TableBatchSize = None,
+    out: cli.OutFile = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes.
 
@@ -296,11 +287,11 @@ def plan(
             "--infer-batch-sizes", metavar="N,...", help="Batch sizes of inference; by default those of the tables."
         ),
     ] = None,
-    batch_size: TableBatchSize = None,
+    batch_size: cli.TableBatchSize = None,
     arrivals: Arrivals = "constant",
     strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; none for nothing.")] = "fedge",
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    seed: cli.Seed = 0,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Plan mode, batch sizes and interleaving of training and inference within limits.
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, BatchSize, DryRun, Experiment, OutFile, Overrides, PanelGroup, Seed
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import PanelGroup
 from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -88,7 +89,7 @@ def keys(
 
 @fleet.command("provision")
 def provision(
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
@@ -117,11 +118,11 @@ def up(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = 
 
 @fleet.command("status")
 def status(
-    out: OutFile = None,
+    out: cli.OutFile = None,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Show the state of each board, with a remedy for every problem.
 
@@ -171,12 +172,12 @@ def board(
 @fleet.command("run")
 def run(
     *,
-    config: Experiment,
-    override: Overrides = None,
+    config: cli.Experiment,
+    override: cli.Overrides = None,
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write; by default runs/<name>-<time>.")
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
 ) -> None:
@@ -198,21 +199,15 @@ def profile(
     workload: Annotated[
         str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`; a task file (.py) is copied.")
     ],
-    budget_s: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
-    ] = None,
-    limit_s: Annotated[
-        float | None,
-        typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
-    ] = None,
-    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
-    explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
-    batch_size: BatchSize = None,
+    budget_s: cli.ProfilingBudget = None,
+    limit_s: cli.MaxModeTime = None,
+    modes: cli.ProfiledModes = "50",
+    explorer: cli.ModeExplorer = "active",
+    batch_size: cli.BatchSize = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait, within the budget, for boards that a run works with.")
     ] = False,
-    seed: Seed = 0,
+    seed: cli.Seed = 0,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder to write: the tables, one subfolder per board.")
     ] = Path("profiles"),

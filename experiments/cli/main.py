@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,7 +110,7 @@ def _list_command_words(ctx: typer.Context) -> Iterator[str]:
     yield from [word for word in sys.argv if word in getattr(inner, "commands", ())][:1]
 
 
-def _register(panel: str, *commands: Callable[..., Any] | tuple[str, typer.Typer]) -> None:
+def _register(panel: str, commands: Iterable[Callable[..., Any] | tuple[str, typer.Typer]]) -> None:
     """Add commands, and groups with their names, under a heading of the help."""
     for one in commands:
         if isinstance(one, tuple):
@@ -119,8 +119,8 @@ def _register(panel: str, *commands: Callable[..., Any] | tuple[str, typer.Typer
             app.command(rich_help_panel=panel)(one)
 
 
-_register(EXPERIMENTS, run, resume, status, runs, sweep, replay, explain, schema, new)
-_register(RESULTS, report, query, board)
+_register(EXPERIMENTS, [run, resume, status, runs, sweep, replay, explain, schema, new])
+_register(RESULTS, [report, query, board])
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -144,11 +144,11 @@ def export(
     typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
 
 
-_register(NETWORKS, select_board, layers, place, place_run)
-_register(NETWORKS, ("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent))
-_register(MODES, ("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study))
-_register(MODES, characterise, characterise_report, characterise_predict)
-_register(REAL_BOARDS, ("devices", devices), ("fleet", fleet), ("power", power), board_check)
+_register(NETWORKS, [select_board, layers, place, place_run])
+_register(NETWORKS, [("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent)])
+_register(MODES, [("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study)])
+_register(MODES, [characterise, characterise_report, characterise_predict])
+_register(REAL_BOARDS, [("devices", devices), ("fleet", fleet), ("power", power), board_check])
 
 
 @app.command(rich_help_panel=HERE)

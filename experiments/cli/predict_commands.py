@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli import command_options as cli
 from experiments.cli import predict_use
-from experiments.cli.command_options import (
-    AsJson,
-    ChartPage,
-    OutFile,
-    PanelGroup,
-    Seed,
-    Seeds,
-    TableBatchSize,
-    TableBoard,
-    TableWorkload,
-    build_options,
-)
+from experiments.cli.command_options import PanelGroup, build_options
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -76,7 +66,7 @@ def evaluate(
     modes: Annotated[
         str, typer.Option(metavar="N,...", help="Number of modes to profile; several, separated by commas.")
     ] = "10,20,50",
-    seeds: Seeds = 5,
+    seeds: cli.Seeds = 5,
     budgets: Annotated[str | None, typer.Option(metavar="LOW:HIGH:STEP", help="Power limits in watts.")] = None,
     explorer: Annotated[
         str | None, typer.Option(help="Explorer that picks the modes; by default each method's own.")
@@ -85,12 +75,12 @@ def evaluate(
         str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
-    board: TableBoard = None,
-    workload: TableWorkload = None,
-    batch_size: TableBatchSize = None,
-    out: OutFile = None,
-    html: ChartPage = None,
-    as_json: AsJson = False,
+    board: cli.TableBoard = None,
+    workload: cli.TableWorkload = None,
+    batch_size: cli.TableBatchSize = None,
+    out: cli.OutFile = None,
+    html: cli.ChartPage = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them.
 
@@ -141,8 +131,8 @@ def evaluate_predictors(
 @app.command("train-reference")
 def train_reference(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
-    batch_size: TableBatchSize = None,
-    as_json: AsJson = False,
+    batch_size: cli.TableBatchSize = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed.
 
@@ -187,8 +177,8 @@ def import_(
         Path | None,
         typer.Option("--step-times", metavar="FILE", help="For logs: a CSV file with the times of each mode's steps."),
     ] = None,
-    batch_size: TableBatchSize = None,
-    as_json: AsJson = False,
+    batch_size: cli.TableBatchSize = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Convert measurements of other tools to the normal form.
 
@@ -236,11 +226,11 @@ def fit(
     ] = None,
     references: References = None,
     prior_without: PriorWithout = None,
-    board: TableBoard = None,
-    workload: TableWorkload = None,
-    batch_size: TableBatchSize = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    board: cli.TableBoard = None,
+    workload: cli.TableWorkload = None,
+    batch_size: cli.TableBatchSize = None,
+    seed: cli.Seed = 0,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Fit a model of a board's time and power to a table, or by profiling an emulated board.
 

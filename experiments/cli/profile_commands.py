@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, BatchSize, InputShape, Seed, Settings, StepKind, build_options
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import build_options
 from experiments.cli.command_output import make_progress_console, print_json, print_line, warn
 from fedge.phases import begin_phase
 
@@ -34,25 +35,19 @@ def profile(
     board: Annotated[
         str, typer.Option(help="The board: here, or one of the catalogue, which is emulated: emulated:agx-orin.")
     ] = "here",
-    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes to profile.")] = "50",
-    explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
-    batch_size: BatchSize = None,
-    input_shape: InputShape = None,
-    kind: StepKind = "train",
-    max_mode_s: Annotated[
-        float | None,
-        typer.Option("--max-mode-s", min=1.0, help="Seconds after which a mode is abandoned, settled or not."),
-    ] = None,
-    budget_s: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Limit of the profiling time, in seconds; the same command goes on."),
-    ] = None,
+    modes: cli.ProfiledModes = "50",
+    explorer: cli.ModeExplorer = "active",
+    batch_size: cli.BatchSize = None,
+    input_shape: cli.InputShape = None,
+    kind: cli.StepKind = "train",
+    max_mode_s: cli.MaxModeTime = None,
+    budget_s: cli.ProfilingBudget = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait, within the budget, while a run works with this board.")
     ] = False,
-    seed: Seed = 0,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    seed: cli.Seed = 0,
+    settings: cli.Settings = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Measure a board's time and power in many modes, each until it has settled.
 

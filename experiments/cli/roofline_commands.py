@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import (
-    AsJson,
-    Board,
-    ChartPage,
-    DefaultCommandGroup,
-    InputShape,
-    Network,
-    OutFile,
-    Seed,
-    build_options,
-)
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import DefaultCommandGroup, build_options
 from experiments.cli.command_output import check_output, make_console, print_json, write_json
 from fedge.errors import UnknownName
 
@@ -41,9 +32,9 @@ app = typer.Typer(
 
 @app.command(NETWORK)
 def network(
-    network: Network,
+    network: cli.Network,
     *,
-    board: Board,
+    board: cli.Board,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -51,7 +42,7 @@ def network(
             help="Power mode: a preset's name, or as 12/2201.6/1300.5/3199. By default the chosen one.",
         ),
     ] = None,
-    input_shape: InputShape = None,
+    input_shape: cli.InputShape = None,
     batch_size: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per step.")] = 1,
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
@@ -62,9 +53,9 @@ def network(
             "--profiles", metavar="DIR", help="Fit to the inference tables in this folder instead of shipped profiles."
         ),
     ] = None,
-    html: ChartPage = None,
-    out: OutFile = None,
-    as_json: AsJson = False,
+    html: cli.ChartPage = None,
+    out: cli.OutFile = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Place a network on a board's time and energy rooflines, and choose the mode of least energy within a slowdown.
 
@@ -109,9 +100,9 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Duration in seconds (approximate).")] = 20.0,
-    seed: Seed = 0,
-    out: OutFile = None,
-    as_json: AsJson = False,
+    seed: cli.Seed = 0,
+    out: cli.OutFile = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Measure a roofline's constants: kernels from few to many FLOP per byte.
 

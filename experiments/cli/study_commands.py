@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from experiments.cli.command_options import (
-    AsJson,
-    ChartPage,
-    DryRun,
-    Experiment,
-    Jobs,
-    OutFile,
-    Overrides,
-    PanelGroup,
-    Seeds,
-    TableBatchSize,
-    TableBoard,
-    TableWorkload,
-    build_options,
-)
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import PanelGroup, build_options
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -79,16 +66,16 @@ def mode_choice(
     policies: Annotated[
         str, typer.Option("--policies", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
     ] = "fedge",
-    seeds: Seeds = 10,
+    seeds: cli.Seeds = 10,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per round; by default the published number of the board.")
     ] = None,
-    board: TableBoard = None,
-    workload: TableWorkload = None,
-    batch_size: TableBatchSize = None,
-    out: OutFile = None,
-    html: ChartPage = None,
-    as_json: AsJson = False,
+    board: cli.TableBoard = None,
+    workload: cli.TableWorkload = None,
+    batch_size: cli.TableBatchSize = None,
+    out: cli.OutFile = None,
+    html: cli.ChartPage = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt.
 
@@ -131,7 +118,7 @@ def study_mode_choice(
 
 @app.command("fleet")
 def fleet(
-    config: Experiment,
+    config: cli.Experiment,
     *,
     policies: Annotated[
         str | None,
@@ -143,11 +130,11 @@ def fleet(
         ),
     ] = None,
     rounds: Rounds = 20,
-    seeds: Seeds = 1,
+    seeds: cli.Seeds = 1,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per round, of every board. By default about 30 s at MAXN.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: cli.Overrides = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -155,10 +142,10 @@ def fleet(
             "learn, for fleets of up to a million. By default columns from 2,000 boards on."
         ),
     ] = None,
-    out: OutFile = None,
-    html: ChartPage = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    out: cli.OutFile = None,
+    html: cli.ChartPage = None,
+    dry_run: cli.DryRun = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets.
 
@@ -227,8 +214,8 @@ def arena(
         float | None,
         typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
-    out: OutFile = None,
-    as_json: AsJson = False,
+    out: cli.OutFile = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
 
@@ -269,14 +256,14 @@ def transfer(
     modes: Annotated[
         str, typer.Option("--modes", metavar="N,...", help="Number of modes to profile; several, separated by commas.")
     ] = "0,3,5,10,50",
-    seeds: Seeds = 3,
-    jobs: Jobs = None,
-    out: OutFile = None,
-    html: ChartPage = None,
+    seeds: cli.Seeds = 3,
+    jobs: cli.Jobs = None,
+    out: cli.OutFile = None,
+    html: cli.ChartPage = None,
     docs: Annotated[
         Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
 
@@ -285,7 +272,7 @@ def transfer(
     Example: fedge study transfer tables --part memory
     """
     parameters = dict(locals())
-    from experiments.report.predictors import transfer_report
+    from experiments.report.predictors import transfer_report as report
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
     _check_outputs(out, html)
@@ -293,21 +280,22 @@ def transfer(
         build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
     )
     if docs is not None:
-        transfer_report.find_block(docs, transfer_report.FIGURES_KEY)
+        report.find_block(docs, report.FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
-        transfer_report.print_transfer(make_console(), rows)
+        report.print_transfer(make_console(), rows)
     write_json(out, [asdict(row) for row in rows])
     if html is not None:
-        write_output("--html", html, lambda path: transfer_report.write_transfer_page(rows, tables, path))
+        write_output("--html", html, lambda path: report.write_transfer_page(rows, tables, path))
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
-        table, date = transfer_report.build_transfer_table(rows), f"{datetime.now(UTC):%Y-%m-%d}"
-        transfer_report.write_figures(docs, table, command=command, date=date)
+        report.write_figures(
+            docs, report.build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}"
+        )
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:

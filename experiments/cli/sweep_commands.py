@@ -20,8 +20,10 @@ from experiments.cli.run_experiment import (
     resolve_ray_port,
 )
 from experiments.report.tables import print_lines
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.json_reader import read_json
+from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
     from experiments.sweeps.point_plan import SweepPlan
@@ -53,54 +55,29 @@ def sweep(
 
     Example: fedge sweep experiments/configs/policies-sweep.yaml --jobs 2
     """
-    port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
-    from experiments.sweeps.sweep_driver import choose_sweep_folder
+    from experiments.sweeps.point_plan import plan_sweep
+    from experiments.sweeps.sweep_driver import check_sweep, choose_sweep_folder
 
-    folder = choose_sweep_folder(config, out)
+    folder, plan = choose_sweep_folder(config, out), plan_sweep(config, warn)
+    check_sweep(plan)
     if dry_run:
-        _print_sweep_plan(config, folder, as_json)
-    else:
-        start_sweep(config, folder, jobs, port, as_json=as_json)
-
-
-def _print_sweep_plan(config: Path, folder: Path, as_json: bool) -> None:
-    from experiments.sweeps.point_plan import plan_sweep
-    from experiments.sweeps.sweep_driver import check_sweep
-
-    plan = plan_sweep(config, warn)
-    check_sweep(plan)
-    print_plan({"sweep": config.stem, "points": plan.count, "folder": str(folder)}, as_json)
-
-
-def start_sweep(
-    config: Path, folder: Path, workers: int | None = None, ray_port: int | None = None, *, as_json: bool = False
-) -> None:
-    """Check and run a sweep, print its table, and write it and the report into the sweep's folder.
-
-    Args:
-        config: The sweep's file.
-        folder: The sweep's folder.
-        workers: Number of points at a time; None for as many as there are cores for.
-        ray_port: Port of Ray's dashboard, 0 for any; None shows none.
-        as_json: Whether to print the summary as JSON, and the rest to standard error.
-
-    Raises:
-        BadInput: If the sweep or a variant is invalid; raised before anything is written.
-        RunFailed: At the end, if points failed.
-    """
-    from experiments.report.run.run_page import write_report
-    from experiments.report.run.sweep_report import build_sweep_sections, sweep_table
-    from experiments.sweeps.point_plan import plan_sweep
-    from experiments.sweeps.sweep_driver import check_sweep
-    from experiments.sweeps.sweep_summary import SUMMARY_JSON, list_point_folders
-    from fedge.atomic_files import write_text
-    from fedge.telemetry import run_folder
-
-    plan = plan_sweep(config, warn)
-    check_sweep(plan)
+        print_plan({"sweep": config.stem, "points": plan.count, "folder": str(folder)}, as_json)
+        return
     if folder.exists() and not folder.is_dir():
         raise BadInput("--folder", str(folder), "a folder that is new or holds this sweep")
-    summary = _run_shown(plan, folder, workers, ray_port)
+    summary = _run_shown(plan, folder, jobs, resolve_ray_port(ray_dashboard, ray_dashboard_port))
+    _show_results(summary, folder, as_json)
+    if summary.failures:
+        reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
+        raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")
+
+
+def _show_results(summary: SweepSummary, folder: Path, as_json: bool) -> None:
+    """Print the sweep's table, and write it and the report into the sweep's folder."""
+    from experiments.report.run.run_page import write_report
+    from experiments.report.run.sweep_report import build_sweep_sections, sweep_table
+    from experiments.sweeps.sweep_summary import SUMMARY_JSON, list_point_folders
+
     console, table = make_console(stderr=as_json), sweep_table(summary)
     table.print(console)
     write_text(folder / TABLE_CSV, table.csv)
@@ -110,9 +87,6 @@ def start_sweep(
     print_lines(console, _list_notes(summary, folder / run_folder.REPORT))
     if as_json:
         print_json(read_json(folder / SUMMARY_JSON, "the summary of the sweep", finite=False))
-    if summary.failures:
-        reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
-        raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")
 
 
 def _run_shown(plan: SweepPlan, folder: Path, workers: int | None, ray_port: int | None) -> SweepSummary:

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import (
-    AsJson,
-    Board,
-    ChartPage,
-    DefaultCommandGroup,
-    InputShape,
-    Network,
-    OutFile,
-    Seed,
-    build_options,
-)
+from experiments.cli import command_options as cli
+from experiments.cli.command_options import DefaultCommandGroup, build_options
 from experiments.cli.command_output import check_output, print_json, write_json, write_output
 from fedge.errors import RunFailed
 
@@ -37,31 +28,31 @@ app = typer.Typer(
 
 @app.command("find")
 def find(
-    network: Network,
+    network: cli.Network,
     *,
-    board: Board,
+    board: cli.Board,
     batch_size: Annotated[int, typer.Option(help="Samples per step.")] = 32,
     max_memory_mb: Annotated[
         float | None, typer.Option(help="Limit of training's memory; by default what the board leaves for it.")
     ] = None,
     max_step_s: Annotated[float | None, typer.Option(help="Limit of a step's time, in seconds, at MAXN.")] = None,
-    input_shape: InputShape = None,
+    input_shape: cli.InputShape = None,
     ranking: Annotated[
         str, typer.Option("--ranking", help="Ranking of the channels: l1 or l2 (norm of their weights), or random.")
     ] = "l1",
     round_to: Annotated[int, typer.Option(help="Keep a multiple of this many channels in every layer.")] = 1,
     variants: Annotated[int, typer.Option(help="Number of variants that fit to list, the largest first.")] = 4,
     confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.84,
-    seed: Seed = 0,
+    seed: cli.Seed = 0,
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write: a subfolder per variant, with its weights.")
     ] = None,
-    out: OutFile = None,
-    html: ChartPage = None,
+    out: cli.OutFile = None,
+    html: cli.ChartPage = None,
     check_training: Annotated[
         bool, typer.Option("--check-training", help="Train the largest variant for some steps on this machine.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Find the largest channel-pruned variants of a network that a board can train.
 
@@ -122,7 +113,7 @@ def _check_in_process(folder: Path) -> TrainingCheck:
 def show(
     file: Annotated[Path, typer.Argument(metavar="VARIANT", help="A variant's folder, or the variant.json in it.")],
     every: Annotated[bool, typer.Option("--all", help="Show everything: every layer.")] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Show what a variant keeps of its network, layer by layer.
 

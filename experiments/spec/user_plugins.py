@@ -34,9 +34,6 @@ _modified_ns: dict[Path, int] = {}
 def list_plugin_files(plugins: Sequence[str]) -> tuple[Path, ...]:
     """Return the plug-ins and the modules beside them that they import, directly or not.
 
-    Args:
-        plugins: Paths of Python files.
-
     Returns:
         Files, and folders of packages; each once.
     """

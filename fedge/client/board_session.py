@@ -46,8 +46,6 @@ def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | 
     The file is written once per data set, split and seed.
 
     Args:
-        index: Index of the board.
-        folder: Folder for data files.
         own: The board's own data folder; None for a share of the task's data set.
 
     Raises:

@@ -27,7 +27,7 @@ from fedge.client.prediction_requests import Asking, Correction, predict_correct
 from fedge.client.round import begin_round
 from fedge.client.round_state import RoundContext, RoundState, no_time_limit, warm_up_steps
 from fedge.decisions.planning import is_pinned
-from fedge.decisions.policies import choose_waiting_mode, load_policy
+from fedge.decisions.policies import choose_waiting_mode, is_builtin_policy, load_policy
 from fedge.devices.board_kinds import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -54,8 +54,6 @@ class ClientSetup:
         steps: Steps per round at the requested scale.
         model_bytes: Size of the model whose steps are priced, which an emulated link moves; None for the size of the
             model that is trained.
-        service: Standing service; None without one.
-        loader: Data loader; None if training never waits for samples, as far as is known.
         scaling: Memory and scaling options; None if the memory need of a step is unknown.
     """
 
@@ -100,8 +98,6 @@ class RoundConditions:
     Attributes:
         attempt: Training scale to try; None if the memory need of a step is unknown.
         scale: That scale, or None if it is the requested one.
-        waiting_mode: Mode in which the client waits.
-        service: Plan of the standing service; None without one.
         corrections: Differences from the predictor's reference condition, the outermost first.
     """
 
@@ -154,6 +150,7 @@ def build_round(
         device=device,
         predictor=setup.predictor,
         policy=load_policy(request.policy),
+        policy_reads_points=not is_builtin_policy(request.policy),
         workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),
         candidates=setup.candidates,
         fastest_mode=setup.fastest_mode,

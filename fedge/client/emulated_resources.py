@@ -53,7 +53,6 @@ class EmulatedLoader:
 
     Attributes:
         expected: Loader of an average board of the kind, which is known beforehand.
-        bare: True time and power without loading.
         surface: True time and power with loading, and the share of a step that waits for samples.
     """
 
@@ -75,9 +74,6 @@ def build_loader(
     board: FleetBoard, kind: BoardKind, bare: ModeSurface, experiment: Experiment
 ) -> EmulatedLoader | None:
     """Build the loader of a board.
-
-    Args:
-        bare: True time and power without loading.
 
     Returns:
         The loader, or None if the board's fleet entry has none.

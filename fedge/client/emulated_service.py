@@ -183,10 +183,8 @@ class ServiceSimulation:
     Requests that wait when the mode changes keep waiting.
 
     Attributes:
-        serving: The service with its true batch costs.
         round_service: The round's plan: which batch size in which mode.
         surface: True power at rest, over the same modes as the service.
-        now_s: Simulated time.
     """
 
     serving: EmulatedService

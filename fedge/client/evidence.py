@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes
 from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
-from fedge.modes import find_nearest_row
+from fedge.modes import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
+from fedge.modes import build_front as build_modes_front
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -39,9 +39,6 @@ def select_recalled(
     """Return ``recalled``, or nothing if what the board measures now contradicts it.
 
     That happens if the knowledge is another workload's, or the board or its software has changed.
-
-    Args:
-        recalled: Its measurements of earlier runs.
     """
     usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not context.learns or not recalled:
@@ -166,7 +163,7 @@ def build_offer(
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
         # Corrected, a measured mode may be off the front and uncover others.
         others = np.delete(np.arange(len(means.modes)), measured)
-        front = modes.find_offered_rows(
+        front = find_offered_rows(
             steps * means.step_s[others],
             power_w=means.power_w[others],
             idle_w=context.device.idle_w(context.waiting_mode),
@@ -189,11 +186,13 @@ def build_front(
     own_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
+    *,
+    limit: int = MAX_FRONT_POINTS,
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
     link_s = link.down_s + link.up_s
-    front = modes.build_front(
+    front = build_modes_front(
         predictions,
         steps=steps,
         idle_w=idle_w,
@@ -201,6 +200,7 @@ def build_front(
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         radio_j=link.radio_j,
+        limit=limit,
         power=context.includes_low_power,
     )
     return dataclasses.replace(

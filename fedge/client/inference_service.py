@@ -161,7 +161,6 @@ def plan_round_service(
     Args:
         predict_alone: Predicts the candidate modes without the service from measurements without it.
         fastest_mode: The fastest mode, which remains available even if it does not sustain the service.
-        other_modes: Further modes that remain available.
 
     Returns:
         The plan. Steps count as one standard deviation longer than predicted, since nothing is served during a step.

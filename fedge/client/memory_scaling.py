@@ -51,7 +51,6 @@ class ScalingContext:
     """A board's memory, its network, the requested training scale and what may be lowered.
 
     Attributes:
-        network: The network whose memory is predicted.
         requested: The run's requested scale, to which step times refer.
         work: The step as it is priced; its batch size may differ from the trained one.
         limit_mb: Memory available for training in MB.
@@ -216,7 +215,6 @@ class ScaleAttempt:
 
     Attributes:
         observations: Memory observations before the attempt.
-        failures: Failed attempts before it in this round.
         lost_s: Seconds that those took.
     """
 

@@ -41,7 +41,6 @@ def open_emulated_reporter(
 
     Args:
         run_folder: Folder of the run; None disables reporting.
-        wall_s: Returns Unix time in seconds.
     """
     if run_folder is None:
         yield ProgressReporter(None, begun, wall_s)

@@ -245,12 +245,7 @@ class _RealRound:
 
 @dataclass(slots=True, eq=False)
 class _RoundTraining:
-    """What is known of a training once it has failed or ended.
-
-    Attributes:
-        worker: Training in the worker; None before it began.
-        state: The round; None before it began.
-    """
+    """What is known of a training once it has failed or ended."""
 
     watchdog: Watchdog = field(default_factory=Watchdog)
     worker: WorkerTraining | None = None

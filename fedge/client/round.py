@@ -33,6 +33,7 @@ from fedge.client.round_state import (
 from fedge.decisions import probe_choice
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
+from fedge.modes import MAX_FRONT_POINTS
 from fedge.protocols import Training
 from fedge.types import Decision, Front, LinkUse, Measurement, ModeMix, PowerMode, Predictions, RoundGoal
 
@@ -44,7 +45,6 @@ class RoundSnapshot:
     Attributes:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
         preferred_modes: Modes that the policy would use if predictions were exact.
-        known_modes: Modes that need no probe.
         probe_budget: Time left for probing, including slack; None without a deadline.
         sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
@@ -70,7 +70,12 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
         build_front(
-            context, predictions=predictions, own_measurements=state.own_measurements, steps=steps, link=state.link
+            context,
+            predictions=predictions,
+            own_measurements=state.own_measurements,
+            steps=steps,
+            link=state.link,
+            limit=MAX_FRONT_POINTS if context.policy_reads_points else 0,
         ),
         remaining_goal(state, steps),
     )

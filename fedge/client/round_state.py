@@ -83,12 +83,10 @@ class RoundContext:
     """A client's device, models and settings for one round.
 
     Attributes:
-        device: Device that sets modes and measures steps.
         predictor: Predictor of step time and power in the reference condition of ``corrections``.
-        policy: Policy that chooses the mode.
-        workload: Work of one step.
+        policy_reads_points: Whether the policy may read the points of the front; finding them takes longer than
+            deciding.
         candidates: Modes that are predicted; corrections may rule some of them out.
-        waiting_mode: Mode in which the client waits.
         make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
         step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
         includes_low_power: Whether fronts also include the modes of least power for their speed, for plans that limit
@@ -109,6 +107,7 @@ class RoundContext:
     fastest_mode: PowerMode
     waiting_mode: PowerMode
     exploration: ExplorationSpec
+    policy_reads_points: bool = True
     make_explorer: Callable[[Modes], Explorer] | None = None
     step_budgets_s: tuple[float, ...] = ()
     includes_low_power: bool = False
@@ -125,9 +124,7 @@ class RoundResult:
     """The training result, measurements and decision of one round.
 
     Attributes:
-        decision: Decision that was carried out.
         mixed: Measurement of the part in the decision's second mode; None if there was none.
-        predicted: Prediction for the mode of ``measured``.
         predictions: Predictions of every candidate from which the decision was made.
         own_samples: Number of the board's own measurements to which the predictions were fitted.
         shared_samples: Number of other boards' measurements to which they were fitted.
@@ -160,9 +157,7 @@ class RoundState:
         recalled: The board's own measurements of earlier runs that are consistent with those of this one.
         prior_step_s: Predicted seconds per step in the fastest mode if nothing had been measured before; else None.
         contradicts_recalled: Whether there were others, which its own measurements contradict.
-        parts: Measurements of the parts done so far.
         first_steps: Measurement of the first steps, if they are part of what follows in the same mode.
-        probe_count: Number of leading parts that were probes.
         stopped: Whether the round has ended, with or without all steps done.
     """
 

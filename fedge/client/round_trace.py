@@ -30,9 +30,7 @@ class RoundPhase:
     """A phase of a round with constant power and mode.
 
     Attributes:
-        power_w: Mean power in watts.
         is_working: Whether the phase is work, which heats the board; transfers leave the temperature unchanged.
-        throttled: Whether the board throttled.
     """
 
     seconds: float
@@ -49,7 +47,6 @@ def build_emulated_trace(
 
     Args:
         temperature_c: Temperature at the start in degrees Celsius.
-        most: Largest number of intervals.
     """
     phases = [phase for phase in _build_phases(report, waiting) if phase.seconds > MIN_PHASE_S]
     period_s = _choose_period_s(phases, most)

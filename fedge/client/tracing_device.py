@@ -144,9 +144,7 @@ class TracingDevice:
     """A real board during a round, a ``fedge.protocols.Device``: keeps what its sensors and its service report.
 
     Args:
-        period_s: Sampling period in seconds.
         lost_s: Seconds just before, which become the first part of the work: attempts that ran out of memory.
-        resting: Service while the board waits; None without one.
         replies: Statistics of the service during the work; None if nothing is trained or served.
 
     Attributes:

@@ -41,7 +41,6 @@ class WorkerTraining:
     """A training in the worker; the constructor sends the model at once, so that sending it is not measured.
 
     Attributes:
-        done: Steps done so far.
         peak_mb: Largest memory use of the worker so far in MB; None if it does not report any.
 
     Raises:
@@ -159,11 +158,7 @@ class Watchdog:
         return self._over.is_set()
 
     def watch(self, cancel: Callable[[], bool], after_s: float) -> None:
-        """Wait for ``after_s`` seconds, then request cancellation repeatedly until ``end`` is called.
-
-        Args:
-            after_s: Seconds until the limit.
-        """
+        """Wait for ``after_s`` seconds, then request cancellation repeatedly until ``end`` is called."""
         if self._ended.wait(after_s):
             return
         self._over.set()

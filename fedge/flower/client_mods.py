@@ -74,9 +74,6 @@ def apply_mods(
 
     Noise that a mod draws from a global generator (numpy's, torch's, Python's) follows from the experiment's seed, the
     board and the round. A mod that fails, or sends what cannot be aggregated, makes an answer with ``error``.
-
-    Args:
-        request: The request that was answered.
     """
     reply, trained = answer
     if not experiment.mods or trained is None or arrays is None or reply.cut:

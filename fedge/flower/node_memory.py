@@ -69,11 +69,7 @@ modes that a recall takes at most."""
 
 @dataclass(frozen=True, slots=True)
 class NodeKnowledge:
-    """The place of a node's measurements in a knowledge folder.
-
-    Attributes:
-        folder: The knowledge folder.
-    """
+    """The place of a node's measurements in a knowledge folder."""
 
     folder: Path
     client: ClientIdentity

@@ -20,9 +20,6 @@ class StepGate(Generic[R]):
 
     The call runs in a thread of its own. A hook of torch on all optimisers counts its steps, and holds it after the
     last step that was allowed. A call without an optimiser of torch counts as one step.
-
-    Attributes:
-        done: Steps done so far.
     """
 
     def __init__(self, call: Callable[[], R]) -> None:

@@ -22,8 +22,13 @@ from fedge.errors import FedgeError, UnknownName
 from fedge.knowledge.table_background import TableBackground
 from fedge.predictors import load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
-from fedge.predictors.prediction_accuracy import check_predictions, score_predictions
-from fedge.predictors.table_board import TableBoard, profile_table, profiling_time_s
+from fedge.predictors.table_board import (
+    TableBoard,
+    check_predictions,
+    profile_table,
+    profiling_time_s,
+    score_predictions,
+)
 from fedge.protocols import Clock, Predictor
 from fedge.types import Floats, Measurement, Predictions, ProfileTable
 

@@ -52,8 +52,7 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
-from fedge.predictors.prediction_accuracy import Z_90
-from fedge.predictors.table_board import TableBoard, profile_table
+from fedge.predictors.table_board import Z_90, TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_study import find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions

@@ -79,7 +79,6 @@ def normalise_contributions(
     ran the same number of steps.
 
     Args:
-        arrays: The model that was sent.
         most: Largest factor tau_eff / a_i; a larger one would multiply the noise of a run of few steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
@@ -166,11 +165,7 @@ def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contributi
 def expand_results(
     base: NamedArrays, results: Sequence[NamedArrays], weights: Sequence[float]
 ) -> tuple[NamedArrays, ...]:
-    """Return x'_i of every result; integer arrays are only written into the leading part of ``base``.
-
-    Args:
-        base: The model x that was sent, by array name.
-    """
+    """Return x'_i of every result; integer arrays are only written into the leading part of ``base``."""
     full = array_shapes(base)
     shapes = [array_shapes(result) for result in results]
     if all(shape == full for shape in shapes):

@@ -29,8 +29,6 @@ class ClientEvaluation:
     """The outcome of an evaluation by clients.
 
     Attributes:
-        fleet: The clients after it.
-        rows: One row per client asked.
         figures: Figures of the round's row; without values if no client was asked.
     """
 

@@ -47,7 +47,6 @@ class RoundTask:
     """The training task of a round.
 
     Attributes:
-        learning_rate: Learning rate; None for the workload's.
         trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.
     """
@@ -72,7 +71,6 @@ class FleetRequests:
 
     Attributes:
         narrow: Shapes of narrow networks by width; None if no client may train one.
-        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
@@ -105,8 +103,6 @@ class FleetRequests:
         """Request one round of training from every client that has a goal.
 
         Args:
-            goals: Goal by client.
-            states: State by client.
             histories: History by client, which holds the measured rate of its link.
             residuals: What the encodings of emulated clients' updates left out, by client.
 
@@ -307,10 +303,6 @@ def validate_reply(
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:
     """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
-
-    Args:
-        replies: Valid replies of one round.
-        arrays: The model that was sent.
 
     Returns:
         The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm has become an ``error``.

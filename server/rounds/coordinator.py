@@ -44,8 +44,6 @@ class RoundOpening:
     """A round whose requests have not been sent.
 
     Attributes:
-        number: Number of the round, from 1.
-        pending: Late results of earlier rounds.
         waited_j: Energy that all boards drew before the round while no client was available, in joules.
     """
 

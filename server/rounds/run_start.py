@@ -79,7 +79,6 @@ class RunLoop:
 
     Attributes:
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
-        on_round: Called with the number of every finished round or new model.
         overdue: Replies of real boards that the server stopped waiting for, and boards that other runs hold.
         knowledge: What the clients recall of earlier runs.
     """

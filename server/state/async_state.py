@@ -35,7 +35,6 @@ class TaskStart:
     Attributes:
         leaves_s: Simulated time at which the client becomes unavailable; infinity if never.
         charge: The battery, or None for a mains-powered board.
-        waited_s: Seconds since the client's last row.
         waited_j: Energy drawn in those seconds, in joules.
     """
 

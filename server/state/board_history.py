@@ -153,8 +153,6 @@ def apply_late_replies(
     result joins the round that ends next if ``joins`` holds and the round had not continued with enough other clients.
 
     Args:
-        fleet: The clients before.
-        pending: Results that are still to join.
         joins: True if the experiment merges late results.
         narrow: Shapes of narrow networks by width; None if no client may train one.
     """

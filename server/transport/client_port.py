@@ -32,7 +32,6 @@ class IncomingReply:
 
     Attributes:
         answer: The message; its ``error`` is set if the request failed.
-        trained: The training result; None if the client did not train.
     """
 
     answer: ReplyMessage
@@ -118,11 +117,7 @@ class ClientPort(Protocol):
 
 
 class LocalPort:
-    """Asks clients in this process.
-
-    Args:
-        respond: Answers the requests, given and returned by client name.
-    """
+    """Asks clients in this process."""
 
     def __init__(self, respond: Callable[[Mapping[str, OutgoingRequest]], Mapping[str, IncomingReply]]) -> None:
         self._respond = respond

@@ -16,8 +16,16 @@ from fedge.protocols import Clock
 from fedge.wire import ReplyMessage, RequestMessage
 from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest, ReplyPredicate, never_enough
 from server.transport.message_codec import decode_reply, encode_request
-from server.transport.node_registry import ClaimTerms, NodeAddress, NodeRegistry
-from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, OutstandingRequests, SentRequest, reply_wait_s
+from server.transport.node_registry import (
+    GIVE_UP_FACTOR,
+    MAX_OVERHEADS,
+    ClaimTerms,
+    NodeAddress,
+    NodeRegistry,
+    OutstandingRequests,
+    SentRequest,
+    reply_wait_s,
+)
 
 POLL_S = 0.05
 MIN_TRANSFER_SHARE = 0.5
@@ -80,7 +88,6 @@ def poll(
     """Yield what arrives, until the caller has removed all ids from ``waiting`` or the time is up.
 
     Args:
-        clock: Wall clock.
         waiting: Ids of the messages whose replies are waited for.
         ends_s: Time on the clock at which the wait ends.
         list_others: Returns ids of messages whose replies are pulled too but not waited for.
@@ -114,7 +121,6 @@ class GridPort:
         """Create the port.
 
         Args:
-            clock: Wall clock.
             connect_timeout_s: Seconds to wait for nodes at the start of a run.
             least: Number of nodes that must connect in that time; None for all boards.
             claiming: Claim of the run on real boards; None for emulated boards, which belong to the run anyway.
@@ -294,9 +300,7 @@ class GridPort:
         """Push requests and pull replies until all or enough have arrived or the time is up.
 
         Args:
-            timeout_s: Maximum wait in seconds of wall time.
             kept_s: Seconds after sending for which an unanswered request stays outstanding.
-            enough: Returns True if the replies so far are enough.
         """
         at_s = self._clock.now_s()
         replies, waiting = self._push(questions, at_s, at_s + kept_s)

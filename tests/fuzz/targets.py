@@ -482,10 +482,10 @@ def _make_profile_journal() -> Sequence[bytes]:
 def _feed_profile_journal(path: Path) -> None:
     from fedge.characterisation.profiling_journal import campaign_to_dict, parse_journal, save_campaign
 
-    header, past, _ = parse_journal(path, path.read_bytes())
-    if header is not None:
-        json.dumps(campaign_to_dict(header, past, finished=False))
-        save_campaign(path.with_name("t.csv"), header, past, finished=False)
+    past, _ = parse_journal(path, path.read_bytes())
+    if past.header is not None:
+        json.dumps(campaign_to_dict(past.header, past, finished=False))
+        save_campaign(path.with_name("t.csv"), past.header, past, finished=False)
 
 
 @cache

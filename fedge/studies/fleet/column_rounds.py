@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedge.decisions.planning.deadline_search import DeadlinePlan
+from fedge.decisions.planning.cost_sweep import DeadlinePlan
 from fedge.decisions.planning.fleet_planners import find_balanced_deadline, find_least_energy_deadline
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.devices.emulated_board import WARM_UP_STEPS

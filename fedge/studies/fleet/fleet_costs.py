@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, find_least_energy_point
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN, TIME_WEIGHT
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
+from fedge.modes import build_front, find_nearest_row
 from fedge.types import Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
 
 
@@ -142,7 +142,7 @@ class PresetWork:
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
     """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
-    return {name: surface.modes[modes.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
+    return {name: surface.modes[find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
 def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
@@ -232,7 +232,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     known = Predictions(
         kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    return modes.build_front(
+    return build_front(
         known,
         steps=truth.steps,
         idle_w=told.idle_w,

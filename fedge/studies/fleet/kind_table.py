@@ -26,7 +26,7 @@ from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import find_lowest_mode
-from fedge.decisions.policies.balanced_policy import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
+from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.decisions.probe_choice import ProbeBudget
 from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_unseen_references
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode

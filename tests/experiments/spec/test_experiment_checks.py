@@ -203,9 +203,6 @@ def test_a_table_named_after_another_workload_than_the_entrys_cost_is_refused(tm
     entry_checked(entry.model_copy(update={"cost": "yolov8n-coco"}))
 
 
-pytest.importorskip("torch", reason="the checks load the task")
-
-
 def build(*, backend: str = "fleet", fleet: Any = ({"device": "gpu-workstation"},), **more: Any) -> Experiment:
     values = {"backend": backend, "rounds": 1, "fleet": fleet, "workload": {"task": "digits-cnn"}, **more}
     return Experiment.model_validate(values)

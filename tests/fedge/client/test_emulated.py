@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.rounds import Counted
 
 from fedge import workloads
 from fedge.client import emulated
 from fedge.client.answers import Answer
-from fedge.client.emulated import ClientTask, DeferredTraining
+from fedge.client.emulated import ClientTask
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import find_least_energy_point
+from fedge.decisions.planning.front_columns import find_least_energy_point
 from fedge.devices.emulated_board import WARM_UP_STEPS, mode_change_s
 from fedge.errors import BadInput
 from fedge.experiment import (
@@ -135,12 +134,6 @@ def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays: NamedArray
     assert found["far"].work_s < 0.95 * cheapest["far"].work_s
 
 
-def test_boards_with_a_cost_of_their_own_move_that_network() -> None:
-    entries = (FleetEntry(device="nano"), FleetEntry(device="nano", name="vit", cost="vit-b16-cifar10"))
-    setups = [emulated.load_client(Experiment(fleet=entries), i).setup for i in (0, 1)]
-    assert [setup.model_bytes for setup in setups] == [RESNET18_BYTES, pytest.approx(342.64e6, rel=1e-4)]
-
-
 def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     tmp_path: Path, arrays: NamedArrays
 ) -> None:
@@ -163,18 +156,6 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
         mode_change_s(report.mixed.mode, report.measured.mode),
     )
     assert state.measurements == (*own, report.mixed, report.measured)
-
-
-def test_a_board_that_must_stop_sends_what_it_has_done_in_time(arrays: NamedArrays) -> None:
-    whole, _, trained = played(arrays, ask_of(policy="maxn"))
-    stop_s = 0.6 * whole.busy_s
-
-    report, state, shorter = played(arrays, ask_of(policy="maxn", goal=RoundGoal("maxn", 0, stop_s=stop_s)))
-
-    assert 1 <= report.steps < report.asked_steps == whole.steps
-    assert report.busy_s <= stop_s < report.busy_s + 1.5 * report.measured.step_s
-    assert state.measurements == report.parts
-    assert any(not np.array_equal(shorter.arrays[name], trained.arrays[name]) for name in arrays)
 
 
 def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays) -> None:
@@ -297,18 +278,6 @@ def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state
     assert all(measurement.board is None for measurement in state.measurements)
 
 
-def test_a_board_that_measures_wrongly_is_not_believed_against_own_measurements(arrays: NamedArrays) -> None:
-    own = tuple(dataclasses.replace(measurement, board=None) for measurement in told_by(0, 6))
-    ask = ask_of(number=2, goal=planned(), state=ClientState(own))
-
-    right, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20)))
-    wrong, _, _ = played(arrays, dataclasses.replace(ask, shared=told_by(1, 20, factor=4.0)))
-
-    assert (right.shared_samples, wrong.shared_samples) == (20, 0)
-    assert wrong.time_ape is not None
-    assert wrong.time_ape < 0.3
-
-
 # Several clients at once
 
 MIXED = Experiment.model_validate({
@@ -410,22 +379,6 @@ def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_o
     assert failed == {broken}
     reply, trained = together[list(requests).index(broken)]
     assert (reply.state, reply.front, reply.report, trained) == (None, None, None, None)
-
-
-def test_deferred_training_runs_all_its_steps_when_its_result_is_asked_for() -> None:
-    started = list[Counted]()
-
-    def start() -> Counted:
-        started.append(Counted())
-        return started[-1]
-
-    training = DeferredTraining(start)
-    training.advance(3)
-    training.advance(4)
-    assert started == []
-
-    assert training.result().arrays["w"].tolist() == [7.0]
-    assert [one.parts for one in started] == [[3, 4]]
 
 
 @pytest.mark.parametrize("scatter", [1.0, 1.1, 1.25])

@@ -128,8 +128,6 @@ def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose() -> Non
     assert alone.power_w == pytest.approx(client.loader.bare.power_w[row], rel=0.08)
 
 
-pytest.importorskip("torch", reason="boards really train")
-
 SEEDS = range(1, 40)
 
 

@@ -17,7 +17,7 @@ from fedge.devices.emulated_board import WARM_UP_STEPS, SharedWork
 from fedge.experiment import Experiment
 from fedge.serving.standing_service import latency_percentile_s, merge_service_use
 from fedge.types import Measurement, PowerMode, Predictions, RoundGoal
-from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+from fedge.wire import ClientState, ReplyMessage, RequestMessage
 
 SERVICE = {"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.8}
 ARRAYS_BYTES = 24_000
@@ -138,16 +138,6 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
         _, board = attendance(seed=17)
         played = board.run_work(stretch(seat, mode, 150))
         assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
-
-
-def test_an_answer_with_a_service_travels_and_one_without_is_read_as_before() -> None:
-    answer = asked(SERVES)
-    again = from_json(ReplyMessage, to_json(answer))
-    assert again == answer
-
-    old = to_json(asked(PLAIN)).replace(',"service":null', "")
-    assert "service" not in old
-    assert from_json(ReplyMessage, old) == asked(PLAIN)
 
 
 def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
 import re
 import signal
@@ -18,23 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from contracts.desk import Desk, desk, note_idle
 from contracts.processes import wait_for
+
+pytest.importorskip("torch", reason="the worker trains with torch")
+
+from contracts.desk import Desk, desk, note_idle
 from contracts.variants import write_variant
-from hypothesis import given
-from hypothesis import strategies as st
 
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real
-from fedge.client.real import (
-    RunClaim,
-    claim_left_s,
-    explain_refusal,
-    hold_claim,
-    read_claim,
-    release_claim,
-    write_claim,
-)
 from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.board_kinds import build_link
@@ -49,8 +40,6 @@ from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
 from fedge.workloads import load_experiment_task, load_task
 from fedge.workloads.partitions import split_samples, split_test
-
-pytest.importorskip("torch", reason="the worker trains with torch")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
 
@@ -472,80 +461,3 @@ def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Pat
 
     with pytest.raises(BadInput, match=r"/home/mary/linear.py, which is neither here"):
         board_session.build_task_request(own)
-
-
-TIMES = st.floats(0.0, 4e9)
-LENGTHS = st.floats(1.0, 1e5)
-
-
-@given(TIMES, LENGTHS, st.floats(0.0, 1e5))
-def test_a_claim_stands_against_another_run_for_its_length_and_no_longer(
-    made_s: float, stands_s: float, after_s: float
-) -> None:
-    claim = RunClaim("mine", made_s + stands_s, stands_s)
-    left = claim_left_s(claim, "other", made_s + after_s)
-
-    assert left >= 0.0
-    if after_s < 0.99 * stands_s - 1e-3:
-        assert left > 0.0
-    if after_s > 1.01 * stands_s + 1e-3:
-        assert left == 0.0
-
-
-@given(LENGTHS, TIMES, TIMES)
-def test_whatever_the_clock_does_nobody_waits_for_longer_than_twice_the_length(
-    stands_s: float, made_s: float, now_s: float
-) -> None:
-    assert claim_left_s(RunClaim("mine", made_s + stands_s, stands_s), "other", now_s) <= 2 * stands_s
-
-
-def test_it_is_kept_in_a_file_that_says_the_run_and_until_when(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "claim.json"
-    write_claim(path, "mine", 60.0, 1000.0)
-
-    assert read_claim(path) == RunClaim("mine", 1060.0, 60.0)
-    assert {key: json.loads(path.read_text())[key] for key in ("run", "until_s")} == {"run": "mine", "until_s": 1060.0}
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_only_the_run_that_made_it_releases_it(tmp_path: Path) -> None:
-    path = tmp_path / "claim.json"
-    write_claim(path, "mine", 60.0, 1000.0)
-    release_claim(path, "other")
-    assert read_claim(path) is not None
-    release_claim(path, "mine")
-    assert read_claim(path) is None
-    release_claim(path, "mine")
-
-
-def test_a_file_that_makes_no_sense_is_nobodys_claim(tmp_path: Path) -> None:
-    path = tmp_path / "claim.json"
-    for text in ("", "[]", '{"run": "mine"}', '{"run": "mine", "until_s": "soon", "stands_s": 1}'):
-        path.write_text(text, encoding="utf-8")
-        assert read_claim(path) is None
-
-
-def test_the_refusal_names_the_board_the_run_and_what_to_do() -> None:
-    said = explain_refusal("nano-1", RunClaim("digits (run-1, abcd)", 0.0, 60.0), 41.6)
-
-    assert said == 'nano-1 works for run "digits (run-1, abcd)" (for 42 s more); wait, or stop that run'
-
-
-def test_work_is_kept_for_its_run_also_when_it_fails_and_the_claim_counts_from_its_end(tmp_path: Path) -> None:
-    path, times = tmp_path / "claim.json", iter([1000.0, 1500.0])
-
-    def fails() -> None:
-        with hold_claim(path, "mine", 60.0, lambda: next(times)):
-            assert read_claim(path) == RunClaim("mine", 1060.0, 60.0)
-            raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError, match="no"):
-        fails()
-    assert read_claim(path) == RunClaim("mine", 1560.0, 60.0)
-
-
-def test_a_question_in_nobodys_name_claims_nothing(tmp_path: Path) -> None:
-    with hold_claim(tmp_path / "claim.json", "", 60.0, lambda: 1000.0):
-        pass
-
-    assert list(tmp_path.iterdir()) == []

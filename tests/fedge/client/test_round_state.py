@@ -184,17 +184,6 @@ def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
     assert ended_s(played) <= goal.deadline_s * (1 + exploration.slack) * (1 + 1e-6)
 
 
-def test_a_known_warm_up_in_the_slower_part_does_not_make_the_round_late() -> None:
-    warm, still = [seen(mode, 3.0) for mode in (MAXN, LOW)], ExplorationSpec(share=0.0, slack=0.0)
-    late_s = []
-    for slowdown in np.linspace(1.1, 1.9, 41):
-        deadline_s = LINK_S + float(slowdown) * (10 + 3.0)
-        played = Bench(ExactDevice(warm_up=3.0), exploration=still).play(RoundGoal("noted", 10, deadline_s), warm)
-        late_s.append(ended_s(played) - deadline_s)
-
-    assert max(late_s) <= 1e-6
-
-
 @pytest.mark.parametrize(("warm_up", "switch_s"), [(3.0, 0.0), (0.0, 0.5)], ids=["warm-up", "changes of mode"])
 def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_made(
     warm_up: float, switch_s: float

@@ -156,8 +156,6 @@ def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(
     assert (read_memory(context).recalled or ())[0].steps == 300
 
 
-pytest.importorskip("torch", reason="the apps of these tests train with torch")
-
 FEW_STEPS = 50
 
 

@@ -183,15 +183,6 @@ def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "run", RoundRow)) == 3
 
 
-def test_metrics_that_an_app_does_not_report_are_unknown(tmp_path: Path) -> None:
-    nodes = Nodes()
-    nodes.evaluates = False
-
-    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes)
-
-    assert {(row.accuracy, row.loss) for row in read_rows(tmp_path / "run", RoundRow)} == {(None, 1.0)}
-
-
 def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
     gc.collect()  # the first strategy's lock on the folder

@@ -202,17 +202,6 @@ def test_never_more_boards_train_than_may_and_never_fewer_while_some_are_free(
         assert sum(row.start_s <= moment < row.end_s for row in rows) == min(concurrency, len(work_s))
 
 
-def test_a_task_starts_from_the_newest_model_and_is_numbered_anew() -> None:
-    tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [8.0]})
-    coordinator(port, tables, fedbuff(2), 4).run()
-
-    sent = [float(q.arrays["w"][0]) for _, asked in port.calls for b, q in asked.items() if b == "a-1" and q.arrays]
-    numbers = [q.ask.round for _, asked in port.calls for board, q in asked.items() if board == "a-1"]
-    tested = {row.round: row.loss for row in rows_of(tables, RoundRow)}
-    assert sent[:4] == [0.0, 0.0, tested[1], tested[1]]
-    assert numbers == sorted(set(numbers))
-
-
 class _Stopped(Exception):
     pass
 
@@ -278,16 +267,6 @@ def test_the_run_ends_when_every_board_has_failed_one_after_the_other_and_says_w
         ).run()
 
     assert {row.board for row in rows_of(tables, ClientRow)} == {"a-1", "b-1"}
-
-
-def test_one_board_that_works_keeps_the_run_going() -> None:
-    tables = MemoryTables()
-    work_s = {f"{b}-1": [1.0] for b in "abcdefgh"}
-    failing = {board: range(999) for board in work_s if board != "c-1"}
-    state = coordinator(Scripted(work_s, failing), tables, fedbuff(concurrency=1), 3).run()
-
-    assert state.round == 3
-    assert {row.board for row in done_of(tables)} == {"c-1"}
 
 
 def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_failed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the clients evaluate with torch")
 
-from experiments.backends.local_backend import InProcessClients
+from experiments.backends.local_backend import LocalClients
 from experiments.backends.strategy_check import check_strategy
 from experiments.spec.resource_checks import check_evaluation
 from fedge.errors import BadInput
@@ -46,7 +46,7 @@ def build(**evaluation: object) -> Experiment:
 
 def run(experiment: Experiment, folder: Path, wrap: Callable[[Respond], Respond] = lambda respond: respond):
     tables = MemoryTables()
-    port = LocalPort(wrap(InProcessClients(experiment, folder).respond))
+    port = LocalPort(wrap(LocalClients(experiment, folder).respond))
     state = build_coordinator(experiment, port, tables).run()
     return state, *([row for row in tables.rows if isinstance(row, kind)] for kind in (RoundRow, EvaluationRow))
 
@@ -188,7 +188,7 @@ def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path
             raise InterruptedError
 
     experiment, tables = build(), MemoryTables()
-    port = LocalPort(InProcessClients(experiment, tmp_path).respond)
+    port = LocalPort(LocalClients(experiment, tmp_path).respond)
     with pytest.raises(InterruptedError):
         build_coordinator(experiment, port, tables, checkpoints=tmp_path, on_round=stop).run()
     build_coordinator(experiment, port, tables, checkpoints=tmp_path).run(checkpoint.load_latest(tmp_path))

@@ -124,7 +124,7 @@ def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_
     tmp_path: Path,
 ) -> None:
     tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
-    coordinator(port, tables, checkpoints=tmp_path).run()
+    coordinator(port, tables, tmp_path).run()
 
     assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1")]
     events = [(e.kind, e.board) for e in rows_of(tables, EventRow)]
@@ -190,15 +190,6 @@ def traced(tmp_path: Path, *lines: str) -> tuple[FleetEntry, ...]:
     path = tmp_path / "trace.csv"
     path.write_text("\n".join(("board,on_s,off_s", *lines)), encoding="utf-8")
     return (FleetEntry(device="nano", count=2, availability=AvailabilitySpec(trace=str(path))),)
-
-
-def test_a_selector_chooses_who_is_asked_and_its_memory_is_kept() -> None:
-    port, tables = Scripted(), MemoryTables()
-    selection = SelectionSpec(name="round-robin", count=1)
-    coordinator(port, tables, rounds=4, selection=selection).run()
-
-    assert sorted(board for _, board in port.asked) == [*["nano-1"] * 2, *["nano-2"] * 2]
-    assert [(row.selected, row.available) for row in rows_of(tables, RoundRow)] == [(1, 2)] * 4
 
 
 def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> None:

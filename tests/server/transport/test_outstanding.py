@@ -15,11 +15,12 @@ from fedge.protocols import SimulatedClock
 from fedge.wire import RequestMessage
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import REJECTED_TEXT, GridPort
-from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, ClaimTerms
-from server.transport.outstanding import (
+from server.transport.node_registry import (
     GIVE_UP_FACTOR,
     INITIAL_ALLOWANCE_S,
+    MAX_FOREIGN_CLAIM_S,
     MAX_OVERHEADS,
+    ClaimTerms,
     reply_wait_s,
 )
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.backends.study_backend import run_study_fleet
-from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
@@ -22,6 +21,7 @@ from fedge.experiment import (
     PolicySpec,
     SelectionSpec,
 )
+from fedge.modes import build_front
 from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
@@ -208,7 +208,7 @@ def true_front(columns: FleetColumns, client: int, truth: BoardTruth) -> Front:
     kept = truth.surface.select_rows(mask_above_floor(truth.surface.modes))
     none, warm = np.zeros(len(kept.modes)), (truth.steps + WARM_UP_STEPS) / truth.steps
     known = Predictions(kept.modes, kept.step_s * warm, kept.power_w, none, none)
-    return modes.build_front(
+    return build_front(
         known,
         steps=truth.steps,
         idle_w=float(truth.surface.idle_w[kind.low]),
