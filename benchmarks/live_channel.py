@@ -174,19 +174,24 @@ def run_server(way: str, folder: Path, path: Path) -> None:
     """Run the server until SIGTERM."""
     import socket
 
-    from server.dashboard.http_server import serve
+    import uvicorn
+
     from server.dashboard.telemetry_ingest import ingest_app, open_ingest
 
     folder.mkdir()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen(128)
+
+    def serve_alone(app: Any) -> None:
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listening])
+
     if way == "plain":
-        serve(build_plain_app(folder), listening, lambda: None)
+        serve_alone(build_plain_app(folder))
         return
     ingest = open_ingest(folder)
     try:
-        serve(ingest_app(ingest), listening, lambda: None)
+        serve_alone(ingest_app(ingest))
     finally:
         ingest.close()
 
