@@ -136,13 +136,14 @@ def to_json(value: object) -> str:
 
 def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
-    return (
-        dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in _names(value.__class__)}
-    )
+    if isinstance(value, Mapping):
+        return dict(value)
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _name_fields(kind)}
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
+def _name_fields(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
