@@ -204,7 +204,7 @@ def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], Non
     from fedge.worker import epoch_profiler, generated_images
     from fedge.worker import step_timers as loading
     from fedge.worker import step_timers as steps
-    from fedge.worker.network_lookup import make_network
+    from fedge.worker.builtin_tasks import make_network
 
     torch.set_num_threads(1)
     images = LENET.images

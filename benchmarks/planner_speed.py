@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedge.decisions.planning.capped_round import find_shortest_round
-from fedge.decisions.planning.deadline_search import find_weighted_deadline
+from fedge.decisions.planning.cost_sweep import find_weighted_deadline
+from fedge.decisions.planning.fleet_planners import find_shortest_round
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import find_best_gain
 from fedge.decisions.planning.joint_planner import MIN_PROGRESS

@@ -23,7 +23,7 @@ CLIENT = """
 import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
-from fedge import modes
+from fedge.modes import build_grid
 from fedge.client.evidence import build_front, fit_and_predict
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round_state import RoundContext
@@ -49,7 +49,7 @@ experiment = Experiment.model_validate_json(sys.argv[1])
 board, specs = Board(), load_catalogue()
 priors = build_priors(board.spec, experiment.workload.cost, specs, layered=False)
 knowledge = PriorKnowledge(board.spec.maxn, tuple(p.coefficients for p in priors), idle_w=board.idle_w(None))
-every = modes.build_grid(board.spec)
+every = build_grid(board.spec)
 candidates = Modes(every.knobs[mask_candidates(every)])
 policy = load_policy(ask.policy)
 player = RoundContext(

@@ -91,6 +91,8 @@ def _round_down(table: Sequence[float], cap: float) -> float:
 
 FILTER_WEIGHTS = (0.5, 0.9, 0.1, 0.98, 0.7, 0.3)
 # Weights of the first cost by which the rows that rule out others are found; they change the time of a search only.
+FEW_ROWS = 100
+# So many rows are sorted in less time than one more weight rules some of them out.
 MAX_FRONT_POINTS = 64
 # Default limit on the points sent with every reply: more points make plans finer, but every message longer.
 
@@ -117,7 +119,7 @@ def front_mask(cost_a: Floats, cost_b: Floats) -> NDArray[np.bool_]:
 def _drop_dominated(rows: NDArray[np.intp], cost_a: Floats, cost_b: Floats) -> NDArray[np.intp]:
     """Drop rows that are costlier in both costs than one of a few good rows: of thousands, only dozens are sorted."""
     for weight in FILTER_WEIGHTS:
-        if len(rows) == 0:
+        if len(rows) <= FEW_ROWS:
             break
         a, b = cost_a[rows], cost_b[rows]
         scale_a, scale_b = a.max() - a.min(), b.max() - b.min()
@@ -164,7 +166,7 @@ def build_front(
         maxn_idle_w: Power in watts when waiting in ``maxn``; ``idle_w`` if None.
         radio_j: Energy of the radio in joules.
         limit: Largest number of points, at least 2; a longer front is thinned to evenly spaced ranks and keeps both
-            ends. None keeps every point.
+            ends. None keeps every point; 0 keeps none, for readers of the other fields.
         power: Also include the front of time and power, for plans that limit the watts; ``limit`` then applies to each
             of the two fronts.
 
@@ -173,10 +175,13 @@ def build_front(
     """
     work_s = steps * predictions.step_s
     work_j = work_s * predictions.power_w
-    rows = find_offered_rows(work_s, power_w=predictions.power_w, idle_w=idle_w, limit=limit, power=power)
+    if limit == 0:
+        rows = np.flatnonzero(np.isfinite(work_j))
+    else:
+        rows = find_offered_rows(work_s, power_w=predictions.power_w, idle_w=idle_w, limit=limit, power=power)
     if len(rows) == 0:
         raise FedgeError(f"none of the {len(work_s)} modes has a finite prediction of time and power")
-    rows = np.append(rows, find_nearest_row(predictions.modes, maxn))
+    rows = np.append(rows[:0] if limit == 0 else rows, find_nearest_row(predictions.modes, maxn))
     columns = (values.tolist() for values in (rows, work_s[rows], work_j[rows], predictions.step_s_sd_log[rows]))
     *points, fastest = (FrontPoint(predictions.modes[row], *figures) for row, *figures in zip(*columns, strict=True))
     return Front(

@@ -85,3 +85,16 @@ def split_names(where: str, text: str, right: str) -> tuple[str, ...]:
     if not all(names) or len(set(names)) < len(names):
         raise BadInput(where, repr(text), f"{right}, each once")
     return names
+
+
+def split_counts(where: str, text: str, example: str, least: int = 1) -> tuple[int, ...]:
+    """Split whole numbers at commas.
+
+    Raises:
+        BadInput: If one is no number, below ``least`` or repeated.
+    """
+    right = f"whole numbers{' above 0' if least else ''}, separated by commas, e.g. {example}"
+    words = split_names(where, text, right)
+    if not all(word.isascii() and word.isdigit() and int(word) >= least for word in words):
+        raise BadInput(where, repr(text), right)
+    return tuple(map(int, words))

@@ -868,6 +868,10 @@ class RoundReport:
     """Training scale and memory; None if the memory need of the workload's steps is unknown."""
     link_mbps: float | None = None
     """Real boards only: rate of both transfers in Mbit/s as the server measured it, with Flower's polling."""
+    step_share: float = 1.0
+    """Steps that were asked for, relative to those of the client's whole share."""
+    encoding: str = "none"
+    """Encoding of the update."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -138,13 +139,15 @@ def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-    kind: Any = type(value)
-    return {name: getattr(value, name) for name in _name_fields(kind)}
+    names, read = _field_reader(type(value))
+    return dict(zip(names, read(value), strict=True)) if len(names) > 1 else {names[0]: read(value)}
 
 
 @cache
-def _name_fields(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _field_reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """Return the names of a record's fields and the function that reads all of them."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    return names, attrgetter(*names)
 
 
 def from_json(record: type[R], text: str) -> R:

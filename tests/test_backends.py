@@ -133,6 +133,13 @@ def test_mods_change_what_boards_send_and_boards_evaluate_the_model(played: dict
     assert None not in [row.client_accuracy for row in private]
 
 
+def test_a_joint_run_records_the_work_that_each_board_was_asked_for(played: dict[str, Played]) -> None:
+    clients = [row for row in read_rows(played["joint"].sim, ClientRow) if row.error is None]
+    assert len({row.step_share for row in clients}) > 1
+    assert {row.encoding for row in clients} == {"topk"}
+    assert {row.step_share for row in read_rows(played["rounds"].sim, ClientRow) if row.error is None} == {1.0}
+
+
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:
     clients = read_rows(played["rounds"].sim, ClientRow)
     left_out = {row.board for row in clients if row.left_out}

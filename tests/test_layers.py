@@ -265,7 +265,7 @@ def test_only_the_functions_of_fedge_are_imported_upwards_by_name() -> None:
     ("module", "source", "reason"),
     [
         ("fedge.types", "from fedge.protocols import Device", "imports go down only"),
-        ("fedge.decisions.policies.balanced_policy", "from fedge.predictors import forest", "imports go down only"),
+        ("fedge.decisions.policies.mode_policies", "from fedge.predictors import forest", "imports go down only"),
         ("fedge.costs.cost_scaling", "def f():\n    import fedge.devices.catalogue", "imports go down only"),
         ("fedge.physics", "if TYPE_CHECKING:\n    from fedge.costs import rates", "imports go down only"),
         ("clients.app", "from server.app import app", "these two do not know each other"),
@@ -283,7 +283,7 @@ def test_the_layer_rule_sees_an_import_that_breaks_it(module: str, source: str, 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("fedge.decisions.policies.balanced_policy", "from fedge.decisions.policies import power_cap"),
+        ("fedge.decisions.policies.mode_policies", "from fedge.decisions.policies import power_cap"),
         ("experiments.backends.local_backend", "from server.app import app"),
         ("fedge.devices.real", "from fedge.powerd import client"),
         ("fedge.powerd.daemon", "from fedge.powerd import limits"),

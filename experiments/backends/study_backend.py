@@ -21,13 +21,16 @@ from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, PolicySpec, list_boards
 from fedge.registry import split_names
-from fedge.studies import fleet
-from fedge.studies.fleet import BoardTruth, FleetRun
+from fedge.studies.fleet.column_study import COLUMNS_FROM, ENGINES, check_columns, count_clients, run_column_study
+from fedge.studies.fleet.fleet_costs import BoardTruth, map_presets_to_modes
+from fedge.studies.fleet.round_comparison import FleetRun, compare_round
+from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import PowerMode, ProfileTable, RoundReport
+from fedge.workloads import NullTask
 from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 from server.rounds.coordinator import Coordinator
@@ -105,18 +108,16 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
         policy = build_policy(name, experiment.policy)
         if lost := experiment.policy.limits.keys() - policy.limits.keys():
             note(describe_lost_options(sorted(lost), experiment.policy.name, f"{name} takes no such option"))
-        runs = [
-            fleet.build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)
-        ]
+        runs = [build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)]
         _check_experiment(runs[0], options.config, engine)
         jobs += [FleetStudyJob(run, options.steps, engine) for run in runs]
     return FleetStudy(tuple(jobs))
 
 
 def _choose_engine(options: FleetStudyOptions, experiment: Experiment) -> str:
-    if options.engine not in (None, *fleet.ENGINES):
-        raise BadInput("--engine", repr(options.engine), f"one of {', '.join(fleet.ENGINES)}")
-    large = fleet.count_clients(experiment) >= fleet.COLUMNS_FROM
+    if options.engine not in (None, *ENGINES):
+        raise BadInput("--engine", repr(options.engine), f"one of {', '.join(ENGINES)}")
+    large = count_clients(experiment) >= COLUMNS_FROM
     return options.engine or ("columns" if large else "coordinator")
 
 
@@ -149,8 +150,8 @@ def _check_experiment(experiment: Experiment, config: Path, engine: str) -> None
 
 def _check_column_experiment(experiment: Experiment) -> None:
     """Check what concerns all boards of an entry on one of them: a million would take minutes."""
-    fleet.check_columns(experiment)
-    selection, clients = experiment.selection, fleet.count_clients(experiment)
+    check_columns(experiment)
+    selection, clients = experiment.selection, count_clients(experiment)
     count = selection.count
     if count is not None and count > clients:
         raise BadInput("selection.count", str(count), f"at most {clients}, the boards of the fleet")
@@ -169,8 +170,8 @@ def _run_job(job: FleetStudyJob) -> FleetRun:
     """Execute one run; called in a worker process."""
     import_plugins(job.experiment)
     if job.engine == "columns":
-        return fleet.run_column_study(job.experiment, job.steps)
-    return run_study_fleet(job.experiment, fleet.count_board_steps(job.experiment, job.steps))
+        return run_column_study(job.experiment, job.steps)
+    return run_study_fleet(job.experiment, count_board_steps(job.experiment, job.steps))
 
 
 def check_synchronous(experiment: Experiment) -> None:
@@ -192,7 +193,7 @@ def run_study_fleet(
     """
     # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    seats = {b.name: fleet.build_board_experiment(experiment, b, steps[b.name]) for b in list_boards(experiment)}
+    seats = {b.name: build_board_experiment(experiment, b, steps[b.name]) for b in list_boards(experiment)}
     reports: Reports = {}
     index = {b.name: b.index for b in list_boards(experiment)}
 
@@ -205,10 +206,10 @@ def run_study_fleet(
         return {name: IncomingReply(*answer) for name, answer in answers.items()}
 
     tables = MemoryTables()
-    Coordinator(experiment, LocalPort(respond), fleet.NullTask(), tables, on_round=report).run()
+    Coordinator(experiment, LocalPort(respond), NullTask(), tables, on_round=report).run()
     rows = [row for row in tables.rows if isinstance(row, RoundRow)]
     truths = {b.name: _build_truth(seats[b.name], b) for b in list_boards(experiment)}
-    judged = tuple(fleet.compare_round(row, reports[row.round], truths, experiment.policy) for row in rows)
+    judged = tuple(compare_round(row, reports[row.round], truths, experiment.policy) for row in rows)
     return FleetRun(
         experiment.policy.name, experiment.seed, judged, count_explored_modes(reports, [row.round for row in rows])
     )
@@ -227,7 +228,7 @@ def count_explored_modes(reports: Reports, rounds: Sequence[int]) -> tuple[float
 
 def _build_truth(experiment: Experiment, board: FleetBoard) -> BoardTruth:
     seat = emulated.load_client(experiment, board.index)
-    presets = fleet.map_presets_to_modes(seat.surface, seat.kind.spec.presets)
+    presets = map_presets_to_modes(seat.surface, seat.kind.spec.presets)
     plausible = _plausible_modes(board.truth, seat.surface, seat.kind.spec.maxn)
     return BoardTruth(seat.surface, presets, seat.setup.steps, plausible)
 

@@ -246,11 +246,11 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
     error.
     """
     from fedge.child_processes import limit_to_one_thread
-    from fedge.studies.serving.strategy_study import run_timed_job
+    from fedge.studies.serving.strategy_study import run_strategy_job
     from fedge.studies.task_pool import run_jobs
 
     with limit_to_one_thread(), show_job_progress(len(jobs)) as report_job:
-        return run_jobs(run_timed_job, jobs, report_job, workers)
+        return run_jobs(run_strategy_job, jobs, report_job, workers)
 
 
 @app.command("plan")

@@ -241,7 +241,7 @@ def xy_chart(
     traces = list(data)
     names = [trace["name"] for trace in traces if trace["name"] and trace.get("showlegend", True)]
     legend = legend_layout(len(names), names, max(1.5 * AXIS_PX, height_px - FRAME_PX))
-    return Chart(key, title, caption, traces, xy_layout(xaxis, yaxis, legend, **more), height_px)
+    return Chart(key, title, caption, traces, layout=xy_layout(xaxis, yaxis, legend, **more), height_px=height_px)
 
 
 def menu_chart(

@@ -43,8 +43,6 @@ class ExperimentVariant:
 
     Attributes:
         label: Its values in short, unique within the sweep.
-        overrides: The keys that it sets, as ``key=value`` in YAML.
-        experiment: The resolved experiment, with the first seed.
     """
 
     label: str
@@ -89,7 +87,6 @@ class SweepPlan:
     """A checked sweep.
 
     Attributes:
-        path: The sweep's file.
         variants: Those of a grid or list, in the order of the file. A sampler proposes its variants later; these are
             some in which every choice and both ends of every range occur.
     """
@@ -107,10 +104,6 @@ class SweepPlan:
 
 def plan_sweep(path: Path, note: Callable[[str], None] = lambda _: None) -> SweepPlan:
     """Read a sweep's file and resolve the experiments of all its variants; of a sampler's, those at the ends.
-
-    Args:
-        path: The sweep's file.
-        note: Called once with each sentence on what the variants remove from the experiment.
 
     Raises:
         BadInput: For the first error in the file, or in the experiment of a variant.
@@ -152,12 +145,6 @@ def build_variant(
     path: Path, spec: SweepSpec, values: Mapping[str, Any], note: Callable[[str], None] = lambda _: None
 ) -> ExperimentVariant:
     """Resolve the experiment with these values.
-
-    Args:
-        path: The sweep's file.
-        spec: Its content.
-        values: Values by key.
-        note: Called with a sentence on what a value removes.
 
     Raises:
         BadInput: If the experiment is invalid with them.
@@ -270,22 +257,13 @@ def commit_point(sweep: Path, point: ExperimentPoint, packed: bytes) -> Path:
 def find_point(sweep: Path, point: ExperimentPoint) -> Path | None:
     """Return the folder of a finished point, which another variant's name may have; None if there is none."""
     for folder in sorted((sweep / POINTS).glob(f"*-{point.identity}")):
-        if _read_json(folder / RECORD).get("identity") == point.identity:
+        if read_point_file(folder / RECORD).get("identity") == point.identity:
             return folder
     return None
 
 
-def read_point_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a finished point."""
-    return _read_json(folder / RECORD)
-
-
-def read_point_summary(folder: Path) -> dict[str, Any]:
-    """Return the summary of a finished point's run."""
-    return _read_json(folder / run_folder.SUMMARY)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def read_point_file(path: Path) -> dict[str, Any]:
+    """Return a file of a point, its record or the summary of its run; empty unless it is a mapping."""
     try:
         content = read_json(path, "a record", finite=False)
     except BadInput:

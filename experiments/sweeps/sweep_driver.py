@@ -17,6 +17,7 @@ from experiments.report.run.run_summary import summarise_run
 from experiments.spec import experiment_checks
 from experiments.sweeps.point_plan import (
     POINTS,
+    RECORD,
     ExperimentPoint,
     ExperimentVariant,
     SweepPlan,
@@ -24,8 +25,7 @@ from experiments.sweeps.point_plan import (
     commit_point,
     find_point,
     list_points,
-    read_point_record,
-    read_point_summary,
+    read_point_file,
     run_point,
 )
 from experiments.sweeps.sweep_spec import DimensionSpec, SamplerSpec
@@ -34,6 +34,7 @@ from fedge.atomic_files import FileLock
 from fedge.errors import BadInput
 from fedge.extras import build_install_command
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
+from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
     import optuna
@@ -59,7 +60,7 @@ class _SweepState:
 
     def add_variants(self, variants: Sequence[ExperimentVariant]) -> None:
         for variant in variants:
-            self.results.setdefault(variant.identity, VariantResults(variant, {}, {}, {}))
+            self.results.setdefault(variant.identity, VariantResults(variant))
 
     def find_results(self, point: ExperimentPoint) -> VariantResults:
         first = point.experiment.model_copy(update={"seed": self.plan.spec.seeds[0]})
@@ -68,8 +69,8 @@ class _SweepState:
     def add_point(self, point: ExperimentPoint, folder: Path) -> None:
         found = self.find_results(point)
         found.points[point.seed] = f"{POINTS}/{folder.name}"
-        found.summaries[point.seed] = read_point_summary(folder)
-        self.packages[str(read_point_record(folder).get("fedge"))] = None
+        found.summaries[point.seed] = read_point_file(folder / run_folder.SUMMARY)
+        self.packages[str(read_point_file(folder / RECORD).get("fedge"))] = None
 
     def score(self, variant: ExperimentVariant) -> float | None:
         """Return the mean over the seeds of the figure to optimise; None unless all seeds have it."""

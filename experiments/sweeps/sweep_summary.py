@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,6 @@ class SweepSummary:
     """A sweep so far.
 
     Attributes:
-        name: Name of the sweep's file.
-        planned: Number of points in all.
         packages: Versions of fedge with which the finished points were run.
         best: The variant that a sampler's aim prefers; None without a sampler.
     """
@@ -88,9 +86,9 @@ class VariantResults:
     """
 
     variant: ExperimentVariant
-    points: dict[int, str]
-    summaries: dict[int, Mapping[str, Any]]
-    failed: dict[int, str]
+    points: dict[int, str] = field(default_factory=dict)
+    summaries: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
     def list_values(self, figure: str) -> dict[int, float | None]:
         """Return a figure by seed, in the order of the seeds."""

@@ -63,7 +63,7 @@ from fedge.devices.thermal_model import TRIP_C, build_thermal_model
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.physics import time_power_model
-from fedge.physics.knob_table import as_knob_table
+from fedge.physics.time_power_model import as_knob_table
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
 
@@ -204,7 +204,7 @@ def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, 
 @lru_cache(maxsize=32)
 def _trace_network(name: str, shape: tuple[int, int, int], classes: int) -> NetworkCost:
     from fedge.costs.layers.torch_trace import trace_module
-    from fedge.worker.network_lookup import make_network
+    from fedge.worker.builtin_tasks import make_network
     from fedge.worker.refusal import Refusal
 
     try:

@@ -38,7 +38,7 @@ import numpy as np
 from fedge.characterisation.observed_pipeline import PointObservation, fit_input_pipeline, uncontended_compute_s
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
-from fedge.costs.cost_priors import transfer_priors
+from fedge.costs.cost_priors import build_priors
 from fedge.costs.input_pipeline.pipeline_fit import FittedPipeline
 from fedge.costs.input_pipeline.pipeline_model import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
@@ -307,7 +307,7 @@ def _build_priors(spec: DeviceSpec, workload: str, observations: Sequence[PointO
 
     known = [
         as_long(_replace_time_parameters(one.coefficients, prep_s=NO_LOADING_LOG))
-        for one in transfer_priors(spec, workload, load_catalogue())
+        for one in build_priors(spec, workload, load_catalogue(), layered=False)
     ]
     small = [_make_host_bound(prior) for prior in known[:SMALL]]
     return tuple(known), tuple(as_long(prior) for prior in small)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
-from fedge.json_reader import RETRY_ADVICE, JsonLines, open_locked, replay_lines
+from fedge.json_reader import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.knowledge.recall import RECORDED
 from fedge.modes import stack_modes
 from fedge.strict_json import validate_json
@@ -66,6 +65,7 @@ class ModeFailure:
 class ProfilingHistory:
     """The progress of a campaign; modes are in chronological order."""
 
+    header: ProfilingHeader | None = None
     planned: list[PowerMode] = field(default_factory=list)
     done: list[SettledMode] = field(default_factory=list)
     failed: list[ModeFailure] = field(default_factory=list)
@@ -87,13 +87,13 @@ class ProfilingHistory:
         return round(seconds, 3), round(sum(one.joules for one in self.done), 3)
 
     def apply_event(self, event: Mapping[str, Any]) -> None:
-        """Apply a line of the journal.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is no such line.
-        """
         kind = event["event"]
-        if kind == "plan":
+        if self.header is None:
+            if kind != "begin" or event["version"] != VERSION:
+                raise ValueError(event)
+            known = {one.name: event[one.name] for one in fields(ProfilingHeader) if one.name != "recorded"}
+            self.header = validate_json(known | {"recorded": event.get("recorded", False)}, ProfilingHeader, "begin")
+        elif kind == "plan":
             self.planned += [_mode_from_list(knobs) for knobs in event["modes"]]
         elif kind == "mode":
             self.done.append(_settled_from_dict(event))
@@ -121,12 +121,13 @@ def profiling_record_path(table: Path) -> Path:
     return table.with_name(f"{table.name}.json")
 
 
-class ProfilingJournal(JsonLines):
+class ProfilingJournal(JsonLines[ProfilingHistory]):
     """An open journal that only one process writes; ``past`` is its content."""
 
-    def __init__(self, path: Path, file: int, past: ProfilingHistory) -> None:
-        super().__init__(path, file)
-        self.past = past
+    def begin(self, header: ProfilingHeader) -> None:
+        """Write the first line."""
+        self._write_event({"event": "begin", "version": VERSION, **asdict(header)})
+        sync_folder(self.path.parent)
 
     def write_plan(self, modes: list[PowerMode]) -> None:
         """Record the modes that come next."""
@@ -145,11 +146,7 @@ class ProfilingJournal(JsonLines):
 
     def read_from_disk(self) -> ProfilingHistory:
         """Read the file again: after an interrupt, it may contain a line that ``past`` lacks."""
-        return parse_journal(self.path, self.path.read_bytes())[1]
-
-    def _write_event(self, event: Mapping[str, Any]) -> None:
-        self._append(event)
-        self.past.apply_event(event)
+        return parse_journal(self.path, self.path.read_bytes())[0]
 
 
 def open_profiling_journal(path: Path, header: ProfilingHeader) -> ProfilingJournal:
@@ -159,19 +156,19 @@ def open_profiling_journal(path: Path, header: ProfilingHeader) -> ProfilingJour
         BadInput: If the journal belongs to another campaign (the message names the difference), is locked by another
             process, is damaged other than at its end, or cannot be written.
     """
-    file = open_locked(path, "fedge profile")
-    try:
-        found, past, whole = parse_journal(path, path.read_bytes())
-        if found is not None:
-            _check_fits(path, found, header)
-        os.ftruncate(file, whole)
-        journal = ProfilingJournal(path, file, past)
-        if found is None:
-            journal._append({"event": "begin", "version": VERSION, **asdict(header)})  # noqa: SLF001 -- its own maker
-            sync_folder(path.parent)
-    except BaseException:
-        os.close(file)
-        raise
+
+    def replay(path: Path, raw: bytes) -> tuple[ProfilingHistory, int]:
+        past, whole = parse_journal(path, raw)
+        if past.header is not None:
+            _check_fits(path, past.header, header)
+        return past, whole
+
+    journal = ProfilingJournal(path, "fedge profile", replay)
+    if journal.past.header is None:
+        with ExitStack() as stack:
+            stack.enter_context(journal)  # closed if the line cannot be written
+            journal.begin(header)
+            stack.pop_all()
     return journal
 
 
@@ -180,34 +177,21 @@ def last_temperature_c(path: Path) -> float | None:
     raw = b""
     with suppress(OSError):
         raw = path.read_bytes()
-    _, past, _ = parse_journal(path, raw)
+    past, _ = parse_journal(path, raw)
     return past.done[-1].end_c if past.done else None
 
 
-def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, ProfilingHistory, int]:
+def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHistory, int]:
     """Parse a journal whose content is ``raw``; ``path`` is named in messages.
 
     Returns:
-        The header (None in an empty journal), the history, and the number of bytes in complete lines.
+        The history, whose header is None in an empty journal, and the number of bytes in complete lines.
 
     Raises:
-        BadInput: If a complete line is invalid.
+        BadInput: A complete line is invalid.
     """
     past = ProfilingHistory()
-    header: ProfilingHeader | None = None
-
-    def take(number: int, event: Any) -> None:
-        nonlocal header
-        if number > 1:
-            past.apply_event(event)
-        elif event["event"] != "begin" or event["version"] != VERSION:
-            raise ValueError(event)
-        else:
-            known = {one.name: event[one.name] for one in fields(ProfilingHeader) if one.name != "recorded"}
-            header = validate_json(known | {"recorded": event.get("recorded", False)}, ProfilingHeader, "begin")
-
-    whole = replay_lines(path, raw, take, EXPECTED_FILE)
-    return header, past, whole
+    return past, replay_lines(path, raw, past.apply_event, EXPECTED_FILE)
 
 
 def _check_fits(path: Path, before: ProfilingHeader, now: ProfilingHeader) -> None:

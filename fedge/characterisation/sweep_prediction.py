@@ -187,7 +187,7 @@ def _predict_workload(
     if options.formula == "simple":
         names = _list_workloads(result)
         every = {name: extract_observations(result, board, name, options.kind) for name in names}
-        predictions = _predict_simple(every, workload, setting, spec.maxn, modes)
+        predictions = _predict_simple(every, workload, setting, spec.maxn, modes=modes)
     else:
         predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(setting, modes)
     rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]

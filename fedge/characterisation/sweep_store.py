@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -22,7 +21,7 @@ from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
 from fedge.errors import BadInput
-from fedge.json_reader import RETRY_ADVICE, JsonLines, open_locked, replay_lines
+from fedge.json_reader import RETRY_ADVICE, JsonLines, replay_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +139,7 @@ SAVED_FIELDS = ("point", "epochs", "label", "power_label", "source", "seconds", 
 class SweepProgress:
     """The state of a sweep as replayed from its journal; points are looked up by their keys."""
 
+    folder: Path
     plan: CharacterisationPlan | None = None
     software: dict[str, dict[str, str]] = field(default_factory=dict)
     """Versions that the measurements depend on: board -> name -> version."""
@@ -149,9 +149,10 @@ class SweepProgress:
     attempts: dict[str, int] = field(default_factory=dict)
     """Number of failures per point."""
 
-    def apply_event(self, event: Mapping[str, Any], folder: Path) -> None:
-        """Apply a line of the journal in ``folder``; raises KeyError, TypeError or ValueError if it is no such line."""
+    def apply_event(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
+        if self.plan is None and kind != "begin":
+            raise ValueError(event)
         if kind in {"begin", "plan"} and event["version"] == VERSION:
             self.plan, self.software = plan_from_data(event["plan"]), dict(event["software"])
             self.attempts.clear()  # failed points may succeed with another plan
@@ -159,7 +160,7 @@ class SweepProgress:
         point = SweepPoint.from_data(event["point"])
         key = point.key
         if kind == "done":
-            self.done[key] = _finished_from_event(event, point, folder)
+            self.done[key] = _finished_from_event(event, point, self.folder)
         elif kind == "skipped":
             self.skipped[key] = (point, event["reason"])
         elif kind == "failed":
@@ -181,12 +182,8 @@ class SweepProgress:
         )
 
 
-class SweepJournal(JsonLines):
+class SweepJournal(JsonLines[SweepProgress]):
     """An open journal, written by one process only."""
-
-    def __init__(self, path: Path, file: int, past: SweepProgress) -> None:
-        super().__init__(path, file)
-        self.past = past
 
     def begin(self, plan: CharacterisationPlan, software: Mapping[str, Mapping[str, str]]) -> None:
         """Write plan and software versions (board -> name -> version), unless the journal already holds the same.
@@ -224,21 +221,19 @@ class SweepJournal(JsonLines):
         known |= {"point": seen.point.as_data(), "epochs": [asdict(epoch) for epoch in seen.epochs]}
         # NumPy's scalars become Python's own.
         plain = json.loads(json.dumps(known, default=lambda value: value.item()))
-        self._write_event("done", seen.point, plain)
+        self._write_point("done", seen.point, plain)
 
     def skip(self, point: SweepPoint, reason: str) -> None:
         """Record that the board cannot measure the point; an identical entry is not repeated."""
         if self.past.skipped.get(point.key) != (point, reason):
-            self._write_event("skipped", point, {"reason": reason})
+            self._write_point("skipped", point, {"reason": reason})
 
     def fail(self, point: SweepPoint, reason: str) -> None:
         """Record a failed attempt at a point."""
-        self._write_event("failed", point, {"reason": reason})
+        self._write_point("failed", point, {"reason": reason})
 
-    def _write_event(self, kind: str, point: SweepPoint, values: Mapping[str, Any]) -> None:
-        event = {"event": kind, "key": point.key, **values, "point": point.as_data()}
-        self._append(event)
-        self.past.apply_event(event, self.path.parent)
+    def _write_point(self, kind: str, point: SweepPoint, values: Mapping[str, Any]) -> None:
+        self._write_event({"event": kind, "key": point.key, **values, "point": point.as_data()})
 
 
 def open_journal(folder: Path) -> SweepJournal:
@@ -250,17 +245,13 @@ def open_journal(folder: Path) -> SweepJournal:
         BadInput: The folder holds something else, cannot be written, or is locked by another process; or the journal is
             damaged elsewhere than at its end.
     """
-    _check_folder(folder)
-    path = folder / JOURNAL_FILE
-    file = open_locked(path, COMMAND)
-    try:
-        past, whole = parse_journal(path, path.read_bytes())
-        os.ftruncate(file, whole)
+
+    def replay(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
         remove_unfinished(folder)
-    except BaseException:
-        os.close(file)
-        raise
-    return SweepJournal(path, file, past)
+        return parse_journal(path, raw)
+
+    _check_folder(folder)
+    return SweepJournal(folder / JOURNAL_FILE, COMMAND, replay)
 
 
 def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
@@ -272,14 +263,8 @@ def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
     Raises:
         BadInput: A line other than the last one is damaged.
     """
-    past = SweepProgress()
-
-    def take(number: int, event: Any) -> None:
-        if number == 1 and event["event"] != "begin":
-            raise ValueError(event)
-        past.apply_event(event, path.parent)
-
-    return past, replay_lines(path, raw, take, EXPECTED_FILE)
+    past = SweepProgress(path.parent)
+    return past, replay_lines(path, raw, past.apply_event, EXPECTED_FILE)
 
 
 def read_result(folder: Path) -> SweepResult:

@@ -81,6 +81,8 @@ def build_reply(
         mixed=result.mixed,
         asked_steps=setup.round_steps(request, context.scale),
         memory=memory,
+        step_share=1.0 if request.goal is None else request.goal.share,
+        encoding="none" if request.goal is None else request.goal.compression.kind,
     )
     history = _update_memory_history(setup, request, attempt, peak_mb)
     state = _next_state(request, result, report, memory=memory, history=history)

@@ -27,7 +27,7 @@ from fedge.client.prediction_requests import Asking, Correction, predict_correct
 from fedge.client.round import begin_round
 from fedge.client.round_state import RoundContext, RoundState, no_time_limit, warm_up_steps
 from fedge.decisions.planning import is_pinned
-from fedge.decisions.policies import choose_waiting_mode, load_policy
+from fedge.decisions.policies import choose_waiting_mode, is_builtin_policy, load_policy
 from fedge.devices.board_kinds import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -150,6 +150,7 @@ def build_round(
         device=device,
         predictor=setup.predictor,
         policy=load_policy(request.policy),
+        policy_reads_points=not is_builtin_policy(request.policy),
         workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),
         candidates=setup.candidates,
         fastest_mode=setup.fastest_mode,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes, workloads
+from fedge import workloads
 from fedge.call_cache import cache_last_call
 from fedge.client.answers import Answer, build_reply, first_attempt, run_attempts
 from fedge.client.client_setup import (
@@ -60,6 +60,7 @@ from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import describe_error
 from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
+from fedge.modes import build_front
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
@@ -411,7 +412,7 @@ def build_true_front(
             step_s_sd_log=none,
             power_w_sd_log=none,
         )
-        client.true_fronts[conditions] = modes.build_front(
+        client.true_fronts[conditions] = build_front(
             known,
             steps=steps,
             idle_w=idle_w,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.modes import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
 from fedge.modes import build_front as build_modes_front
-from fedge.modes import find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -186,6 +186,8 @@ def build_front(
     own_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
+    *,
+    limit: int = MAX_FRONT_POINTS,
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
@@ -198,6 +200,7 @@ def build_front(
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         radio_j=link.radio_j,
+        limit=limit,
         power=context.includes_low_power,
     )
     return dataclasses.replace(

@@ -33,6 +33,7 @@ from fedge.client.round_state import (
 from fedge.decisions import probe_choice
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
+from fedge.modes import MAX_FRONT_POINTS
 from fedge.protocols import Training
 from fedge.types import Decision, Front, LinkUse, Measurement, ModeMix, PowerMode, Predictions, RoundGoal
 
@@ -69,7 +70,12 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
         build_front(
-            context, predictions=predictions, own_measurements=state.own_measurements, steps=steps, link=state.link
+            context,
+            predictions=predictions,
+            own_measurements=state.own_measurements,
+            steps=steps,
+            link=state.link,
+            limit=MAX_FRONT_POINTS if context.policy_reads_points else 0,
         ),
         remaining_goal(state, steps),
     )

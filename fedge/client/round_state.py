@@ -84,6 +84,8 @@ class RoundContext:
 
     Attributes:
         predictor: Predictor of step time and power in the reference condition of ``corrections``.
+        policy_reads_points: Whether the policy may read the points of the front; finding them takes longer than
+            deciding.
         candidates: Modes that are predicted; corrections may rule some of them out.
         make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
         step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
@@ -105,6 +107,7 @@ class RoundContext:
     fastest_mode: PowerMode
     waiting_mode: PowerMode
     exploration: ExplorationSpec
+    policy_reads_points: bool = True
     make_explorer: Callable[[Modes], Explorer] | None = None
     step_budgets_s: tuple[float, ...] = ()
     includes_low_power: bool = False

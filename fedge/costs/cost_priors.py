@@ -1,11 +1,9 @@
-"""Cost of inferring one batch on a board: calibrated per batch size, interpolated between sizes, and priors.
+"""Costs of workloads on boards: calibrated, carried from elsewhere, or a prior made without their own tables.
 
-Between two batch sizes, every log-parameter is linear in the logarithm of the batch size.
-
-Priors on the cost of an unmeasured workload: an estimate from its layers, and profiles of other workloads.
-
-No prior is fitted to the workload itself, on any board. The estimate from the layers also excludes every profile of the
-same network.
+The cost of inferring a batch is interpolated between calibrated batch sizes: every log-parameter is linear in the
+logarithm of the batch size. A prior on an unmeasured workload is an estimate from its layers, or a profile of another
+workload. No prior is fitted to the workload itself, on any board; the estimate from the layers also excludes every
+profile of the same network.
 """
 
 from __future__ import annotations
@@ -276,9 +274,14 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
         BadInput: The workload was measured at other batch sizes, and its layers are unknown.
     """
     if work.kind == "infer":
-        if work.layers is None:
-            return estimate_inference_cost(device, work.name, work.batch_size, specs)
-        return _find_inference_cost(device, work, specs) or estimate_network_cost(device, work, specs)
+        here = any((p.device, p.workload) == (device.name, work.name) for p in load_calibrated_inference())
+        if work.layers is None or here:
+            try:
+                return estimate_inference_cost(device, work.name, work.batch_size, specs)
+            except BadInput:  # too far from every batch size that was measured
+                if work.layers is None:
+                    raise
+        return estimate_network_cost(device, work, specs)
     measured = work.name in load_workload_sizes()
     if work.layers is not None and not measured:
         return estimate_network_cost(device, work, specs)
@@ -289,16 +292,6 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
         right = f"{profile.batch_size}, at which {work.name} was calibrated"
         raise BadInput("workload.batch_size", str(work.batch_size), right)
     return profile
-
-
-def _find_inference_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
-    """Return the inference cost measured on this board, at this batch size or between others, or None."""
-    if not any((p.device, p.workload) == (device.name, work.name) for p in load_calibrated_inference()):
-        return None
-    try:
-        return estimate_inference_cost(device, work.name, work.batch_size, specs)
-    except BadInput:  # too far from every batch size that was measured
-        return None
 
 
 def build_priors(
@@ -347,8 +340,9 @@ def derive_priors(
 ) -> tuple[CostProfile, ...]:
     """Return prior profiles for training a workload on a board, the most credible first.
 
-    The estimate from the layers comes first if the layers are known, then the profiles of other workloads (see
-    ``transfer_priors``).
+    The estimate from the layers comes first if the layers are known, then the calibrated training profiles of other
+    workloads. Those are rescaled to the board by data-sheet ratios and to the workload by its size, if that is known:
+    profiles of the same board first, then the workloads closest in FLOP and bytes per step, then the nearest boards.
 
     Args:
         sources: The profiles and measurements to derive priors from (``select_prior_sources``).
@@ -366,25 +360,15 @@ def derive_priors(
     carried = _transfer_profiles(device, workload, specs, sources.training_profiles)
     sizes = load_workload_sizes()
     usual = sizes[workload].batch_size if workload in sizes else None
-    here = _estimate_by_layers(device, workload=workload, batch_size=batch_size or usual, specs=specs, sources=sources)
-    if batch_size is not None and batch_size != usual:
-        own = _estimate_by_layers(device, workload=workload, batch_size=usual, specs=specs, sources=sources)
+    rescaled = batch_size is not None and batch_size != usual
+    here = None
+    if layered or rescaled:
+        here = _estimate_by_layers(device, workload, batch_size or usual, specs=specs, sources=sources)
+    if batch_size is not None and rescaled:
+        own = _estimate_by_layers(device, workload, usual, specs=specs, sources=sources)
         longer = _maxn_step_s(here, device) / _maxn_step_s(own, device) if here is not None and own is not None else 1.0
         carried = tuple(_rescale_prior(prior, batch_size, longer) for prior in carried)
     return (here, *carried) if layered and here is not None else carried
-
-
-def transfer_priors(device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]) -> tuple[CostProfile, ...]:
-    """Rescale every calibrated training profile of another workload to this board and this workload.
-
-    The board is accounted for by data-sheet ratios and the workload by its size; a workload of unknown size is not
-    rescaled. Profiles of the same board come first, then the workloads closest in FLOP and bytes per step, then the
-    nearest boards.
-
-    Raises:
-        BadInput: There is no profile of another workload.
-    """
-    return _transfer_profiles(device, workload, specs, select_prior_sources(workload, specs).training_profiles)
 
 
 def select_prior_sources(

@@ -139,7 +139,7 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
         "kind": profile.kind,
         "batch_size": profile.batch_size,
         "table": {name: getattr(seen, "table" if name == "name" else name) for name in _Table.model_fields},
-        "errors": {name: _round_digits(value) if isinstance(value, float) else value for name, value in errors.items()},
+        "errors": {name: round_digits(value) if isinstance(value, float) else value for name, value in errors.items()},
         "time": _to_named_values(TIME_NAMES, profile.coefficients.time.tolist()),
         "power": _to_named_values(POWER_NAMES, profile.coefficients.power.tolist()),
     }
@@ -231,12 +231,13 @@ def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
     return tuple(_parse_profile(load_yaml(file), file) for file in files)
 
 
-def _round_digits(value: float) -> float:
+def round_digits(value: float) -> float:
+    """Round to the significant digits of a file of coefficients."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def _to_named_values(names: tuple[str, ...], logs: list[float]) -> dict[str, float]:
-    return {name: _round_digits(float(np.exp(log))) for name, log in zip(names, logs, strict=True)}
+    return {name: round_digits(float(np.exp(log))) for name, log in zip(names, logs, strict=True)}
 
 
 def _to_logs(

@@ -57,7 +57,9 @@ def calibrate_tables_jointly(
         fitted = [fit_table(tables[0].modes, top, tables[0].step_s, tables[0].power_w)]
     else:
         fitted = list(fit_series(tables, top))
-    return tuple(_build_profile(table, top, of, kind, origin) for table, of in zip(tables, fitted, strict=True))
+    return tuple(
+        _build_profile(table, top, of, kind=kind, origin=origin) for table, of in zip(tables, fitted, strict=True)
+    )
 
 
 def find_top_mode(tables: Sequence[ProfileTable]) -> PowerMode:

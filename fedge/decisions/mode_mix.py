@@ -106,17 +106,17 @@ def least_energy_per_step(
     Shares of steps are not rounded, and changing the mode is free.
 
     Args:
-        step_s: Seconds per step of the modes to compare, shape (rows,).
-        step_j: Joules per step of these modes, shape (rows,).
+        step_s: Seconds per step of the modes to compare, shape (..., rows).
+        step_j: Joules per step of these modes, shape (..., rows).
         known_s: Seconds per step of the known modes, shape (known,); each budget needs one that is as fast.
         known_j: Joules per step of the known modes, shape (known,).
         allowed_s: Time budgets in seconds per step, shape (allowed,).
 
     Returns:
-        Joules per step, shape (rows, allowed); infinite where no mix meets the budget.
+        Joules per step, shape (..., rows, allowed); infinite where no mix meets the budget.
     """
-    t, e = step_s[:, None, None], step_j[:, None, None]
-    u, f = known_s[None, :, None], known_j[None, :, None]
+    t, e = step_s[..., None, None], step_j[..., None, None]
+    u, f = known_s[:, None], known_j[:, None]
     slower = t >= u
     slow_s, fast_s = np.where(slower, t, u), np.where(slower, u, t)
     slow_j, fast_j = np.where(slower, e, f), np.where(slower, f, e)
@@ -125,7 +125,7 @@ def least_energy_per_step(
     share = np.where(slow_s == fast_s, 1.0, share)
     share = np.where(slow_j < fast_j, share, 0.0)
     latest_s = allowed_s * (1.0 + LIMIT_ROUNDING)
-    mixed = np.where(fast_s <= latest_s, share * slow_j + (1.0 - share) * fast_j, np.inf).min(axis=1)
-    alone = np.where(step_s[:, None] <= latest_s, step_j[:, None], np.inf)
+    mixed = np.where(fast_s <= latest_s, share * slow_j + (1.0 - share) * fast_j, np.inf).min(axis=-2)
+    alone = np.where(step_s[..., None] <= latest_s, step_j[..., None], np.inf)
     least: Floats = np.minimum(mixed, alone)
     return least

@@ -218,9 +218,19 @@ class _RoundCosts:
     now_j: Floats
 
     def compute_savings(
-        self, rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)
+        self, rows: NDArray[np.intp], time_z: Floats | float, power_z: Floats | float, some: slice = slice(None)
     ) -> Floats:
-        """Return the share that each of ``rows`` would save if its time and power were so many deviations off."""
+        """Return the share that each of ``rows`` would save if its time and power were so many deviations off.
+
+        Args:
+            rows: The modes.
+            time_z: Standard deviations of the log time, one number or of shape (..., 1).
+            power_z: The same of the log power.
+            some: The rounds to weigh.
+
+        Returns:
+            Shares of shape (..., rows).
+        """
         predictions = self.predictions
         step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
         power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
@@ -271,19 +281,30 @@ def _mask_paid_back(
 def _find_most_saving_row(
     predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: ProbeBudget
 ) -> int | None:
-    """Return the row of largest expected improvement, or None if that is not worthwhile."""
+    """Return the row of largest expected improvement, or None if that is not worthwhile.
+
+    No quantile foretells more than the lowest of time and power, unless the work may draw less than idling. In most
+    rounds that already rules out every row.
+    """
+    if room.rounds_left <= 0:
+        return None
     costs = _compute_round_costs(predictions, idle_w, known, room)
     rows = np.flatnonzero(safe)
     at_best = costs.compute_savings(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
-    worth = np.mean(
-        [costs.compute_savings(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES],
-        axis=0,
-    )
     spent = _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(costs.now_j[-1]), room=room)
-    net = worth - spent / max(1, min(room.rounds_left, MAX_ROUNDS_AHEAD))
+    spent /= min(room.rounds_left, MAX_ROUNDS_AHEAD)
+    lowest_z = SPREAD_FACTOR * QUANTILES[0]
+    lowest_w = predictions.power_w[rows] * np.exp(lowest_z * predictions.power_w_sd_log[rows])
+    hoped = costs.compute_savings(rows, lowest_z, lowest_z)
+    left = (hoped - spent > MIN_EXPECTED_SAVING) | (lowest_w < idle_w) | (costs.now_j.min() <= 0.0)
+    if not left.any():
+        return None
+    rows, spent = rows[left], spent[left]
+    time_z, power_z = SPREAD_FACTOR * np.array([(a, b) for a in QUANTILES for b in QUANTILES]).T[..., None]
+    net = costs.compute_savings(rows, time_z, power_z).mean(axis=0) - spent
     best = int(np.argmax(net))
-    return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
+    return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING else None
 
 
 def _find_surely_saving_row(

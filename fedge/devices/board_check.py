@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedge.devices.board_power import WIRE_KNOBS, connect_powerd, format_wire_mode
+from fedge.devices.board_spec import KNOBS
 from fedge.devices.emulated_board import SWITCH_S
 from fedge.devices.jetson_board import BoardLease
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
@@ -105,7 +106,7 @@ def _measure_change(
         times_s.append((time.monotonic() - start_s) / cores)
     each = " per core" if name == "cores" else ""
     seen = f"{1e3 * statistics.median(times_s):.1f} ms{each}, median of {len(times_s)} with reading back"
-    assumed = next(price for (key, _, _), price in zip(WIRE_KNOBS, SWITCH_S.values(), strict=True) if key == name)
+    assumed = next(SWITCH_S[field] for field, (key, _, _) in KNOBS.items() if key == name)
     emulated = f"emulated boards take {1e3 * assumed.value:g} ms{each} ({assumed.label})"
     return BoardCheckFinding(f"{title}, change", PASSED, f"{seen}; {emulated}")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge import modes as mode_tables
 from fedge.costs.cost_priors import build_inference_priors, build_priors, find_workload_cost, has_data_sheet
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import load_workload_sizes
@@ -19,6 +18,7 @@ from fedge.devices.mode_surface import MAX_IDLE_SHARE, ModeSurface, draw_board_s
 from fedge.devices.tables import mode_table as tables
 from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, LinkSpec, WorkloadSpec
+from fedge.modes import build_grid
 from fedge.physics import time_power_model
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.seeds import make_generator
@@ -142,7 +142,7 @@ def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
 
 def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
     cost, priors = find_workload_cost(spec, work, catalogue.load_catalogue()), list_priors(spec, work)
-    modes = mode_tables.build_grid(spec)
+    modes = build_grid(spec)
     maxn = spec.maxn
     step_s = time_power_model.compute_step_s(cost.coefficients, maxn, modes)
     power_w = time_power_model.compute_power_w(cost.coefficients, maxn, modes)

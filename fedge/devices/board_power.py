@@ -7,15 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Literal
 
+from fedge.devices.board_spec import KNOBS
 from fedge.errors import BadInput, BoardError
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 
-WIRE_KNOBS: Sequence[tuple[str, str, float]] = (
-    ("cores", "cores", 1.0),
-    ("cpu_khz", "CPU MHz", 1e3),
-    ("gpu_hz", "GPU MHz", 1e6),
-    ("emc_hz", "memory MHz", 1e6),
-)
+WIRE_KNOBS = tuple(KNOBS.values())
 """Knobs of the daemon's protocol: key, display name, and number of protocol units per displayed unit."""
 UNCHANGED = "-"
 """Placeholder for a knob that is left unchanged."""

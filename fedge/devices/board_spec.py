@@ -9,24 +9,28 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from fedge import modes
 from fedge.errors import BoardError
+from fedge.modes import snap_to_spec
 from fedge.types import DeviceSpec, PowerMode
 
 READ_ON_BOARD = "measured: read on the board"
-KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
 HZ_PER_MHZ = 1e6
 KHZ_PER_MHZ = 1e3
+KNOBS: Mapping[str, tuple[str, str, float]] = {
+    "cores": ("cores", "cores", 1.0),
+    "cpu_mhz": ("cpu_khz", "CPU MHz", KHZ_PER_MHZ),
+    "gpu_mhz": ("gpu_hz", "GPU MHz", HZ_PER_MHZ),
+    "mem_mhz": ("emc_hz", "memory MHz", HZ_PER_MHZ),
+}
+"""Knobs of a mode -> key in the daemon's protocol, display name, and number of protocol units per displayed unit."""
 
 
 def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
     """Convert a mode from the power daemon's units; a missing knob gets its maximum."""
-    return PowerMode(
-        int(wire.get("cores", max(spec.cores))),
-        wire["cpu_khz"] / KHZ_PER_MHZ if "cpu_khz" in wire else max(spec.cpu_mhz),
-        wire["gpu_hz"] / HZ_PER_MHZ if "gpu_hz" in wire else max(spec.gpu_mhz),
-        wire["emc_hz"] / HZ_PER_MHZ if "emc_hz" in wire else max(spec.mem_mhz),
+    cores, *clocks_mhz = (
+        wire[key] / unit if key in wire else max(getattr(spec, knob)) for knob, (key, _, unit) in KNOBS.items()
     )
+    return PowerMode(int(cores), *clocks_mhz)
 
 
 def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -34,13 +38,8 @@ def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[st
 
     A knob without allowed values in ``knobs`` is left out.
     """
-    wished = {
-        "cores": mode.cores,
-        "cpu_khz": round(mode.cpu_mhz * KHZ_PER_MHZ),
-        "gpu_hz": round(mode.gpu_mhz * HZ_PER_MHZ),
-        "emc_hz": round(mode.mem_mhz * HZ_PER_MHZ),
-    }
-    return {knob: value for knob, value in wished.items() if knobs.get(knob)}
+    wished = zip(KNOBS.values(), mode.knobs, strict=True)
+    return {key: round(value * unit) for (key, _, unit), value in wished if knobs.get(key)}
 
 
 def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total_power: str) -> DeviceSpec:
@@ -50,12 +49,9 @@ def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total
     ``described`` is the power daemon's reply to ``describe``.
     """
     allowed = described["allowed"]
-    tables = {
-        "cores": tuple(int(count) for count in allowed["cores"]),
-        "cpu_mhz": tuple(khz / KHZ_PER_MHZ for khz in allowed["cpu_khz"]),
-        "gpu_mhz": tuple(hz / HZ_PER_MHZ for hz in allowed["gpu_hz"]),
-        "mem_mhz": tuple(hz / HZ_PER_MHZ for hz in allowed["emc_hz"]),
-    }
+    tables: dict[str, tuple[float, ...]] = {
+        knob: tuple(value / unit for value in allowed[key]) for knob, (key, _, unit) in KNOBS.items()
+    } | {"cores": tuple(int(count) for count in allowed["cores"])}
     read = [knob for knob in KNOBS if tables[knob]]
     kept: dict[str, Any] = {knob: tables[knob] or getattr(catalogued, knob)[-1:] for knob in KNOBS}
     sources = dict(catalogued.sources) | dict.fromkeys([*read, "presets", "total_power"], READ_ON_BOARD)
@@ -69,7 +65,7 @@ def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total
 def _build_presets(spec: DeviceSpec, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the board's presets that need no reboot, snapped to its clock tables, and MAXN."""
     usable = [preset for preset in described if not preset["needs_reboot"]]
-    presets = {preset["name"]: modes.snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
+    presets = {preset["name"]: snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
     default = next((preset["name"] for preset in usable if preset["default"]), "MAXN")
     return {"presets": MappingProxyType(presets | {"MAXN": spec.maxn}), "default_preset": default}
 

@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -41,6 +41,9 @@ MAX_TABLE_LENGTH = 1000
 """Entries of a clock table, more than any board has; a longer range is a typing error."""
 FIGURE_FIELDS = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
 """Fields that are single numbers, each with its own source."""
+PLAIN_FIELDS = ("name", "title", "cores", "cpu_mhz", "gpu_mhz", "mem_mhz", "default_preset", "total_power")
+TEXT_LISTS = ("rails", "accelerators", "jetpacks")
+"""Fields that a ``DeviceSpec`` takes as they are in the file, and as tuples."""
 CITED_FIELDS = (
     "modules", "cores", "cpu_mhz", "gpu_mhz", "mem_mhz", "presets", "default_preset",
     "rails", "total_power", "accelerators", "jetpacks",
@@ -230,24 +233,11 @@ def _build_spec(board: _Board, where: str) -> DeviceSpec:
     _check_names(board, tuple(presets), where)
     if presets[UNCAPPED] != top:
         raise BadInput(f"{where}: presets.{UNCAPPED}", str(presets[UNCAPPED]), f"every knob at its top, {top}")
-    return DeviceSpec(
-        name=board.name,
-        title=board.title,
-        cores=board.cores,
-        cpu_mhz=board.cpu_mhz,
-        gpu_mhz=board.gpu_mhz,
-        mem_mhz=board.mem_mhz,
-        presets=MappingProxyType(presets),
-        default_preset=board.default_preset,
-        rails=tuple(board.rails),
-        total_power=board.total_power,
-        accelerators=tuple(board.accelerators),
-        jetpacks=tuple(board.jetpacks),
-        sources=MappingProxyType(_collect_sources(board)),
-        **{
-            field: LabelledValue(figure.value, figure.label, figure.source) for field, figure in _figures(board).items()
-        },
-    )
+    taken: dict[str, Any] = {name: getattr(board, name) for name in PLAIN_FIELDS}
+    taken |= {name: tuple(getattr(board, name)) for name in TEXT_LISTS}
+    taken |= {name: LabelledValue(one.value, one.label, one.source) for name, one in _figures(board).items()}
+    sources = MappingProxyType(_collect_sources(board))
+    return DeviceSpec(**taken, presets=MappingProxyType(presets), sources=sources)
 
 
 def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:

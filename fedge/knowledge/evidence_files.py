@@ -68,10 +68,6 @@ PROFILED_STEPS = 100
 def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
     """Describe a file as an entry whose file is ``path`` itself.
 
-    Args:
-        path: A table, model file or cost profile.
-        batch_size: Batch size, if a table holds several.
-
     Raises:
         BadInput: It is none of these, or invalid.
     """

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -45,12 +45,8 @@ class KnowledgeEntry:
     """The description of one table, model, calibration or run.
 
     Attributes:
-        id: Name of the entry in its folder.
-        device: Kind of board, by its canonical name.
         boards: Names or serials of the boards that were measured; empty if unknown.
-        file: Path of the entry's file in the knowledge folder.
         conditions: What the figures depend on besides mode and workload, such as ``torch``, ``l4t``, ``serving``.
-        rows: Number of modes, or of measurements of a run.
         date: Day and time of the measurement (ISO 8601, UTC).
         probes: Number of probes that a run made for these measurements.
     """
@@ -108,17 +104,23 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
     Raises:
         BadInput: The folder cannot be written, or the entry's file is outside of it.
     """
-    try:
+    with _changing(folder):
         for path, data in (
             (_find_file(folder, entry), content),
             (folder / ENTRIES / f"{entry.id}{DESCRIPTION}", f"{to_json(entry)}\n".encode()),
         ):
             with replace_file(path) as part:
                 part.write_bytes(data)
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[None]:
+    """Raise ``BadInput`` if the folder cannot be changed."""
+    try:
+        yield
     except OSError as error:
-        raise BadInput(
-            str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
-        ) from error
+        got = f"a folder that cannot be written ({error.strerror})"
+        raise BadInput(str(folder), got, "a writable folder") from error
 
 
 def list_entries(folder: Path) -> KnowledgeListing:
@@ -209,14 +211,10 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
     Raises:
         BadInput: It cannot be removed.
     """
-    try:
+    with _changing(folder):
         (folder / ENTRIES / f"{entry.id}{DESCRIPTION}").unlink(missing_ok=True)
         with suppress(BadInput):
             _find_file(folder, entry).unlink(missing_ok=True)
-    except OSError as error:
-        raise BadInput(
-            str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
-        ) from error
 
 
 def encode_measurements(boards: Mapping[str, Sequence[Measurement]]) -> bytes:

@@ -29,7 +29,7 @@ from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.predictors import PREDICTORS, load_predictor
-from fedge.predictors.prediction_accuracy import check_predictions
+from fedge.predictors.table_board import check_predictions
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, LabelledValue, Measurement, Modes, PowerMode, Predictions, ProfileTable
 
@@ -56,7 +56,6 @@ class ModelOrigin:
     """The origin of a model's measurements.
 
     Attributes:
-        source: Name of the table or description of the emulated board.
         rows: Number of modes that could have been measured.
         sha256: Hash of the table; None for an emulated board.
         explorer: Explorer that chose among them; None if all were used.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,22 +34,14 @@ class PredictionSpread:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelTerm:
-    """One term of the physical model in the board's top mode, in seconds per step or in watts."""
-
-    name: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class PhysicalBreakdown:
-    """A step's time and power at MAXN by the terms of the physical model inside the predictor.
+    """A step's time and power at MAXN by the terms of the physical model inside the predictor, by name.
 
     The terms of time overlap: their sum exceeds the step's time.
     """
 
-    time_s: tuple[ModelTerm, ...]
-    power_w: tuple[ModelTerm, ...]
+    time_s: Mapping[str, float]
+    power_w: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,6 @@ class ModelSummary:
     """All facts of a model that do not depend on a choice of mode.
 
     Attributes:
-        modes: Number of different measured modes.
         meaning: Terms of the physical model; None for methods without one.
     """
 
@@ -142,10 +133,7 @@ def explain_model(model: BoardModel, predictor: Predictor) -> PhysicalBreakdown 
     }
     watts = dict(zip(_POWER_TERM_NAMES, compute_power_terms(coefficients.power, parts), strict=True))
     watts["together"] = sum(watts.values(), np.zeros(1))
-    return PhysicalBreakdown(
-        tuple(ModelTerm(name, float(value[0])) for name, value in seconds.items()),
-        tuple(ModelTerm(name, float(value[0])) for name, value in watts.items()),
-    )
+    return PhysicalBreakdown(*({name: float(one[0]) for name, one in terms.items()} for terms in (seconds, watts)))
 
 
 _POWER_TERM_NAMES = (

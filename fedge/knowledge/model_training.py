@@ -37,7 +37,7 @@ from fedge.predictors.explorers.budgeted_explorer import (
     compute_profiling_s,
 )
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
-from fedge.predictors.prediction_accuracy import score_predictions
+from fedge.predictors.table_board import score_predictions
 from fedge.protocols import Explorer, Predictor
 from fedge.registry import load_named
 from fedge.seeds import make_generator

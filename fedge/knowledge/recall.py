@@ -100,11 +100,7 @@ def measurement_kind(measured: ClientIdentity | KnowledgeEntry) -> tuple[object,
 
 @dataclass(frozen=True, slots=True)
 class RecalledOrigin:
-    """Where measurements of a client come from.
-
-    Attributes:
-        rows: Number of measurements in the entry.
-    """
+    """Where measurements of a client come from."""
 
     entry: str
     form: EntryForm
@@ -197,14 +193,7 @@ EvidenceReader = Callable[[KnowledgeEntry], Sequence[BoardEvidence]]
 def recall_measurements(
     clients: Sequence[ClientIdentity], entries: Iterable[KnowledgeEntry], read: EvidenceReader, now: datetime
 ) -> RunKnowledge:
-    """Choose the measurements that each client recalls; entries that cannot be read become notes.
-
-    Args:
-        clients: The clients of a run.
-        entries: Entries of the knowledge, of any kind.
-        read: Reads one of them.
-        now: Time of the run's start.
-    """
+    """Choose the measurements that each client recalls; entries that cannot be read become notes."""
     own: dict[str, list[BoardEvidence]] = {}
     others: dict[str, list[BoardEvidence]] = {}
     first = {client.kind: client.name for client in reversed(clients)}
@@ -240,11 +229,8 @@ def recall_measurements(
 def mark_recorded(clients: Sequence[ClientIdentity], entries: Sequence[KnowledgeEntry]) -> tuple[ClientIdentity, ...]:
     """Return real clients with those marked as recorded folders of which the newest entry says so.
 
-    Whether it is right shows when a board answers: one that is no such folder drops what it was sent.
-
-    Args:
-        clients: The clients of a run on a real fleet.
-        entries: Entries of the knowledge, oldest first.
+    Entries are oldest first. Whether it is right shows when a board answers: one that is no such folder drops what it
+    was sent.
     """
     truth = {board: one.conditions.get("truth", "") for one in entries for board in one.boards}
     return tuple(one.as_recorded() if truth.get(one.board) == RECORDED else one for one in clients)
@@ -300,12 +286,7 @@ def _identify_row(one: BoardEvidence, row: Measurement) -> tuple[object, ...]:
 
 
 def find_other_workloads(client: ClientIdentity, entries: Iterable[KnowledgeEntry]) -> tuple[KnowledgeEntry, ...]:
-    """Return the newest tables and models of other workloads on a client's kind of board, as reference tables.
-
-    Args:
-        client: The client.
-        entries: Entries of the knowledge, oldest first.
-    """
+    """Return the newest tables and models of other workloads on a client's kind of board, of entries oldest first."""
     alike = [
         entry
         for entry in entries

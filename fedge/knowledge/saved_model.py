@@ -7,7 +7,7 @@ deviation is hypot(s_t, s_p), assuming independent errors; a value's 90 % interv
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -19,9 +19,9 @@ from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.mode_objectives import FrontCost, find_front_rows, find_knee
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.model_file import BoardModel, ModelInfo, fit_model_predictor, load_model, predict_candidates
-from fedge.knowledge.model_summary import ModelSummary, ModelTerm, prediction_label, summarize_model
+from fedge.knowledge.model_summary import ModelSummary, prediction_label, summarize_model
 from fedge.modes import find_nearest_row
-from fedge.predictors.prediction_accuracy import Z_90
+from fedge.predictors.table_board import Z_90
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, PowerMode, Predictions
 
@@ -95,12 +95,8 @@ def model_summary_to_dict(summary: ModelSummary) -> dict[str, Any]:
         "idle_w": about["idle"],
         "candidates": {"modes": summary.candidates, "from": about["candidates"]},
         "measured": [_measurement_to_dict(summary, row) for row in range(len(summary.measurements))],
-        "meaning": meaning and {"time_s": _terms_to_dict(meaning.time_s), "power_w": _terms_to_dict(meaning.power_w)},
+        "meaning": meaning and asdict(meaning),
     }
-
-
-def _terms_to_dict(terms: Sequence[ModelTerm]) -> dict[str, float]:
-    return {term.name: term.value for term in terms}
 
 
 def _measurement_to_dict(summary: ModelSummary, row: int) -> dict[str, Any]:
@@ -334,7 +330,6 @@ class ModeFront:
 
     Attributes:
         against: Cost that is traded against time.
-        knee: The point of best trade-off.
         maxn: The board's top mode, whether on the front or not.
     """
 

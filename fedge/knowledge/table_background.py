@@ -66,12 +66,12 @@ def build_background(
     specs = load_catalogue()
     shipped = (*load_calibrated_training(), *load_calibrated_inference())
     profiles = [p for p in (shipped if calibrated is None else calibrated) if p.device in specs]
-    own, excluded = _list_workload_names(table, profiles), {aliases().get(name, name) for name in without}
+    own, excluded = list_workload_names((table,), profiles), {aliases().get(name, name) for name in without}
     spec = find_board_spec(table.device)
     sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
     if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
         sources = PriorSources(sources.training_profiles)
-    kept = [r for r in references if not own & _list_workload_names(r, profiles) and r.sha256 != table.sha256]
+    kept = [r for r in references if not own & list_workload_names((r,), profiles) and r.sha256 != table.sha256]
     ordered = _order_references(kept, table)
     notes = [
         f"{r.path} is no reference for {table.path}: it is of the same workload" for r in references if r not in kept
@@ -111,14 +111,14 @@ def resolve_maxn(table: ProfileTable, spec: DeviceSpec | None) -> PowerMode:
     top = table.maxn
     if spec is None:
         return top
-    pairs = zip(_mode_knobs(top), _mode_knobs(spec.maxn), strict=True)
+    pairs = zip(top.knobs, spec.maxn.knobs, strict=True)
     return spec.maxn if all(own <= known * (1 + CLOCK_TOLERANCE) for own, known in pairs) else top
 
 
-def _list_workload_names(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
-    """Return the table's workload and the name under which it was calibrated."""
-    known = {p.workload for p in profiles if p.evidence is not None and p.evidence.sha256 == table.sha256}
-    return {table.workload, *known}
+def list_workload_names(tables: Sequence[ProfileTable], profiles: Iterable[CostProfile]) -> set[str]:
+    """Return the tables' workloads, also under the names by which they were calibrated."""
+    sums = {table.sha256 for table in tables}
+    return {*(t.workload for t in tables), *(p.workload for p in profiles if p.evidence and p.evidence.sha256 in sums)}
 
 
 def _build_priors(
@@ -129,15 +129,17 @@ def _build_priors(
         return ()
     if spec is None:
         ranked = sorted(
-            sources.training_profiles, key=lambda profile: _clock_distance(specs[profile.device].maxn, table.maxn)
+            sources.training_profiles,
+            key=lambda one: compute_clock_distance(specs[one.device].maxn, table.maxn),
         )
         return tuple(profile.coefficients for profile in ranked)
     found = derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
     return tuple(profile.coefficients for profile in found)
 
 
-def _clock_distance(a: PowerMode, b: PowerMode) -> float:
-    return math.hypot(*(math.log(x / y) for x, y in zip(_mode_knobs(a), _mode_knobs(b), strict=True)))
+def compute_clock_distance(a: PowerMode, b: PowerMode) -> float:
+    """Return the distance of two modes in the logarithms of their knobs."""
+    return math.dist(*(tuple(map(math.log, mode.knobs)) for mode in (a, b)))
 
 
 def name_prior_tables(profiles: Iterable[CostProfile], timed: Iterable[RateObservation] = ()) -> tuple[str, ...]:
@@ -150,10 +152,6 @@ def _name_table(profile: CostProfile) -> str:
     kind = "" if profile.kind == "train" else f"infer b{profile.batch_size} "
     sha256 = profile.evidence.sha256[:12] if profile.evidence else "unknown"
     return f"{profile.device}/{profile.workload} {kind}{sha256}"
-
-
-def _mode_knobs(mode: PowerMode) -> tuple[float, ...]:
-    return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
 
 
 def _order_references(references: Sequence[ProfileTable], table: ProfileTable) -> tuple[ProfileTable, ...]:

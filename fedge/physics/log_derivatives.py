@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.knob_table import KnobTable
 from fedge.physics.matern import Float32Array
 from fedge.physics.time_power_model import (
     POWER_NAMES,
     TIME_NAMES,
+    KnobTable,
     StepParts,
     compute_power_terms,
     join_time_parts,

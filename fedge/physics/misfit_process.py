@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.knob_table import KnobTable, as_knob_table, split_axis
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array, matern5_single
 from fedge.physics.robust_fit import STUDENT_DEGREES, Curve, CurveFit, GaussianPrior, fit_curves
+from fedge.physics.time_power_model import KnobTable, as_knob_table
 from fedge.types import Floats
 
 KnobCurve = Callable[[Floats, Floats | KnobTable], LinearizedCurve]
@@ -410,8 +410,9 @@ def misfit_correlation(x: Floats | KnobTable, seen: Floats) -> Float32Array:
         Correlations from 0 to 1, shape (n, m).
     """
     table = as_knob_table(x)
-    axes = table.axes or tuple(split_axis(knob) for knob in table.x.T)
-    shape = len(axes[0][1]), len(seen)
+    each = np.arange(len(table.x))
+    axes = table.axes or tuple((knob, each) for knob in table.x.T)
+    shape = len(table.x), len(seen)
     squared, single = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     for (values, which), rows, length in zip(axes, seen.T, LENGTH_SCALES, strict=True):
         apart = (np.square(np.log(values)[:, None] - np.log(rows)) / length**2).astype(np.float32)

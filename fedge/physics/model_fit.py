@@ -12,7 +12,6 @@ import numpy as np
 from fedge.call_cache import cache_last_call
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
-from fedge.physics.knob_table import KnobTable
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     KnobCurve,
@@ -29,6 +28,7 @@ from fedge.physics.time_power_model import (
     POWER_NAMES,
     TIME_NAMES,
     Coefficients,
+    KnobTable,
     StepParts,
     compute_time_parts,
     knob_shares,

@@ -13,11 +13,12 @@ and lower the variance by u' u. All that depends on X and n alone is computed on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedge.physics.knob_table import KnobTable
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
@@ -30,6 +31,7 @@ from fedge.physics.misfit_process import (
     predict_variance_log,
 )
 from fedge.physics.robust_fit import STUDENT_DEGREES, student_weights
+from fedge.physics.time_power_model import KnobTable
 from fedge.types import Floats
 
 
@@ -102,26 +104,30 @@ class SharedPosterior:
         """
         return TabulatedModes(self.posterior, self.curve(self.posterior.best, x), alike)
 
-    def add_rows(self, own: QuantityRows, within: Float32Array, alike: Float32Array) -> OwnRows:
-        """Condition the candidates on the board's own rows.
+    def add_rows(
+        self, own: Sequence[QuantityRows], within: Sequence[Float32Array], alike: Sequence[Float32Array]
+    ) -> list[OwnRows]:
+        """Condition the candidates on the own rows of b boards, o rows each.
 
         A row's robust weight is that of its deviation from what the other boards foretell.
 
         Args:
-            own: The rows.
-            within: Correlation of their misfits, shape (o, o).
-            alike: Correlation of their misfits with those of the m rows, shape (o, m).
+            own: The rows by board.
+            within: Correlation of their misfits, shape (o, o), by board.
+            alike: Correlation of their misfits with those of the m rows, shape (o, m), by board.
         """
-        curve = self.curve(self.posterior.best, own.x)
-        slopes = curve.stack_slopes()
-        known = self.posterior.whitener @ (self._misfit * alike.T)
-        along = self._after @ slopes - self._seen.swapaxes(-1, -2) @ known
+        curve = self._split_curve(np.stack([rows.x for rows in own]))
+        slopes, far = curve.stack_slopes(), np.stack(alike)[:, None]
+        known = self.posterior.whitener @ (self._misfit * _transpose(far))
+        along = self._after @ slopes - _transpose(self._seen) @ known
         away = self._seen @ slopes + known
-        covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * within
+        covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * np.stack(within)[:, None]
         covariance += self.posterior.rows.offset_sd**2
-        off = own.log - predict_mean_log(self.posterior, curve, alike)
+        # Multiplied board by board: a larger matrix would be summed in another order, so that a board's result would
+        # depend on those that are updated with it.
+        off = np.stack([rows.log for rows in own])[:, None] - predict_mean_log(self.posterior, curve, far)
         variance = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
-        noise = np.square(own.noise_sd)
+        noise = np.square([rows.noise_sd for rows in own])[:, None]
         weights = np.minimum(student_weights(off / np.sqrt(variance + noise)), 1.0)
         factor = _factorise(covariance, (noise + variance) / weights - variance)
         whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
@@ -129,29 +135,66 @@ class SharedPosterior:
         plain = np.linalg.solve(_factorise(covariance, np.broadcast_to(noise, off.shape)), off[..., None])[..., 0]
         lost = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
         spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
-        return OwnRows(
-            along,
-            away,
-            whitener=whitener,
-            whitened=whitened,
-            log_evidence=lost - 0.5 * np.square(whitened).sum(axis=-1) - spans,
-            surprise=np.minimum(np.square(plain), OUTLIER_SD**2).sum(axis=-1),
-        )
+        evidence = lost - 0.5 * np.square(whitened).sum(axis=-1) - spans
+        surprise = np.minimum(np.square(plain), OUTLIER_SD**2).sum(axis=-1)
+        columns = along, away, whitener, whitened, evidence, surprise
+        return [OwnRows(*each) for each in zip(*columns, strict=True)]
 
-    def project(self, own: OwnRows, member: int, modes: TabulatedModes, near: Float32Array) -> Float32Array:
+    def _split_curve(self, x: Floats) -> LinearizedCurve:
+        """Return the curve of shape (b, g, o) at the modes of b boards, shape (b, o, 4), in one evaluation."""
+        joined = self.curve(self.posterior.best, x.reshape(-1, x.shape[-1]))
+
+        def split(values: Floats) -> Floats:
+            every = np.broadcast_to(values, joined.values.shape).reshape(len(joined.values), *x.shape[:2])
+            return np.ascontiguousarray(every.swapaxes(0, 1))
+
+        return LinearizedCurve(split(joined.values), joined.count, lambda: map(split, joined.iterate_rows()))
+
+    def update_means(self, own: OwnRows, members: Sequence[int], modes: TabulatedModes, near: Float32Array) -> Floats:
+        """Return the mean log values of some candidates, shape (members, n): mean + z' u without u itself.
+
+        Args:
+            own: The board's own rows.
+            members: The candidates.
+            modes: The modes.
+            near: Correlation of the misfits of own rows and modes, shape (o, n).
+        """
+        chosen = list(members)
+        pull = own.whitened[chosen, None] @ own.whitener[chosen]
+        scaled = pull * self._misfit[chosen]
+        along = (pull @ _transpose(own.slope_covariance[chosen])).astype(np.float32)
+        away = scaled @ _transpose(own.row_covariance[chosen]) @ self.posterior.whitener[chosen]
+        moved = np.concatenate([slope @ modes.slopes[member] for slope, member in zip(along, chosen, strict=True)])
+        moved -= away[:, 0].astype(np.float32) @ modes.near
+        moved += scaled[:, 0].astype(np.float32) @ near
+        moved += (self.posterior.rows.offset_sd**2 * pull.sum(axis=-1)).astype(np.float32)
+        means: Floats = modes.mean[chosen] + moved
+        return means
+
+    def project(
+        self,
+        own: OwnRows,
+        member: int,
+        modes: TabulatedModes,
+        near: Float32Array,
+        rows: NDArray[np.intp] | slice = slice(None),
+    ) -> Float32Array:
         """Return u = L^-1 C(o, n) of one candidate, shape (o, n).
 
         Args:
             own: The board's own rows.
             member: The candidate.
             modes: The modes.
-            near: Correlation of the misfits of own rows and modes, shape (o, n).
+            near: Correlation of the misfits of own rows and modes.
+            rows: The n of the modes that are needed.
         """
         whitener = own.whitener[member]
         away = whitener @ own.row_covariance[member].T @ self.posterior.whitener[member]
-        moved: Float32Array = (whitener @ own.slope_covariance[member].T).astype(np.float32) @ modes.slopes[member]
-        moved -= (away * self._misfit[member]).astype(np.float32) @ modes.near
-        moved += (whitener * self._misfit[member]).astype(np.float32) @ near
+        moved: Float32Array = (whitener @ own.slope_covariance[member].T).astype(np.float32) @ modes.slopes[member][
+            :, rows
+        ]
+        moved -= (away * self._misfit[member]).astype(np.float32) @ modes.near[:, rows]
+        moved += (whitener * self._misfit[member]).astype(np.float32) @ near[:, rows]
         moved += (self.posterior.rows.offset_sd**2 * whitener.sum(axis=-1, keepdims=True)).astype(np.float32)
         return moved
 

@@ -140,6 +140,12 @@ def fit_curves(
     return CurveFit(fits.here, fits.best, residuals, fits.slopes, student_weights(residuals / noise_sd))
 
 
+def differentiate(function: Callable[[Floats], Floats], at: Floats, step: float) -> tuple[Floats, Floats]:
+    """Return a function's values, shape (n,), and its slopes by finite differences, shape (k, n): a ``Curve``."""
+    here = function(at)
+    return here, np.array([(function(at + step * axis) - here) / step for axis in np.eye(len(at))])
+
+
 def student_weights(z: Floats) -> Floats:
     """Return the weights of standardised residuals under Student-t noise, of the same shape as ``z``."""
     weights: Floats = (STUDENT_DEGREES + 1.0) / (STUDENT_DEGREES + z * z)

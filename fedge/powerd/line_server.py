@@ -79,7 +79,6 @@ class LineServer:
         why_not: Callable[[Peer], Optional[str]],
         tick: Callable[[], None],
         limits: ConnectionLimits = DEFAULT_LIMITS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the server.
 
@@ -87,10 +86,10 @@ class LineServer:
         is called every ``tick_s`` seconds.
         """
         self._listener, self._answer, self._why_not, self._tick = listener, answer, why_not, tick
-        self._limits, self._clock = limits, clock
+        self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._open: Dict[int, Connection] = {}
-        self._next_tick_s = clock()
+        self._next_tick_s = time.monotonic()
 
     def serve(self, stopped: Callable[[], bool], wakeup: Optional[socket.socket] = None) -> None:
         """Serve until ``stopped`` is true, then close every connection.
@@ -102,7 +101,7 @@ class LineServer:
             self._selector.register(wakeup, selectors.EVENT_READ)
         try:
             while not stopped():
-                for key, _ in self._selector.select(max(0.0, self._next_tick_s - self._clock())):
+                for key, _ in self._selector.select(max(0.0, self._next_tick_s - time.monotonic())):
                     self._dispatch(key.fileobj, wakeup)
                     self._tick_if_due()
                     if stopped():
@@ -114,11 +113,11 @@ class LineServer:
             self._selector.close()
 
     def _tick_if_due(self) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         if now_s < self._next_tick_s:
             return
         self._tick()
-        self._next_tick_s = self._clock() + self._limits.tick_s
+        self._next_tick_s = time.monotonic() + self._limits.tick_s
         for connection in [one for one in self._open.values() if one.is_overdue(now_s, self._limits)]:
             self._close(connection)
 
@@ -148,7 +147,7 @@ class LineServer:
         if too_many is not None:
             _refuse_connection(link, PowerdRefusal("failed", too_many))
             return
-        self._open[link.fileno()] = Connection(link, peer, self._clock())
+        self._open[link.fileno()] = Connection(link, peer, time.monotonic())
         self._selector.register(link, selectors.EVENT_READ)
 
     def _overload_reason(self, uid: int) -> Optional[str]:
@@ -212,7 +211,7 @@ class LineServer:
             connection.lines.drain()
         else:
             connection.unsent = self._answer(line, connection.peer.uid)
-        connection.since_s = self._clock()
+        connection.since_s = time.monotonic()
         self._send(connection)
 
     def _next_line(self, connection: Connection) -> Optional[bytes]:

@@ -15,7 +15,7 @@ DEFAULT_PREDICTOR = "fedge"
 PREDICTORS = {
     "linear": "fedge.predictors.linear_regression:LinearPredictor",
     "forest": "fedge.predictors.forest:ForestPredictor",
-    "mlp": "fedge.predictors.mlp_predictor:NetworkPredictor",
+    "mlp": "fedge.predictors.network_training:NetworkPredictor",
     "powertrain": "fedge.predictors.powertrain:PowerTrainPredictor",
     "gp": "fedge.predictors.gaussian_process:GaussianProcessPredictor",
     "physical": "fedge.predictors.physical_predictor:PhysicalPredictor",

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.errors import BadInput
-from fedge.physics.knob_table import KnobTable, as_knob_table
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
@@ -40,6 +39,7 @@ from fedge.physics.model_fit import (
 )
 from fedge.physics.prior_candidates import (
     PriorGroup,
+    ReferenceFit,
     bind_power_curves,
     bind_time_curves,
     group_candidates,
@@ -50,8 +50,7 @@ from fedge.physics.prior_candidates import (
     make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.reference_fit import ReferenceFit
-from fedge.physics.time_power_model import TIME_NAMES
+from fedge.physics.time_power_model import TIME_NAMES, KnobTable, as_knob_table
 from fedge.types import Floats
 
 MAX_ROWS_FOR_ALL_SPREADS = 20

@@ -14,13 +14,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.knob_table import KnobTable
 from fedge.physics.matern import Float32Array
-from fedge.physics.misfit_process import misfit_correlation
+from fedge.physics.misfit_process import QuantityRows, misfit_correlation
 from fedge.physics.model_fit import KIND_CORRELATION, PooledMeasurements, pool_measurements
 from fedge.physics.posterior_update import OwnRows, SharedPosterior, TabulatedModes
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import Coefficients
+from fedge.physics.time_power_model import Coefficients, KnobTable
 from fedge.predictors.candidate_blend import (
     MIN_RELATIVE_WEIGHT,
     BoardFit,
@@ -70,16 +69,20 @@ class KindFit:
         """Return the correlation of a board's misfits in n modes with those of the m rows, shape (n, m)."""
         return misfit_correlation(x, self.seen.time.x) * np.float32(KIND_CORRELATION)
 
-    def update(self, own: PooledMeasurements) -> UpdatedFit:
-        """Return the fit of a board with its own measurements."""
-        alike = self.correlate(own.time.x)
-        time, power = (
-            UpdatedBlend(
-                blend, [one.add_rows(rows, own.correlation, alike) for one in blend.posteriors], count=len(rows.log)
-            )
-            for blend, rows in ((self.time, own.time), (self.power, own.power))
-        )
-        return UpdatedFit(self, own.time.x, time, power)
+    def update(self, boards: Sequence[PooledMeasurements]) -> list[UpdatedFit]:
+        """Return the fits of boards with their own measurements, of which each board has as many."""
+        alike = np.split(self.correlate(np.concatenate([own.time.x for own in boards])), len(boards))
+        within = [own.correlation for own in boards]
+
+        def update_blend(kind: _KindBlend, rows: Sequence[QuantityRows]) -> list[UpdatedBlend]:
+            by_curve = [one.add_rows(rows, within, alike) for one in kind.posteriors]
+            return [UpdatedBlend(kind, own) for own in zip(*by_curve, strict=True)]
+
+        times = update_blend(self.time, [own.time for own in boards])
+        powers = update_blend(self.power, [own.power for own in boards])
+        return [
+            UpdatedFit(self, own.time.x, time, power) for own, time, power in zip(boards, times, powers, strict=True)
+        ]
 
 
 @lru_cache(maxsize=16)
@@ -111,11 +114,10 @@ class UpdatedBlend:
     Args:
         kind: The candidates before.
         own: The board's own rows, by candidates of a curve.
-        count: Number of the own rows.
     """
 
-    def __init__(self, kind: _KindBlend, own: Sequence[OwnRows], count: int) -> None:
-        self.kind, self.own, self.count = kind, own, count
+    def __init__(self, kind: _KindBlend, own: Sequence[OwnRows]) -> None:
+        self.kind, self.own = kind, own
         logs = kind.log_weights + np.concatenate([rows.log_evidence for rows in own])
         weights = weigh_logs([logs])[0]
         places = [(group, member) for group, rows in enumerate(own) for member in range(len(rows.log_evidence))]
@@ -142,37 +144,40 @@ class UpdatedFit:
     power: UpdatedBlend
 
     def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
-        near = np.ascontiguousarray(misfit_correlation(x, self.x).T)
+        columns = [_correlate_with_modes(x, tuple(row)) for row in self.x.tolist()]
+        near = np.array(columns, dtype=np.float32).reshape(len(columns), len(x.x))
         time, power = _tabulate(self.kind, x)
         return _UpdatedPrediction(self.time, time, near), _UpdatedPrediction(self.power, power, near)
+
+
+@lru_cache(maxsize=256)
+def _correlate_with_modes(x: KnobTable, mode: tuple[float, ...]) -> Float32Array:
+    """Correlate a mode's misfit with those of n modes, shape (n,); kept, as boards of a kind measure the same few."""
+    return misfit_correlation(x, np.array([mode]))[:, 0]
 
 
 class _UpdatedPrediction:
     """Prediction of an ``UpdatedBlend``; see ``QuantityPrediction``."""
 
     def __init__(self, blend: UpdatedBlend, modes: Sequence[TabulatedModes], near: Float32Array) -> None:
-        self._blend, self._modes = blend, modes
-        self._moved = [
-            blend.kind.posteriors[group].project(blend.own[group], member, modes[group], near)
-            for group, member in blend.members
-        ]
-        self._each = np.stack(
-            [
-                modes[group].mean[member] + blend.own[group].whitened[member] @ moved
-                for (group, member), moved in zip(blend.members, self._moved, strict=True)
-            ]
-        )
+        self._blend, self._modes, self._near = blend, modes, near
+        self._each: Floats = np.empty((len(blend.members), near.shape[1]))
+        for group, posterior in enumerate(blend.kind.posteriors):
+            places = [place for place, (its_group, _) in enumerate(blend.members) if its_group == group]
+            if places:
+                members = [blend.members[place][1] for place in places]
+                self._each[places] = posterior.update_means(blend.own[group], members, modes[group], near)
         self.mean: Floats = blend.weights @ self._each
 
     def predict_sd(self, rows: NDArray[np.intp] | None) -> Floats:
         """Return the spread, whose own part is that of the most probable candidate: see ``CandidateBlend``."""
         group, member = self._blend.members[0]
-        variance, moved = self._modes[group].variance(member), self._moved[0]
-        each, mean = self._each, self.mean
-        if rows is not None:
-            variance, moved, each, mean = variance[rows], moved[:, rows], each[:, rows], mean[rows]
-        own = self._blend.kind.posteriors[group].predict_sd(self._blend.own[group], member, variance, moved)
-        sd: Floats = np.sqrt(np.square(own) + self._blend.weights @ np.square(each - mean))
+        modes, posterior, own_rows = self._modes[group], self._blend.kind.posteriors[group], self._blend.own[group]
+        some = slice(None) if rows is None else rows
+        moved = posterior.project(own_rows, member, modes, self._near, some)
+        own = posterior.predict_sd(own_rows, member, modes.variance(member)[some], moved)
+        apart = np.square(self._each[:, some] - self.mean[some])
+        sd: Floats = np.sqrt(np.square(own) + self._blend.weights @ apart)
         return sd
 
 
@@ -192,19 +197,21 @@ def fit_boards(
         BadInput: A measurement is not a finite number above 0, or a board's candidates predict nothing finite.
     """
     split = [split_by_board(every) for every in measurements]
-    evidence_by_place = {
+    evidence = {
         place: _KindEvidence(known.maxn, known.priors, known.references, peers)
         for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
         if has_enough_peers(own, peers)
     }
-    kinds = _fit_kinds(list(evidence_by_place.values()))
-    fits: dict[int, BoardFit] = {
-        place: kinds[evidence].update(pool_measurements(split[place][0], evidence.maxn))
-        for place, evidence in evidence_by_place.items()
-    }
-    left = [place for place in range(len(measurements)) if place not in evidence_by_place]
-    pooled = [pool_measurements(measurements[place], knowledge[place].maxn) for place in left]
-    fits |= zip(left, fit_pooled_boards([list_priors[place]() for place in left], pooled), strict=True)
+    batches: dict[tuple[KindFit, int], dict[int, PooledMeasurements]] = {}
+    for place, kind in zip(evidence, _fit_kinds(list(evidence.values())), strict=True):
+        pooled = pool_measurements(split[place][0], knowledge[place].maxn)
+        batches.setdefault((kind, len(pooled.time.log)), {})[place] = pooled
+    fits: dict[int, BoardFit] = {}
+    for (kind, _), boards in batches.items():
+        fits |= zip(boards, kind.update(list(boards.values())), strict=True)
+    left = [place for place in range(len(measurements)) if place not in evidence]
+    seen = [pool_measurements(measurements[place], knowledge[place].maxn) for place in left]
+    fits |= zip(left, fit_pooled_boards([list_priors[place]() for place in left], seen), strict=True)
     return [fits[place] for place in range(len(measurements))]
 
 
@@ -217,23 +224,27 @@ class _KindEvidence:
     references: tuple[ProfileTable, ...]
     measurements: tuple[Measurement, ...]
 
+    def __hash__(self) -> int:
+        """Hash the times alone: hashing dozens of measurements whole takes longer than adding a board's own to them."""
+        return hash(tuple(one.step_s for one in self.measurements))
+
 
 _KIND_FITS: dict[_KindEvidence, KindFit] = {}
 """The last fits, the oldest first."""
 _MAX_KIND_FITS = 64
 
 
-def _fit_kinds(requested: Sequence[_KindEvidence]) -> dict[_KindEvidence, KindFit]:
+def _fit_kinds(requested: Sequence[_KindEvidence]) -> list[KindFit]:
     """Return the fit for each evidence; those that are new are fitted together."""
-    known = {evidence: _KIND_FITS[evidence] for evidence in requested if evidence in _KIND_FITS}
-    new = [evidence for evidence in dict.fromkeys(requested) if evidence not in known]
+    new = [evidence for evidence in dict.fromkeys(requested) if evidence not in _KIND_FITS]
     seen = [pool_measurements(evidence.measurements, evidence.maxn) for evidence in new]
     priors = [_group_kind_priors(evidence.maxn, evidence.priors, evidence.references) for evidence in new]
     for evidence, pooled, fit in zip(new, seen, fit_pooled_boards(priors, seen), strict=True):
-        known[evidence] = _KIND_FITS[evidence] = KindFit(pooled, fit)
+        _KIND_FITS[evidence] = KindFit(pooled, fit)
+    found = [_KIND_FITS[evidence] for evidence in requested]
     for evidence in list(_KIND_FITS)[:-_MAX_KIND_FITS]:
         del _KIND_FITS[evidence]
-    return known
+    return found
 
 
 @lru_cache(maxsize=16)

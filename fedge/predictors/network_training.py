@@ -3,20 +3,32 @@
 PowerTrain: 100 epochs of minibatches of 32 rows, Adam, mean squared error (or mean relative error). After each epoch
 both networks are evaluated on held-out rows, and each network's best epoch is kept. Targets are milliseconds per step
 and milliwatts, unscaled; knobs are standardised.
+``NetworkPredictor`` trains from scratch on the measured modes, the baseline of the paper (doi
+10.1016/j.future.2024.07.001).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.predictors.measurement_columns import MeasurementColumns, apply_floor, estimate_sd_log
-from fedge.predictors.network_pair import Adam, Float32Array, NetworkPair, compute_gradient, compute_outputs, view_pair
-from fedge.types import Floats, Modes, Predictions
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.measurement_columns import MeasurementColumns, apply_floor, collect_columns, estimate_sd_log
+from fedge.predictors.network_pair import (
+    Adam,
+    Float32Array,
+    NetworkPair,
+    compute_gradient,
+    compute_outputs,
+    init_pair,
+    view_pair,
+)
+from fedge.seeds import make_generator
+from fedge.types import Floats, Measurement, Modes, Predictions
 
 EPOCHS, BATCH = 100, 32
 ROWS_PER_MODE = 40
@@ -215,3 +227,39 @@ class BoundedNetworks:
         logs = np.log(measured)
         sd = estimate_sd_log(logs - logs.mean(), 1)
         return np.full(count, self.factor * sd / np.sqrt(len(measured)))
+
+
+SET_ASIDE = 0.1
+"""Share of the rows held out to select the best epoch."""
+SPREAD_FACTOR = 2.2
+"""Factor of the spread; see ``network_training.BoundedNetworks``."""
+
+
+class NetworkPredictor:
+    """A ``fedge.protocols.Predictor``: two networks without prior knowledge, from one measured mode on.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload; only its seed is used.
+        learnt_: The trained networks.
+    """
+
+    def __init__(self, knowledge: PriorKnowledge) -> None:
+        self.knowledge = knowledge
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Train both networks.
+
+        Raises:
+            BadInput: There are no measurements.
+        """
+        measured = collect_columns("mlp", measurements)
+        rng = make_generator(self.knowledge.seed, "mlp")
+        trained = train_pair(
+            init_pair(rng), rows=build_training_rows(measured), set_aside=SET_ASIDE, loss="mse", rng=rng
+        )
+        self.learnt_ = BoundedNetworks(trained, measured, SPREAD_FACTOR)
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        """Predict step time and power of every mode; requires ``fit``."""
+        return self.learnt_.predict(modes)

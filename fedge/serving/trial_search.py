@@ -29,9 +29,9 @@ from fedge.types import Floats
 from fedge.yaml_files import read_yaml
 
 
-@dataclass(frozen=True, slots=True)
-class JobChoice:
-    """A choice: a row of the pair's modes and, for inference, the index of a batch size."""
+@dataclass(frozen=True, slots=True, order=True)
+class Trial:
+    """The jobs in one mode, to try or as a choice: a row of the modes and, for inference, the index of a batch size."""
 
     row: int
     batch: int | None = None
@@ -78,7 +78,7 @@ def count_steps_in_window(window_s: Floats, infer_s: Floats, train_s: Floats) ->
     return steps
 
 
-def find_best_choice(problem: ServingProblem, pair: JobPair) -> JobChoice | None:
+def find_best_choice(problem: ServingProblem, pair: JobPair) -> Trial | None:
     """Return the optimum by enumeration: most steps per window, then least t_in; None if no choice is feasible."""
     every = evaluate_choices(problem, pair)
     if not every.feasible.any():
@@ -86,15 +86,7 @@ def find_best_choice(problem: ServingProblem, pair: JobPair) -> JobChoice | None
     steps = np.where(every.feasible, every.steps, -np.inf)
     seconds = np.where(steps == steps.max(), every.infer_s, np.inf)
     place, row = np.unravel_index(int(np.argmin(seconds)), seconds.shape)
-    return JobChoice(int(row), None if problem.family == "train" else int(place))
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Trial:
-    """The jobs in one mode: a row of the modes and the index of an inference batch size."""
-
-    row: int
-    batch: int | None = None
+    return Trial(int(row), None if problem.family == "train" else int(place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ class TrialReading:
         return max(w for w in (self.train_w, self.infer_w) if w == w)  # noqa: PLR0124 -- not nan
 
 
-TrialSearch = Generator[Sequence[Trial], Sequence[TrialReading], JobChoice | None]
+TrialSearch = Generator[Sequence[Trial], Sequence[TrialReading], Trial | None]
 """A search; trials that are yielded together may be measured in any order."""
 MeasureTrial = Callable[[Trial], TrialReading]
 
@@ -121,7 +113,7 @@ MeasureTrial = Callable[[Trial], TrialReading]
 class TrialSearchResult:
     """The result of a search: its choice (None if nothing meets the limits) and all trials."""
 
-    choice: JobChoice | None
+    choice: Trial | None
     tried: tuple[Trial, ...]
 
 
@@ -194,17 +186,14 @@ def count_steps_per_window(problem: ServingProblem, batch_size: int, seen: Trial
 
 def find_best_trial(
     problem: ServingProblem, batch_sizes: tuple[int, ...], tried: Mapping[Trial, TrialReading]
-) -> JobChoice | None:
+) -> Trial | None:
     """Return the feasible trial of least cost, the first one of equals, or None if no trial meets the limits."""
-    least: tuple[tuple[float, float], int, int] | None = None
-    for trial, seen in tried.items():
-        size = None if trial.batch is None else batch_sizes[trial.batch]
-        if holds_limits(problem, size, seen):
-            found = trial_cost(problem, size, seen), trial.row, -1 if trial.batch is None else trial.batch
-            least = found if least is None or found < least else least
-    if least is None:
-        return None
-    return JobChoice(least[1], None if least[2] < 0 else least[2])
+
+    def find_size(trial: Trial) -> int | None:
+        return None if trial.batch is None else batch_sizes[trial.batch]
+
+    feasible = (trial for trial, seen in tried.items() if holds_limits(problem, find_size(trial), seen))
+    return min(feasible, key=lambda one: (trial_cost(problem, find_size(one), tried[one]), one), default=None)
 
 
 ProblemFamily = Literal["train", "infer", "concurrent"]

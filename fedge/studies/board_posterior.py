@@ -47,11 +47,8 @@ class BoardPosterior:
     """A board's time and power in the reference condition of ``fedge.client.prediction_requests``, after a run.
 
     Attributes:
-        device: The entry's device.
-        batch_size: Batch size of a step.
         predictions: Time and power of every candidate mode, with spreads.
         idle_w: Power of the idle board in these modes, in watts.
-        measured_modes: Number of different modes that it measured.
     """
 
     name: str
@@ -70,11 +67,7 @@ def fit_boards(
 ) -> tuple[BoardPosterior, ...]:
     """Fit the experiment's predictor to what the boards measured; boards that measured nothing are left out.
 
-    Args:
-        experiment: The run's experiment.
-        states: The boards' states at its end.
-        fronts: Their last offers.
-        shared: Measurements of other boards of their kind.
+    ``shared`` has measurements of other boards of their kind.
     """
     return tuple(
         _fit_board(experiment, board.index, states[board.name], fronts[board.name], shared.get(board.name, ()))

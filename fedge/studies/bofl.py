@@ -101,10 +101,6 @@ class BoflClient:
     def run_round(self, steps: int, deadline_s: float) -> tuple[Measurement, ...]:
         """Run one round, probes first.
 
-        Args:
-            steps: Steps of the round.
-            deadline_s: Deadline in seconds after the round's start.
-
         Returns:
             The measurements of the round's parts, in their order.
         """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -76,7 +76,6 @@ class ModeRound:
         energy_j: Energy of the work in joules.
         oracle_j: Energy of the oracle's round in joules.
         maxn_j: Energy of a round in the top mode, in joules.
-        explored: Number of different modes worked in so far.
         missed: Whether the work ended later than ``LATE_TOLERANCE`` after the deadline.
         modes: Description of the parts, each with its steps and mode.
     """
@@ -161,14 +160,6 @@ def run_mode_choice(
     """Run one policy through rounds with random deadlines on a measured table.
 
     The predictor's priors never include the table's workload.
-
-    Args:
-        table: The measured table that is the truth.
-        ratio: Deadlines are drawn from 1 to this multiple of the fastest possible round.
-        rounds: Number of rounds.
-        steps: Steps per round.
-        policy: One of ``POLICIES``.
-        seed: Seed of the deadlines and of the policy.
 
     Raises:
         UnknownName: For an unknown policy.
@@ -377,11 +368,8 @@ class ModeChoiceOptions:
     """Options of a mode-choice study.
 
     Attributes:
-        table: The measured table that serves as truth.
         deadline_ratios: Upper ends of the drawn deadlines, as multiples of the fastest round.
-        rounds: Rounds of every run.
         policies: Names separated by commas.
-        seeds: Number of repetitions.
         steps: SGD steps per round; None for the published number of board and data set.
         board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
@@ -399,18 +387,8 @@ class ModeChoiceOptions:
     batch_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModeChoiceJob:
-    """One run.
-
-    Attributes:
-        table: The measured table that serves as truth.
-        ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
-        rounds: Number of rounds.
-        steps: SGD steps per round.
-        policy: Name of the policy.
-        seed: Seed of deadlines and exploration.
-    """
+class ModeChoiceJob(NamedTuple):
+    """The arguments of ``run_mode_choice``."""
 
     table: ProfileTable
     ratio: float
@@ -425,14 +403,7 @@ class ModeChoiceJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeChoiceStudy:
-    """The runs of a study on one table.
-
-    Attributes:
-        table: The measured table that serves as truth.
-        steps: SGD steps per round.
-        notes: Notes on the table's board.
-        jobs: The runs.
-    """
+    """The runs of a study on one table."""
 
     table: ProfileTable
     steps: int
@@ -440,12 +411,7 @@ class ModeChoiceStudy:
     jobs: tuple[ModeChoiceJob, ...]
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[ModeChoiceResult]:
-        """Execute all runs in parallel.
-
-        Args:
-            report: Called with the name of each finished run.
-            workers: Number of processes; None for the cores that this process may use.
-        """
+        """Execute all runs in parallel."""
         return run_jobs(_run_job, self.jobs, report, workers)
 
 
@@ -479,12 +445,7 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
 
 
 def list_board_notes(table: ProfileTable, device: str | None) -> tuple[str, ...]:
-    """Return notes on a table whose board is not in the catalogue or has other clocks.
-
-    Args:
-        table: The table.
-        device: The board that the user named, or None.
-    """
+    """Return notes on a table whose board is not in the catalogue or has other clocks."""
     spec = find_board_spec(table.device)
     origin = "named by --board" if device else "taken from the table's folder, --board names another"
     if spec is None:
@@ -517,6 +478,4 @@ def find_steps(table: ProfileTable) -> int:
 
 def _run_job(job: ModeChoiceJob) -> ModeChoiceResult:
     """Execute one run; called in a worker process."""
-    return run_mode_choice(
-        job.table, ratio=job.ratio, rounds=job.rounds, steps=job.steps, policy=job.policy, seed=job.seed
-    )
+    return run_mode_choice(*job)

@@ -22,8 +22,13 @@ from fedge.errors import FedgeError, UnknownName
 from fedge.knowledge.table_background import TableBackground
 from fedge.predictors import load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
-from fedge.predictors.prediction_accuracy import check_predictions, score_predictions
-from fedge.predictors.table_board import TableBoard, profile_table, profiling_time_s
+from fedge.predictors.table_board import (
+    TableBoard,
+    check_predictions,
+    profile_table,
+    profiling_time_s,
+    score_predictions,
+)
 from fedge.protocols import Clock, Predictor
 from fedge.types import Floats, Measurement, Predictions, ProfileTable
 
@@ -138,11 +143,6 @@ def resolve_setup(method: str, explorer: str | None = None, choice: str | None =
 
 def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
     """Profile, fit, predict, choose and score one cell.
-
-    Args:
-        cell: The cell to run.
-        target: Its target.
-        clock: Measures the seconds of exploring, fitting and predicting.
 
     Returns:
         The result. Any exception of the method becomes the row's ``error``.
@@ -309,7 +309,6 @@ class BudgetCost:
     """The cost of choices over several problems; all but ``problems`` are None if there is no problem.
 
     Attributes:
-        problems: Number of problems.
         penalty_median: Median penalty in percent.
         penalty_mean: Mean penalty in percent.
         excess_w: Mean excess in watts.

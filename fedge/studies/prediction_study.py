@@ -134,11 +134,8 @@ class PredictionStudyOptions:
     """Options of a study of predictors.
 
     Attributes:
-        targets: Tables to predict.
-        references: Tables of other workloads.
         methods: Predictors, separated by commas; by default fedge, and powertrain if there is a reference.
         modes: Numbers of profiled modes, separated by commas.
-        seeds: Number of repetitions.
         budgets: Power budgets in watts as ``LOW:HIGH:STEP``; None for those of the table.
         explorer: Name of the explorer; None for each method's own.
         choice: Name of the choice rule; None for each method's own.
@@ -169,7 +166,7 @@ def build_prediction_study(options: PredictionStudyOptions) -> PredictionStudy:
         BadInput: If an option or table is invalid.
     """
     setups = _parse_setups(options)
-    counts = _parse_counts(options.modes)
+    counts = registry.split_counts("--modes", options.modes, "10,20,50")
     budgets = None if options.budgets is None else _parse_budgets(options.budgets)
     if options.workload is not None and len(options.targets) > 1:
         raise BadInput(
@@ -191,14 +188,6 @@ def _parse_setups(options: PredictionStudyOptions) -> tuple[MethodSetup, ...]:
         registry.load_named("--methods", setup.method, PREDICTORS)
         registry.load_named("--explorer", setup.explorer, EXPLORERS)
     return setups
-
-
-def _parse_counts(text: str) -> tuple[int, ...]:
-    right = "whole numbers above 0, separated by commas, e.g. 10,20,50"
-    words = registry.split_names("--modes", text, right)
-    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise BadInput("--modes", repr(text), right)
-    return tuple(int(word) for word in words)
 
 
 def _parse_budgets(text: str) -> tuple[float, ...]:

@@ -46,18 +46,17 @@ from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, 
 from fedge.devices.catalogue import aliases, find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.knowledge.table_background import build_background
+from fedge.knowledge.table_background import build_background, list_workload_names
 from fedge.modes import find_mode_index
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
-from fedge.predictors.prediction_accuracy import Z_90
-from fedge.predictors.table_board import TableBoard, profile_table
+from fedge.predictors.table_board import Z_90, TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_study import find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
-from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_strategy_job
 from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
 
 TransferPart = Literal["predictor", "layers", "roofline", "pagoda", "memory", "online", "serving"]
@@ -82,13 +81,9 @@ class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
 
     Attributes:
-        part: The model.
         left_out: What was left out with the table.
-        judged: Name of the table.
         kind: Whether its steps are of training, of inference, or both beside each other.
         variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
-        modes: Number of measured modes that the model was given.
-        rows: Number of judged values.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
@@ -195,14 +190,7 @@ def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> Tr
 
 
 def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int], seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the default predictor after some numbers of modes of its own choice.
-
-    Args:
-        judged: The table.
-        left_out: What is left out with it.
-        counts: Numbers of measured modes.
-        seeds: Number of repetitions; without measurements one is enough.
-    """
+    """Yield the rows of the default predictor after some numbers of modes of its own choice; without modes, once."""
     table, knowledge = judged.table, _build_knowledge(judged, left_out)
     board = TableBoard(table)
     for count in (count for count in counts if count < len(table.modes)):
@@ -268,13 +256,9 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
 def judge_rooflines(
     judged: JudgedTable, left_out: LeftOut, among: Sequence[JudgedTable], method: Literal["roofline", "pagoda"]
 ) -> Iterator[TransferRow]:
-    """Yield the rows of a board's rooflines, fitted to the inference tables of the board that remain.
+    """Yield the rows of a board's rooflines, fitted to the inference tables of the board that remain of ``among``.
 
-    Args:
-        judged: A table of inference.
-        left_out: What is left out with it.
-        among: All tables.
-        method: fedge's constants, or Pagoda's five constants per mode.
+    They are fedge's constants, or Pagoda's five constants per mode.
     """
     table = judged.table
     kept = [one.table for one in list_remaining(judged, left_out, among) if _is_same_bench(one, judged)]
@@ -316,11 +300,7 @@ def _is_same_bench(one: JudgedTable, judged: JudgedTable) -> bool:
 def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], board: str) -> Iterator[TransferRow]:
     """Yield the rows of memory and time of a training step of one network, predicted from the board's others.
 
-    Args:
-        network: The network to judge.
-        left_out: ``workload`` for this network alone, ``family`` for all of its family.
-        tables: The measured steps of all networks on the board.
-        board: Name of the board.
+    Left out is the network alone (``workload``), or all of its ``family``.
     """
     own = find_family(network)
     kept = [t for t in tables if t.network != network and (left_out != "family" or find_family(t.network) != own)]
@@ -353,14 +333,7 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
     table = _keep_plausible_rows(judged.table)
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
-            found = run_mode_choice(
-                table,
-                ratio=ratio,
-                rounds=ONLINE_ROUNDS,
-                steps=find_steps(table),
-                policy="fedge",
-                seed=seed,
-            )
+            found = run_mode_choice(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
             yield TransferRow(
                 "online",
                 "workload",
@@ -394,7 +367,7 @@ def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterato
         plausible=True,
     )
     for job in build_strategy_jobs(options):
-        found = run_timed_job(job)
+        found = run_strategy_job(job)
         yield TransferRow(
             "serving",
             "workload",
@@ -479,8 +452,7 @@ def list_hidden_names(judged: JudgedTable, case: LeftOut) -> frozenset[str]:
     That is always the table's workload, also under another name by which the same file was calibrated.
     """
     profiles = (*load_calibrated_training(), *load_calibrated_inference())
-    table = judged.table
-    names = {table.workload, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 == table.sha256)}
+    names = list_workload_names((judged.table,), profiles)
     if case == "board":
         names.add(judged.board)
     if case == "family":

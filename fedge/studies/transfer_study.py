@@ -61,7 +61,6 @@ class TransferOptions:
         tables: Folder of measured tables.
         parts: Models to judge; all if empty.
         modes: Numbers of measured modes of the predictor, separated by commas.
-        seeds: Number of repetitions of what is random.
     """
 
     tables: Path
@@ -94,7 +93,6 @@ class TransferStudy:
         tables: Measured tables of modes, by name.
         steps: Measured training steps, by board.
         counts: Numbers of measured modes of the predictor.
-        seeds: Number of repetitions.
         cells: What is judged, in the order of the rows.
     """
 
@@ -110,12 +108,7 @@ class TransferStudy:
         return self.cells
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[TransferRow]:
-        """Judge every cell in parallel.
-
-        Args:
-            report: Called with the name of each finished cell.
-            workers: Number of processes; None for the cores that this process may use.
-        """
+        """Judge every cell in parallel."""
         with limit_to_one_thread():
             return [row for rows in run_jobs(partial(_run_cell, self), self.cells, report, workers) for row in rows]
 
@@ -129,9 +122,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
     for part in options.parts:
         if part not in PARTS:
             raise UnknownName("--part", part, PARTS)
-    words = registry.split_names("--modes", options.modes, "whole numbers separated by commas, e.g. 0,3,10")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise BadInput("--modes", repr(options.modes), "whole numbers separated by commas, e.g. 0,3,10")
+    counts = registry.split_counts("--modes", options.modes, "0,3,10", least=0)
     tables = {one.name: one for one in read_judged_tables(options.tables)}
     folders = sorted(options.tables.glob(f"{STEP_FOLDER}*"))
     steps = {folder.name.removeprefix(STEP_FOLDER): read_step_tables(folder) for folder in folders}
@@ -140,7 +131,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
         if part in options.parts and not cells[part]:
             raise BadInput("--part", f"{part}, but {options.tables} has no {NEEDED[part]}", "another part or folder")
     chosen = tuple(cell for part in PARTS if part in (options.parts or PARTS) for cell in cells[part])
-    return TransferStudy(tables, steps, counts=tuple(map(int, words)), seeds=options.seeds, cells=chosen)
+    return TransferStudy(tables, steps, counts=counts, seeds=options.seeds, cells=chosen)
 
 
 def _list_cells(
@@ -223,7 +214,6 @@ class TransferSummary:
     """Figures of one model over all tables with the same thing left out, in percent; None does not apply.
 
     Attributes:
-        tables: Number of judged tables.
         error: Mean error, each table with the same weight; ``worst`` is that of the worst table.
         bias: Mean signed error.
         covered: Share of the values in their 90 % intervals.

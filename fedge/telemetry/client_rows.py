@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
 from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.store_records import ClientRow, Status
@@ -60,7 +60,7 @@ class ClientPart:
 REPORTED_COLUMNS = (
     *("board", "device", "idle_w", "samples", "temperature_c", "link_mbps"),
     *("prior_time_ape", "prior_power_ape", "time_ape", "power_ape"),
-    *("own_samples", "shared_samples", "recalled_samples"),
+    *("own_samples", "shared_samples", "recalled_samples", "step_share", "encoding"),
 )
 """Columns that are the report's fields of the same names."""
 

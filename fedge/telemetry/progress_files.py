@@ -123,7 +123,7 @@ class ProgressReporter:
         Without a folder nothing is written. ``states_at_once`` reports changes of state immediately: not for rounds
         that last milliseconds.
         """
-        self._folder, self._now, self._wall_s = folder, _make_printable(begun), wall_s
+        self._folder, self._now, self._wall_s = folder, begun, wall_s
         self._every_s, self._states_at_once = every_s, states_at_once
         self._reported: ActivityState | None = None
         self.told_s = last_s
@@ -133,7 +133,7 @@ class ProgressReporter:
         if self._folder is None:
             return
         at_s = self._wall_s()
-        self._now = _make_printable(replace(self._now, state=state or self._now.state, at_s=at_s, **changes))
+        self._now = replace(self._now, state=state or self._now.state, at_s=at_s, **changes)
         due = not 0 <= at_s - self.told_s < self._every_s
         if due or (self._states_at_once and self._now.state != self._reported):
             self._write(self._folder)
@@ -154,7 +154,7 @@ class ProgressReporter:
     def _write(self, folder: Path) -> None:
         self._reported, self.told_s = self._now.state, self._now.at_s
         try:
-            write_progress(folder, self._now)
+            write_progress(folder, _make_printable(self._now))
         except (OSError, ValueError, MalformedJson) as error:
             logger.debug("progress cannot be told: %s", error)
 

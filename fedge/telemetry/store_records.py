@@ -217,6 +217,11 @@ class ClientRow:
     """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
     moved_mb: float | None = None
     """Size of the model that the board fetched plus the one that it sent. None in tables of older runs."""
+    step_share: float | None = None
+    encoding: str | None = None
+    """Work that the plan asked for: steps relative to those of the client's whole share, and encoding of the update.
+    None without a report and in tables of older runs.
+    """
 
 
 @dataclass(frozen=True, slots=True)

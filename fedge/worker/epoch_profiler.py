@@ -78,7 +78,7 @@ class EpochSpec(NamedTuple):
     """Specification of a profiling run.
 
     Attributes:
-        model: Name of the network, as ``network_lookup.make_network`` takes it.
+        model: Name of the network, as ``builtin_tasks.make_network`` takes it.
         shape: Channels, height and width of the network's input.
         data: {"folder": path} or {"array": path of an .npy file}.
     """
@@ -230,7 +230,7 @@ def measure_epochs(spec: EpochSpec) -> Dict[str, Any]:
     import torch
 
     from fedge.worker import step_timers as steps
-    from fedge.worker.network_lookup import make_network
+    from fedge.worker.builtin_tasks import make_network
     from fedge.worker.trainer import resolve_device
 
     sys.path.extend(spec.modules)

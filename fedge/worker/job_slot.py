@@ -17,7 +17,7 @@ Reply = Tuple[Dict[str, Any], Arrays]
 class WorkerJob:
     """One request in progress: the runner calls ``should_stop`` before each step, a connection waits for ``ended``."""
 
-    def __init__(self, verb: str, head: FrameHead, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, verb: str, head: FrameHead) -> None:
         self.verb = verb
         self.head = head
         self.header = head.header
@@ -30,8 +30,7 @@ class WorkerJob:
         self.abandoned = False
         self.before_step: Callable[["WorkerJob"], None] = lambda _job: None
         """Called before each step; serves the inference requests that are due."""
-        self._clock = clock
-        self.arrived_s = clock()
+        self.arrived_s = time.monotonic()
         self.ended, self._end = os.pipe()
 
     def should_stop(self) -> bool:
@@ -39,7 +38,7 @@ class WorkerJob:
         if not self.cancelled.is_set():
             self.before_step(self)
         if self.first_step_s is None:
-            self.first_step_s = self._clock() - self.arrived_s
+            self.first_step_s = time.monotonic() - self.arrived_s
         return self.cancelled.is_set()
 
     def abandon(self) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import LAST_EXIT, MAGIC, PREFIX, PROTOCOL
 from fedge.worker.exit_causes import (
@@ -42,15 +42,15 @@ no thread of the trainer answers, takes up to a minute.
 class AnswerCheck:
     """Asks one trainer for its status every ``CHECK_EVERY_S`` seconds, without ever waiting for it."""
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._link: Optional[socket.socket] = None
-        self._since_s = clock()
+        self._since_s = time.monotonic()
         self._waiting = False
 
     def silence_s(self) -> float:
         """Return for how many seconds a question has been unanswered; 0 if none is."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         if self._waiting and self._link is not None and _has_answer(self._link):
             self.close()
             self._since_s = now_s

@@ -369,9 +369,9 @@ class Trainer:
         return float(compute_metric(self.task, scores, y)) * len(y)
 
     def _load_network(self, arrays: Arrays) -> None:
-        _check_arrays(self._net, arrays)
+        own = _check_arrays(self._net, arrays)
         self._end_training()
-        load_arrays(self._net, arrays)
+        _copy_arrays(own, arrays)
 
     def _prepare_network(self, arrays: Arrays, width: float) -> nn.Module:
         """Return the network to train, with its arrays loaded: the full one, or a narrow one."""
@@ -661,14 +661,18 @@ def load_arrays(net: nn.Module, arrays: Arrays) -> None:
     Raises:
         BadCall: The arrays belong to another model; the network is unchanged.
     """
-    _check_arrays(net, arrays)
-    for name, tensor in collect_exchanged(net).items():
+    _copy_arrays(_check_arrays(net, arrays), arrays)
+
+
+def _copy_arrays(own: Dict[str, Tensor], arrays: Arrays) -> None:
+    for name, tensor in own.items():
         array = np.asarray(arrays[name])
         # An average of integer buffers (batch norm's step counter) is no integer any more.
         tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
 
 
-def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
+def _check_arrays(net: nn.Module, arrays: Arrays) -> Dict[str, Tensor]:
+    """Return the network's own tensors by name if the arrays are of the same model, else raise ``BadCall``."""
     own = collect_exchanged(net)
     if set(arrays) != set(own):
         got = f"arrays called {_shorten_names(list(arrays))}"
@@ -678,6 +682,7 @@ def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
         if shape != tuple(tensor.shape):
             got = f"{name} of shape {shape}"
             raise BadCall("model arrays", got, f"shape {tuple(tensor.shape)}")
+    return own
 
 
 def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Generator") -> Iterator[Labels]:

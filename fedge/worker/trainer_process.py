@@ -305,12 +305,11 @@ class SlowPeer(frames.FrameError):
 class BodyDeadline:
     """Time limits of one body: ``STALL_S`` for each piece, and a total that depends on its size."""
 
-    def __init__(self, connection: socket.socket, body_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, connection: socket.socket, body_bytes: int) -> None:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._now_s = now_s
         self._limit_s = STALL_S + body_bytes / LEAST_BYTES_PER_S
-        self._ends_s = now_s() + self._limit_s
+        self._ends_s = time.monotonic() + self._limit_s
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait for the next piece.
@@ -319,11 +318,11 @@ class BodyDeadline:
             SlowPeer: A time limit passed.
             JobStopped: ``stop`` was true.
         """
-        stalled_s = self._now_s() + STALL_S
+        stalled_s = time.monotonic() + STALL_S
         while True:
             if stop():
                 raise JobStopped("its arrays were still coming")
-            now_s = self._now_s()
+            now_s = time.monotonic()
             if now_s >= self._ends_s:
                 raise SlowPeer(f"the body was not whole after {self._limit_s:.0f} s; at least {LEAST_BYTES_PER_S} B/s")
             if now_s >= stalled_s:

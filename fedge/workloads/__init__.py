@@ -18,7 +18,6 @@ from fedge.json_reader import parse_json
 from fedge.protocols import LearningTask
 from fedge.types import NamedArrays, TrainOptions, TrainResult
 from fedge.worker.builtin_tasks import TASKS
-from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
 
 if TYPE_CHECKING:
@@ -139,14 +138,12 @@ def _load_own_file(
     from fedge.worker import sources, tasks
 
     text = _read_text(name, where)
-    try:
+    with datasets.translate_refusals():
         task = tasks.task_from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
             raise BadInput(datasets.DATA_FIELD, "nothing", right)
         return _build_image_task(task, (task.data or sources.read)(_data_source(data_dir)), device, channels)
-    except Refusal as error:
-        raise BadInput(error.where, error.got, error.right) from error
 
 
 def _read_text(name: str, where: str) -> str:

@@ -102,6 +102,15 @@ def _reading_errors() -> tuple[type[Exception], ...]:
     return (OSError, RuntimeError, HTTPException, *broken)
 
 
+@contextmanager
+def translate_refusals() -> Iterator[None]:
+    """Convert refusals of the worker's modules to ``BadInput``."""
+    try:
+        yield
+    except Refusal as error:
+        raise BadInput(error.where, error.got, error.right) from error
+
+
 def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
     """Load a data set.
 
@@ -124,10 +133,9 @@ def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
         raise UnknownName("data set", name, ("digits", "synthetic", *SOURCES, *FILE_SOURCES))
     source = SOURCES[name]
     try:
-        with _lock_data_folder(root) if download else nullcontext(False) as may_write:
+        # Without torchvision the reader is refused.
+        with translate_refusals(), _lock_data_folder(root) if download else nullcontext(False) as may_write:
             return _read_torchvision(source, root, download=may_write)
-    except Refusal as error:  # no torchvision
-        raise BadInput(error.where, error.got, error.right) from error
     except _reading_errors() as error:
         raise _missing_data_error(source, root, error, download=download) from error
 

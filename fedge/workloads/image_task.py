@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.types import NamedArrays, TrainOptions, TrainResult
-from fedge.worker.refusal import Refusal
 from fedge.worker.sources import Data
 from fedge.worker.tasks import TrainingTask
 from fedge.worker.trainer import Trainer, TrainingOptions, TrainingSession
+from fedge.workloads.datasets import translate_refusals
 
 
 class ImageTask:
@@ -27,7 +26,7 @@ class ImageTask:
     """
 
     def __init__(self, task: TrainingTask, data: Data, device: str = "cpu") -> None:
-        with _translate_refusals():
+        with translate_refusals():
             self.trainer = Trainer(task, data, device, threads=1)
         if not self.trainer.n_test:
             raise BadInput("workload.task", "a data set without test samples", "at least one, to evaluate the model")
@@ -53,7 +52,7 @@ class ImageTask:
 
     def initial_arrays(self, seed: int) -> NamedArrays:
         """Return a newly initialised model: parameters and buffers by name, in the model's order."""
-        with _translate_refusals():
+        with translate_refusals():
             return self.trainer.initial_arrays(seed)
 
     def count_layers(self, name: str) -> NetworkCost:
@@ -74,7 +73,7 @@ class ImageTask:
         Raises:
             BadInput: If the network cannot be narrowed.
         """
-        with _translate_refusals():
+        with translate_refusals():
             return self.trainer.narrow_shapes(width)
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> ImageTraining:
@@ -86,7 +85,7 @@ class ImageTask:
             BadInput: If the share is empty, there are no steps, or the arrays belong to another model.
         """
         given = TrainingOptions(**dataclasses.asdict(options))
-        with _translate_refusals():
+        with translate_refusals():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))
 
     def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
@@ -97,7 +96,7 @@ class ImageTask:
 
     def evaluate(self, arrays: NamedArrays, share: NDArray[np.int64] | None = None) -> tuple[float, float]:
         """Return the mean loss and the accuracy (0 to 1) over the test set, or over its samples ``share``."""
-        with _translate_refusals():
+        with translate_refusals():
             return self.trainer.evaluate(arrays, share=share)
 
 
@@ -108,18 +107,9 @@ class ImageTraining:
         self._training = training
 
     def advance(self, steps: int) -> None:
-        with _translate_refusals():
+        with translate_refusals():
             self._training.advance(steps)
 
     def result(self) -> TrainResult:
-        with _translate_refusals():
+        with translate_refusals():
             return TrainResult(*self._training.result())
-
-
-@contextmanager
-def _translate_refusals() -> Iterator[None]:
-    """Convert the trainer's refusals to ``BadInput``."""
-    try:
-        yield
-    except Refusal as error:
-        raise BadInput(error.where, error.got, error.right) from error

@@ -192,7 +192,7 @@ class Aggregator:
         return {
             name: np.atleast_1d(value)
             for name, value in arrays.items()
-            if name not in self._buffers and np.issubdtype(value.dtype, np.floating)
+            if name not in self._buffers and value.dtype.kind == "f"
         }
 
     def export_state(self) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
-from fedge.decisions.planning.board_energy import board_round_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
 from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, update_fit
 from fedge.decisions.planning.round_plan import resting_power_w

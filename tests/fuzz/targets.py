@@ -482,10 +482,10 @@ def _make_profile_journal() -> Sequence[bytes]:
 def _feed_profile_journal(path: Path) -> None:
     from fedge.characterisation.profiling_journal import campaign_to_dict, parse_journal, save_campaign
 
-    header, past, _ = parse_journal(path, path.read_bytes())
-    if header is not None:
-        json.dumps(campaign_to_dict(header, past, finished=False))
-        save_campaign(path.with_name("t.csv"), header, past, finished=False)
+    past, _ = parse_journal(path, path.read_bytes())
+    if past.header is not None:
+        json.dumps(campaign_to_dict(past.header, past, finished=False))
+        save_campaign(path.with_name("t.csv"), past.header, past, finished=False)
 
 
 @cache
@@ -708,12 +708,13 @@ POINT = {"identity": "abc", "variant": {"seed": 1}, "overrides": ["seed=1"], "se
 
 
 def _feed_point(data: bytes, folder: Path) -> None:
-    from experiments.sweeps.point_plan import read_point_record, read_point_summary
+    from experiments.sweeps.point_plan import RECORD, read_point_file
+    from fedge.telemetry import run_folder
 
     (folder / "point.json").write_bytes(data)
     (folder / "summary.json").write_bytes(data)
-    read_point_record(folder)
-    read_point_summary(folder)
+    read_point_file(folder / RECORD)
+    read_point_file(folder / run_folder.SUMMARY)
 
 
 SWEEP = b"""\

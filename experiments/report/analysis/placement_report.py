@@ -167,8 +167,8 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
         "throughput",
         "Throughput of accelerator combinations",
         data,
-        axis("batch size of every instance", type="log", tickvals=sizes, ticktext=[str(s) for s in sizes]),
-        axis("images per second", rangemode="tozero"),
+        xaxis=axis("batch size of every instance", type="log", tickvals=sizes, ticktext=[str(s) for s in sizes]),
+        yaxis=axis("images per second", rangemode="tozero"),
         caption="Full load. Hollow: measured rows." if advice.measured else "Full load.",
         height_px=480,
     )
@@ -209,8 +209,8 @@ def power_latency_chart(advice: PlacementAdvice) -> Chart:
         "plane",
         "Power against latency",
         data,
-        axis("latency (ms), logarithmic", type="log", range=[low, high], **log_ticks(low, high)),
-        axis("power (W)", rangemode="tozero"),
+        xaxis=axis("latency (ms), logarithmic", type="log", range=[low, high], **log_ticks(low, high)),
+        yaxis=axis("power (W)", rangemode="tozero"),
         caption=caption,
         height_px=480,
     )
@@ -248,7 +248,7 @@ def _place_numbers(points: Sequence[PlacementOutcome]) -> list[str]:
 def _chosen_trace(advice: PlacementAdvice) -> Trace:
     chosen = advice.chosen
     hover = _hover_text(chosen, advice.knows_watts)
-    return highlight_trace("chosen", 1e3 * chosen.latency_s, chosen.power_w, "star", hover)
+    return highlight_trace("chosen", 1e3 * chosen.latency_s, chosen.power_w, "star", hover=hover)
 
 
 def placement_fit_chart(advice: PlacementAdvice) -> Chart:
@@ -271,8 +271,8 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
         "fit",
         "Measured and predicted",
         data,
-        axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),
-        axis("predicted images/s", type="log", range=[low, high], **log_ticks(low, high)),
+        xaxis=axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),
+        yaxis=axis("predicted images/s", type="log", range=[low, high], **log_ticks(low, high)),
         caption="On the line, prediction and measurement agree.",
         height_px=420,
     )

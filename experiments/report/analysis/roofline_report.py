@@ -183,10 +183,14 @@ class _RooflineAxis:
 
 
 TIME_AXIS = _RooflineAxis(
-    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, lambda line: line.balance
+    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, balance=lambda line: line.balance
 )
 ENERGY_AXIS = _RooflineAxis(
-    "energy", "Energy roofline", "GFLOP/J", lambda line, at: line.flop_per_j(at) / 1e9, lambda line: line.energy_balance
+    "energy",
+    "Energy roofline",
+    "GFLOP/J",
+    lambda line, at: line.flop_per_j(at) / 1e9,
+    balance=lambda line: line.energy_balance,
 )
 
 
@@ -242,8 +246,8 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
         "plane",
         "Time and energy of all modes",
         data,
-        axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
-        axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
+        xaxis=axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
+        yaxis=axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
         caption=caption,
         height_px=460,
     )
@@ -331,7 +335,7 @@ def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) 
     shades = (*COLOURS[2:], *COLOURS[1:2], GREY)
     marks = [{"color": shades[i % len(shades)], "symbol": SYMBOLS[i % len(SYMBOLS)]} for i in range(len(kinds))]
     return [
-        _layer_kind_trace(found, side, line, name, those, mark)
+        _layer_kind_trace(found, side, line, name, kinds=those, mark=mark)
         for (name, those), mark in zip(kinds, marks, strict=True)
     ]
 
@@ -395,7 +399,7 @@ def _background_trace(found: RooflineAnalysis, rows: Any, spent_ms: Floats, joul
 
 def _highlight_mode(found: RooflineAnalysis, name: str, row: int, symbol: str) -> Trace:
     milliseconds, joules = 1e3 * float(found.batch_times.total_s[row]), float(found.joules[row])
-    return highlight_trace(name, milliseconds, joules, symbol, _hover_text(found, row))
+    return highlight_trace(name, milliseconds, joules, symbol, hover=_hover_text(found, row))
 
 
 def _hover_text(found: RooflineAnalysis, row: int) -> str:

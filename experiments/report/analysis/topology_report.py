@@ -221,7 +221,7 @@ def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> l
             "Width against batch size",
             "The largest variant that fits at each batch size, by the share of parameters that it keeps.",
             (batch_size_chart(result), sample_time_chart(result)),
-            variants_table("batches", "", result.largest_by_batch, limits, result.front).html,
+            variants_table("batches", "", result.largest_by_batch, limits, front=result.front).html,
         ),
         Section(
             "Layers of the largest variant",
@@ -302,7 +302,7 @@ def _need_chart(
         text = f"limit {limit:,.4g}"
         data.append(line_trace("limit", [0, 102], [limit, limit], colour=ALARM, dash="dot", markers=False, hover=text))
     share, caption = axis("parameters kept (%)", range=[0, 102]), f"Batch {answer.options.batch_size}."
-    return xy_chart(key, title, data, share, axis(unit, rangemode="tozero"), caption=caption, height_px=360)
+    return xy_chart(key, title, data, xaxis=share, yaxis=axis(unit, rangemode="tozero"), caption=caption, height_px=360)
 
 
 def _parameter_percent(found: VariantFit) -> float:
@@ -333,8 +333,8 @@ def batch_size_chart(answer: TopologyResult) -> Chart:
         "batches",
         "Largest variant that fits",
         [bars],
-        axis("batch size", type="category"),
-        axis("parameters kept (%)", range=[0, 104]),
+        xaxis=axis("batch size", type="category"),
+        yaxis=axis("parameters kept (%)", range=[0, 104]),
         caption="Grey: dominated in network size, batch size and time per sample.",
     )
 
@@ -350,7 +350,7 @@ def sample_time_chart(answer: TopologyResult) -> Chart:
         hover=[_hover_text(one) for one in found],
     )
     batch, time = axis("batch size", type="category"), axis("ms per sample at MAXN", rangemode="tozero")
-    return xy_chart("sample", "Time per sample", [line], batch, time)
+    return xy_chart("sample", "Time per sample", [line], xaxis=batch, yaxis=time)
 
 
 def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
@@ -373,8 +373,8 @@ def layer_width_chart(found: VariantFit) -> Chart:
         "layers",
         f"{_parameter_percent(found):.3g} % of the parameters",
         data,
-        axis("layer", showticklabels=False, showgrid=False),
-        axis("output channels"),
+        xaxis=axis("layer", showticklabels=False, showgrid=False),
+        yaxis=axis("output channels"),
         caption="Layers that are not pruned are omitted.",
         barmode="stack",
         bargap=0.1,
@@ -385,4 +385,6 @@ def loss_chart(trained: TrainingCheck) -> Chart:
     """Plot the loss of every step."""
     steps = list(range(1, len(trained.losses) + 1))
     data = [line_trace("loss", steps, trained.losses, colour=COLOURS[0], hover="step %{x}: %{y:.4g}")]
-    return xy_chart("loss", "Loss on the same samples", data, axis("step", dtick=1), axis("loss"), height_px=260)
+    return xy_chart(
+        "loss", "Loss on the same samples", data, xaxis=axis("step", dtick=1), yaxis=axis("loss"), height_px=260
+    )

@@ -95,6 +95,7 @@ ALL_ROWS_COLUMNS = (
     EvaluationColumn("by > 1 W, %", "over_limit_1w_all", 0),
 )
 """Further columns of a page's tables of errors and choices."""
+COLUMNS_NOTE = "time, power: MAPE; in 90 %: share inside the 90 % interval."
 
 
 def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
@@ -103,7 +104,7 @@ def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
         table.print(console)
     note = describe_seeds(len({row.seed for row in rows}))
     ways = {f"{row.method}: profiles by {row.explorer}, chooses {row.choice}" for row in rows}
-    print_lines(console, (note, "time, power: MAPE; in 90 %: share inside the 90 % interval.", *sorted(ways)))
+    print_lines(console, (note, COLUMNS_NOTE, *sorted(ways)))
 
 
 def build_evaluation_tables(rows: Sequence[PredictionRow]) -> list[Table]:
@@ -234,7 +235,8 @@ def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Se
 
 def _describe_table(target: PredictionTarget) -> str:
     count, strange = len(target.table.modes), int((~target.plausible).sum())
-    return f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
+    modes = f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
+    return f"{modes} In the table, {COLUMNS_NOTE}"
 
 
 def _describe_budgets(target: PredictionTarget, rows: Sequence[PredictionRow]) -> str:
@@ -277,8 +279,8 @@ def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[
     """Plot predicted over measured time and power of modes not profiled (seed 0), with a slider over profiled modes."""
     table = target.table
     return (
-        _scatter_chart(f"{key}-predicted-time", ("time per step", "ms"), 1e3 * table.step_s, target, outcomes),
-        _scatter_chart(f"{key}-predicted-power", ("power", "W"), table.power_w, target, outcomes),
+        _scatter_chart(f"{key}-predicted-time", ("time per step", "ms"), 1e3 * table.step_s, target, outcomes=outcomes),
+        _scatter_chart(f"{key}-predicted-power", ("power", "W"), table.power_w, target, outcomes=outcomes),
     )
 
 
@@ -299,7 +301,7 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
         "measured values of the modes on the predicted front; on the line they are optimal."
     )
     title = "Fronts of time and power"
-    return Chart(f"{key}-fronts", title, caption, [], layout, height_px=420, frames=tuple(frames))
+    return Chart(f"{key}-fronts", title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
 
 
 def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
@@ -336,9 +338,9 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
         f"{key}-error",
         title,
         data,
-        axis("modes profiled", type="log", **ticks),
-        axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
-        caption="Mean absolute error over the modes that were not profiled: mean over seeds, bars from best to worst.",
+        xaxis=axis("modes profiled", type="log", **ticks),
+        yaxis=axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
+        caption="Mean absolute error over the modes not profiled: mean over seeds, bars from best to worst seed.",
         height_px=330,
     )
 
@@ -367,7 +369,7 @@ def _scatter_chart(
     frames = []
     for count in _list_counts(outcomes):
         known, methods = _outcomes_with_predictions(outcomes, count), _list_methods(outcomes)
-        points = (_points_trace(outcome, methods, measured, unit, target.plausible) for outcome in known)
+        points = (_points_trace(outcome, methods, measured, unit, plausible=target.plausible) for outcome in known)
         data: list[Trace] = [_diagonal_trace(reach), *points]
         frames.append(ChartFrame(f"{count} modes profiled", data, layout))
     caption = (
@@ -376,7 +378,7 @@ def _scatter_chart(
         f"rows of the table."
     )
     title = f"Predicted and measured {title}"
-    return Chart(key, title, caption, [], layout, height_px=420, frames=tuple(frames))
+    return Chart(key, title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
 
 
 def _points_trace(

@@ -31,7 +31,8 @@ from experiments.report.predictors.mode_choice_report import (
 from experiments.report.tables import Table, print_lines, swatch_cell, text_cell
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
-from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,8 +211,8 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
         "plane",
         "Round time and energy",
         data,
-        axis("mean round (% of MAXN)", rangemode="normal"),
-        axis("mean energy (% of MAXN)", rangemode="normal"),
+        xaxis=axis("mean round (% of MAXN)", rangemode="normal"),
+        yaxis=axis("mean energy (% of MAXN)", rangemode="normal"),
         caption=caption,
         height_px=420,
     )
@@ -273,7 +274,9 @@ def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
             )
     caption = f"Mean over seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
     excess = axis("excess over the oracle (%)", rangemode="normal")
-    return xy_chart("gaps", "Gap to the oracle", data, round_axis(_count_rounds(by_policy)), excess, caption=caption)
+    return xy_chart(
+        "gaps", "Gap to the oracle", data, xaxis=round_axis(_count_rounds(by_policy)), yaxis=excess, caption=caption
+    )
 
 
 def _count_rounds(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
@@ -304,8 +307,8 @@ def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         "explored",
         "Modes tried",
         data,
-        round_axis(_count_rounds(by_policy)),
-        axis("distinct modes tried", rangemode="tozero"),
+        xaxis=round_axis(_count_rounds(by_policy)),
+        yaxis=axis("distinct modes tried", rangemode="tozero"),
         caption="Mean over boards and seeds.",
         showlegend=True,
     )
@@ -336,8 +339,8 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
         f"boards-{place}",
         f"Energy of every {whose}",
         data,
-        axis("", type="category", tickangle=-60),
-        axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
+        xaxis=axis("", type="category", tickangle=-60),
+        yaxis=axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
         caption=f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}.",
         height_px=420,
         hovermode="x",

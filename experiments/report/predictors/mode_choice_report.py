@@ -204,8 +204,8 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         f"{key}-energy",
         "Energy of every round",
         data,
-        axis("the round's deadline (s)"),
-        axis(f"energy of the round ({scale.unit})", rangemode="normal"),
+        xaxis=axis("the round's deadline (s)"),
+        yaxis=axis(f"energy of the round ({scale.unit})", rangemode="normal"),
         caption="One mark per round, one seed. On the lower line the mode is optimal. Hover for modes.",
         height_px=340,
     )
@@ -233,7 +233,7 @@ def _regret_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
 
     caption = "Cumulative energy in excess of the oracle's, including exploration; mean over seeds."
-    return _line_chart(f"{key}-regret", "Regret", "regret so far (%)", caption, choices, so_far)
+    return _line_chart(f"{key}-regret", "Regret", "regret so far (%)", caption, choices=choices, values=so_far)
 
 
 def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
@@ -243,7 +243,12 @@ def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         return [float(one.explored) for one in choice.rounds]
 
     return _line_chart(
-        f"{key}-explored", "Modes tried", "distinct modes tried", "Mean over seeds.", choices, count_tried
+        f"{key}-explored",
+        "Modes tried",
+        "distinct modes tried",
+        "Mean over seeds.",
+        choices=choices,
+        values=count_tried,
     )
 
 
@@ -264,7 +269,7 @@ def _line_chart(
         for policy in policies
     ]
     along, up = round_axis(len(numbers)), axis(label, rangemode="tozero")
-    return xy_chart(key, title, data, along, up, caption=caption, height_px=340, showlegend=True)
+    return xy_chart(key, title, data, xaxis=along, yaxis=up, caption=caption, height_px=340, showlegend=True)
 
 
 def mean_line_trace(

@@ -99,8 +99,8 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
         "front",
         f"Time and {cost.title}",
         data,
-        _time_axis(low_ms, high_ms),
-        axis(f"{cost.title}{' per step' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
+        xaxis=_time_axis(low_ms, high_ms),
+        yaxis=axis(f"{cost.title}{' per step' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
         caption=caption,
         height_px=480,
     )
@@ -115,8 +115,8 @@ def knobs_chart(front: ModeFront) -> Chart:
         "knobs",
         "Knobs along the front",
         data,
-        _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
-        axis("share of the maximum (%)", range=[0, 104]),
+        xaxis=_time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
+        yaxis=axis("share of the maximum (%)", range=[0, 104]),
         caption="Mean of neighbouring modes. Where a knob hardly matters, its mean varies between neighbours as noise.",
         height_px=330,
     )
@@ -208,7 +208,9 @@ def _measurement_trace(measurements: Sequence[Measurement], cost: _CostAxis, wor
 
 
 def _highlight_mode(name: str, point: ModePoint, cost: _CostAxis, symbol: str) -> Trace:
-    return highlight_trace(name, 1e3 * point.step_s.value, cost.point_interval(point).value, symbol, _hover_text(point))
+    return highlight_trace(
+        name, 1e3 * point.step_s.value, cost.point_interval(point).value, symbol, hover=_hover_text(point)
+    )
 
 
 def _hover_text(point: ModePoint) -> str:

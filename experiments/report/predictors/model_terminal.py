@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiments.report.quantities import duration, energy, number, percent
 from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell, value_cell
 from fedge.knowledge.model_file import ModelInfo
-from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
+from fedge.knowledge.model_summary import ModelSummary, PhysicalBreakdown, PredictionSpread
 from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Label, PowerMode
 
@@ -221,11 +221,11 @@ def _log_error(facts: ModelSummary, row: int) -> float:
     return max(abs(math.log(predicted.step_s / measured.step_s)), abs(math.log(predicted.power_w / measured.power_w)))
 
 
-def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[Cell, Cell]:
+def _part_cells(parts: Mapping[str, float], i: int, factor: float) -> tuple[Cell, Cell]:
     if i >= len(parts):
         return Cell(""), number_cell("")
-    value = factor * parts[i].value
-    return text_cell(parts[i].name), value_cell(value, number)
+    name, value = list(parts.items())[i]
+    return text_cell(name), value_cell(factor * value, number)
 
 
 def format_knobs(mode: PowerMode) -> tuple[str, ...]:

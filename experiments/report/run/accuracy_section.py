@@ -53,9 +53,11 @@ def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
         "MAXN, low idle": _accumulate_maxn(run, "maxn_parked_energy_j", joules),
     }
     return (
-        _accuracy_chart(run, "rounds", "round", [row.round for row in run.rounds], {}),
-        _accuracy_chart(run, "time", f"fleet clock ({times.unit})", ends, maxn_time, caption),
-        _accuracy_chart(run, "energy", f"energy of the fleet ({joules.unit})", spent, maxn_energy, over_energy),
+        _accuracy_chart(run, "rounds", "round", [row.round for row in run.rounds], others={}),
+        _accuracy_chart(run, "time", f"fleet clock ({times.unit})", ends, others=maxn_time, caption=caption),
+        _accuracy_chart(
+            run, "energy", f"energy of the fleet ({joules.unit})", spent, others=maxn_energy, caption=over_energy
+        ),
     )
 
 
@@ -91,7 +93,7 @@ def _accuracy_chart(
     data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
     along = round_axis(len(run.rounds)) if key == "rounds" else axis(title, rangemode="tozero")
     up = axis(metric_title(metric))
-    return xy_chart(f"accuracy-{key}", f"Over {key}", data, along, up, caption=caption, height_px=280)
+    return xy_chart(f"accuracy-{key}", f"Over {key}", data, xaxis=along, yaxis=up, caption=caption, height_px=280)
 
 
 CAPTION = "Line: as the strategy aggregates the clients' results. Dots: each client on its own test samples."
@@ -137,6 +139,13 @@ def build_evaluation_sections(run: LoadedRun) -> list[Section]:
     ]
     along, up = round_axis(len(run.rounds)), axis(metric_title(metric).removeprefix("test "))
     chart = xy_chart(
-        "accuracy-clients", "Over rounds", [dots, *lines], along, up, caption=CAPTION, height_px=300, showlegend=True
+        "accuracy-clients",
+        "Over rounds",
+        [dots, *lines],
+        xaxis=along,
+        yaxis=up,
+        caption=CAPTION,
+        height_px=300,
+        showlegend=True,
     )
     return [Section("Evaluation by clients", "The model on the clients' test samples, beside the server's.", (chart,))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -55,7 +57,7 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
         top = _knob_maxima(run, knob)
         cells = [[getattr(rows.get((board, n)), knob, None) for n in numbers] for board in view.boards]
         tops = [top[run.device_by_board[board]] for board in view.boards]
-        trace = _heatmap_trace(run, view.boards, numbers, cells, tops, unit)
+        trace = _heatmap_trace(run, view.boards, numbers, cells, tops=tops, unit=unit)
         trace["hovertext"] = [
             [text + mixed.get((board, number), Markup()) for number, text in zip(numbers, line, strict=True)]
             for board, line in zip(view.boards, trace["hovertext"], strict=True)
@@ -63,16 +65,18 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
         charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
     if any(mixed.values()):
         shares = [[_mix_percent(rows.get((board, number))) for number in numbers] for board in view.boards]
-        trace = _heatmap_trace(run, view.boards, numbers, shares, [100.0] * len(view.boards), " %")
+        trace = _heatmap_trace(run, view.boards, numbers, shares, tops=[100.0] * len(view.boards), unit=" %")
         caption = "Share of a round's steps, in percent, that ran first in a second, slower mode."
-        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption))
+        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption=caption))
     return tuple(charts)
 
 
 def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
     along, up = axis("round", type="category", showgrid=False, nticks=12), {**CATEGORY_AXIS, "dtick": 1}
     height_px = 66 + 24 * max(3, boards)
-    return Chart(key, title, caption, [trace], {"xaxis": along, "yaxis": up, "margin": {"t": 8}}, height_px)
+    return Chart(
+        key, title, caption, [trace], layout={"xaxis": along, "yaxis": up, "margin": {"t": 8}}, height_px=height_px
+    )
 
 
 def _describe_mix(row: ClientRow) -> Markup:
@@ -175,13 +179,45 @@ def board_chart(
     up = axis(unit, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY)
     shapes = [] if limit is None else [horizontal_line(limit, ALARM)]
     more: dict[str, Any] = {"caption": caption, "height_px": 280, "showlegend": True, "shapes": shapes}
-    return xy_chart(key, title, data, round_axis(len(run.rounds)), up, **more)
+    return xy_chart(key, title, data, xaxis=round_axis(len(run.rounds)), yaxis=up, **more)
 
 
 def percent_of(part: float | None, whole: float | None) -> float | None:
     """Return ``part`` in percent of ``whole``; None if either is unknown."""
     share = ratio(part, whole)
     return None if share is None else 100 * share
+
+
+WORK_LEAD = (
+    "The part of the work that the plan asked of each board: steps relative to its whole share, and how its "
+    "update was encoded. In the other rounds it rested."
+)
+
+
+def build_work_sections(run: LoadedRun) -> tuple[Section, ...]:
+    """Build the section, if any board was asked for another share of its steps or an encoded update."""
+    table = asked_work_table(run)
+    return (Section("Work asked for", WORK_LEAD, (), table.html),) if table.rows else ()
+
+
+def asked_work_table(run: LoadedRun) -> Table:
+    """Build a table per board of the work that it was asked for; empty if that was always the whole share."""
+    asked = [row for row in run.clients if row.step_share is not None]
+    colour, rows = assign_colours(run.devices), []
+    if any(row.step_share != 1.0 or row.encoding != "none" for row in asked):
+        for board, device in run.device_by_board.items():
+            own = [row for row in asked if row.board == board]
+            shares = [row.step_share for row in own if row.step_share is not None]
+            encodings = Counter(row.encoding for row in own)
+            rows.append(
+                (
+                    swatch_cell(colour[device], board),
+                    value_cell(len(own)),
+                    *(value_cell(pick(shares) if shares else None, ".3g") for pick in (min, statistics.mean, max)),
+                    text_cell(", ".join(f"{kind} x {count}" for kind, count in encodings.most_common())),
+                )
+            )
+    return Table("work", ("board", "rounds", "least share", "mean share", "largest share", "encodings"), tuple(rows))
 
 
 MEMORY_LEAD = (

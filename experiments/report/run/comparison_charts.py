@@ -90,8 +90,8 @@ def _accuracy_chart(
         f"accuracy-{key}",
         f"{capitalise(metric)} over {key}",
         data,
-        xaxis,
-        axis(metric_title(metric)),
+        xaxis=xaxis,
+        yaxis=axis(metric_title(metric)),
         caption=f"Further left is {better} for the same {metric}. Dotted: the {metric} that all runs reached.",
         height_px=340,
         showlegend=True,
@@ -105,8 +105,12 @@ def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
     times = time_scale([run.summary["mean_round_s"] for run in runs])
     idle = ", △ MAXN with the lowest mode while idle, ◇ the oracle, which knows the true time and power."
     return (
-        _cost_bar_chart(runs, "energy_j", joules, ENERGY_REFERENCES, "Energy of the fleet", BASELINES_CAPTION + idle),
-        _cost_bar_chart(runs, "mean_round_s", times, ROUND_REFERENCES, "Mean round", f"{BASELINES_CAPTION}."),
+        _cost_bar_chart(
+            runs, "energy_j", joules, ENERGY_REFERENCES, title="Energy of the fleet", caption=BASELINES_CAPTION + idle
+        ),
+        _cost_bar_chart(
+            runs, "mean_round_s", times, ROUND_REFERENCES, title="Mean round", caption=f"{BASELINES_CAPTION}."
+        ),
     )
 
 
@@ -129,8 +133,8 @@ def _cost_bar_chart(
         f"bars-{column.removeprefix('mean_').rpartition('_')[0]}",
         title,
         data,
-        axis(f"{title.lower()} ({scale.unit})", rangemode="tozero"),
-        row_axis([run.name for run in runs]),
+        xaxis=axis(f"{title.lower()} ({scale.unit})", rangemode="tozero"),
+        yaxis=row_axis([run.name for run in runs]),
         caption=caption,
         height_px=20 + FRAME_PX + 34 * max(2, len(runs)),
     )
@@ -184,8 +188,8 @@ def _prediction_error_chart(runs: Sequence[LoadedRun], key: str) -> Chart:
         f"learning-{key}",
         f"Error of predicted {key}, all modes",
         data,
-        {**round_axis(max(run.rounds[-1].round for run in runs)), **axis("round (0: prior)")},
-        axis(f"error of {key} (%)", rangemode="tozero"),
+        xaxis={**round_axis(max(run.rounds[-1].round for run in runs)), **axis("round (0: prior)")},
+        yaxis=axis(f"error of {key} (%)", rangemode="tozero"),
         caption=caption,
         showlegend=True,
     )
@@ -243,12 +247,12 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     references = [one for group in groups for one in _list_references(group)]
     whole = _list_run_points(groups, lambda run: run.summary["makespan_s"], lambda run: run.energy_with_idle_j)
     caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
-    all_rounds = _pareto_chart("whole", "All rounds", caption, groups, whole, references)
+    all_rounds = _pareto_chart("whole", "All rounds", caption, groups, points=whole, references=references)
     if goal is None:
         return (all_rounds,)
     reached = _list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
     caption = GOAL_CAPTION.format(metric, format_metric(metric, goal.accuracy))
-    return all_rounds, _pareto_chart("goal", f"To a common {metric}", caption, groups, reached, [])
+    return all_rounds, _pareto_chart("goal", f"To a common {metric}", caption, groups, points=reached, references=[])
 
 
 ReferencePoint = tuple[str, str, ConfidenceInterval, ConfidenceInterval]
@@ -288,16 +292,19 @@ def _pareto_chart(
     colour, symbol = {one.name: one.colour for one in groups}, assign_symbols([one.name for one in groups])
     data = [_front_trace(points, times.per, joules.per)]
     baselines = ("MAXN", "oracle") if references else ()
-    data += [_baseline_trace(what, references, colour, times.per, joules.per) for what in baselines]
-    data += [_point_trace(one, points, colour[one.name], symbol[one.name], times.per, joules.per) for one in points]
+    data += [_baseline_trace(what, references, colour, times.per, per_j=joules.per) for what in baselines]
+    data += [
+        _point_trace(one, points, colour[one.name], symbol[one.name], per_s=times.per, per_j=joules.per)
+        for one in points
+    ]
     x = _axis_range([one.time for one in points], [time for _, _, time, _ in references], times.per)
     y = _axis_range([one.energy for one in points], [j for _, _, _, j in references], joules.per)
     return xy_chart(
         f"pareto-{key}",
         title,
         data,
-        axis(f"fleet clock ({times.unit})", range=x),
-        axis(f"energy of the whole fleet ({joules.unit})", range=y),
+        xaxis=axis(f"fleet clock ({times.unit})", range=x),
+        yaxis=axis(f"energy of the whole fleet ({joules.unit})", range=y),
         caption=caption.strip() + (CUT_AXES_CAPTION if x[0] > 0 or y[0] > 0 else ""),
         height_px=400,
         showlegend=True,

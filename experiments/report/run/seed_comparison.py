@@ -174,11 +174,11 @@ def summary_figure(
     better: Callable[[Sequence[float]], float] | None = min,
 ) -> HeadlineFigure:
     """Return a figure of the runs' summaries."""
-    return HeadlineFigure(heading, lambda run: run.summary[name], shown, unit, per, better)
+    return HeadlineFigure(heading, lambda run: run.summary[name], shown, unit, per=per, better=better)
 
 
 def _share_figure(heading: str, name: str, better: Callable[[Sequence[float]], float] = min) -> HeadlineFigure:
-    return summary_figure(heading, name, _format_percents, "%", 0.01, better)
+    return summary_figure(heading, name, _format_percents, "%", per=0.01, better=better)
 
 
 def _format_percents(*shares: float) -> tuple[str, ...]:
@@ -322,7 +322,7 @@ def _band_chart(
     data = [one for group in groups for one in _band_traces(key, group=group, values=values, per=per)]
     rounds = round_axis(max(run.rounds[-1].round for group in groups for run in group.runs))
     up = axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"}))
-    return xy_chart(f"seeds-{key}", title, data, rounds, up, showlegend=True)
+    return xy_chart(f"seeds-{key}", title, data, xaxis=rounds, yaxis=up, showlegend=True)
 
 
 def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:

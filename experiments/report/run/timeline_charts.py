@@ -77,14 +77,22 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
     layout = _timeline_layout(view, f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     evaluated = EVALUATED if any(row.evaluation_s for row in view.rounds) else ""
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + evaluated + view.note
-    return Chart("timeline", "All rounds", caption, data, layout, _chart_height_px(view), spans=spans)
+    return Chart("timeline", "All rounds", caption, data, layout=layout, height_px=_chart_height_px(view), spans=spans)
 
 
 def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
     rows = view.select_rows(run)
     frames = tuple(_round_frame(run, view, one, [row for row in rows if row.round == one.round]) for one in view.rounds)
     caption = ONE_MODEL if run.asynchronous else ONE_ROUND
-    return Chart("round", "One round", caption, frames[-1].data, frames[-1].layout, _chart_height_px(view), frames)
+    return Chart(
+        "round",
+        "One round",
+        caption,
+        frames[-1].data,
+        layout=frames[-1].layout,
+        height_px=_chart_height_px(view),
+        frames=frames,
+    )
 
 
 def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[ClientRow]) -> ChartFrame:
@@ -132,7 +140,9 @@ def _evaluation_traces(run: LoadedRun, view: RunSample, scale: UnitScale) -> lis
     spans = [(row.start_s / scale.per, (row.end_s - row.start_s) / scale.per) for row in rows]
     hatched = {"pattern": {"shape": "/", "fgcolor": SEND, "size": 5}}
     boards = [row.board for row in rows]
-    return [_span_trace(view, "evaluation", EVALUATION, boards, spans, texts, marker=hatched)] if rows else []
+    return (
+        [_span_trace(view, "evaluation", EVALUATION, boards, spans=spans, hover=texts, marker=hatched)] if rows else []
+    )
 
 
 def _span_trace(
@@ -178,7 +188,7 @@ def _phase_trace(
     phases = [(row, *_phase_span(row, phase)) for row in rows]
     spans = [((start(row) + begin) / scale.per, length / scale.per) for row, begin, length in phases]
     texts = [_hover_text(row, phase, length) for row, _, length in phases]
-    return _span_trace(view, name, colour, [row.board for row in rows], spans, texts, **more)
+    return _span_trace(view, name, colour, [row.board for row in rows], spans=spans, hover=texts, **more)
 
 
 def _hover_text(row: ClientRow, phase: str, length_s: float) -> Markup:
@@ -252,7 +262,7 @@ def _slack_trace(view: RunSample, rows: Sequence[ClientRow]) -> Trace:
     texts = [hover.format(row.board, length) for row, _, length in slack]
     boards, spans = [row.board for row, _, _ in slack], [(end, length) for _, end, length in slack]
     outlined = {"line": {"color": GREY, "width": 1}}
-    return _span_trace(view, "slack", "rgba(0,0,0,0)", boards, spans, texts, marker=outlined)
+    return _span_trace(view, "slack", "rgba(0,0,0,0)", boards, spans=spans, hover=texts, marker=outlined)
 
 
 def _deadline_trace(view: RunSample, deadline_s: float) -> Trace:
@@ -315,8 +325,8 @@ def _outcome_chart(run: LoadedRun) -> Chart:
         "asked",
         "Selected boards by outcome",
         stacks,
-        round_axis(len(numbers)),
-        axis("boards", rangemode="tozero"),
+        xaxis=round_axis(len(numbers)),
+        yaxis=axis("boards", rangemode="tozero"),
         caption="Bars: boards selected in the round. Dotted line: boards available.",
         height_px=280,
         barmode="stack",
@@ -349,8 +359,8 @@ def _battery_chart(run: LoadedRun) -> Chart:
         "charge",
         "Batteries",
         data,
-        axis(f"fleet clock ({scale.unit})", rangemode="tozero"),
-        axis("charge (%)", range=[0, 103]),
+        xaxis=axis(f"fleet clock ({scale.unit})", rangemode="tozero"),
+        yaxis=axis("charge (%)", range=[0, 103]),
         caption=caption,
         height_px=280,
         showlegend=True,

@@ -21,7 +21,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from fedge.analysis.placement.placement_contention import (
 from fedge.analysis.placement.placement_outcome import OutcomeArrays, check_placement, evaluate_at_full_load
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
-from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve, robust_sd
+from fedge.physics.robust_fit import Curve, GaussianPrior, differentiate, fit_curve, robust_sd
 from fedge.types import Floats, Label
 
 MEASUREMENT_COLUMNS = ("instances", "batch_sizes", "precisions", "images_per_s", "watts")
@@ -402,22 +402,17 @@ def _anneal_fit(curve: Curve, data: Floats, keys: Sequence[ParameterKey]) -> _Fi
 
 def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey]) -> Curve:
     """Return the function from parameters to the log images per second of the table's rows."""
-    return lambda values: _differentiate(
-        lambda at: np.log(table.predict(apply_parameters(board, keys, at)).images_per_s), values
-    )
+
+    def log_images(at: Floats) -> Floats:
+        return np.log(table.predict(apply_parameters(board, keys, at)).images_per_s)
+
+    return lambda at: differentiate(log_images, at, _SLOPE_STEP)
 
 
 def _fit_once(curve: Curve, data: Floats, keys: Sequence[ParameterKey], start: Floats, noise_sd: float) -> _FitResult:
     prior = GaussianPrior(np.zeros(len(keys)), np.diag([PRIOR_SD[key[0]] ** -2.0 for key in keys]))
     found = fit_curve(curve, data=data, noise_sd=noise_sd, prior=prior, start=start)
     return _FitResult(found.parameters, found.residuals, found.weights, noise_sd)
-
-
-def _differentiate(function: Callable[[Floats], Floats], values: Floats) -> tuple[Floats, Floats]:
-    """Return a function's values, shape (n,), and its slopes by finite differences, shape (k, n)."""
-    here = function(values)
-    slopes = [(function(values + _SLOPE_STEP * axis) - here) / _SLOPE_STEP for axis in np.eye(len(values))]
-    return here, np.array(slopes)
 
 
 def _compute_left_out_error(
@@ -455,7 +450,7 @@ def _fit_watts(board: PlacementBoard, table: _PlacementTable) -> tuple[Placement
         moved = apply_parameters(board, keys, at)
         return np.log(moved.idle_w + some.predict(moved).dynamic_w)
 
-    found = _anneal_fit(lambda at: _differentiate(log_watts, at), data, keys)
+    found = _anneal_fit(lambda at: differentiate(log_watts, at, _SLOPE_STEP), data, keys)
     return apply_parameters(board, keys, found.parameters), _mape(np.expm1(found.residuals))
 
 

@@ -165,15 +165,9 @@ _BISECTION_STEPS = 200
 
 @dataclass(frozen=True, slots=True)
 class ThroughputAnchor:
-    """The best throughput of an accelerator alone.
+    """The best throughput of an accelerator alone, and the batch size that reaches it.
 
-    Attributes:
-        batch_size: The batch size that reaches it.
-        flop: FLOP per image.
-        weight_bytes: Bytes of weights per batch.
-        activation_bytes: Bytes of activations per image.
-        fixed_s: Seconds of launches per batch.
-        bandwidth: Usable bandwidth in bytes per second.
+    FLOP and bytes of activations are per image, bytes of weights and seconds of launches per batch.
     """
 
     images_per_s: float
@@ -185,60 +179,48 @@ class ThroughputAnchor:
     bandwidth: float
     corner: float
 
+    def solve(self) -> tuple[float, float]:
+        """Return the FLOP per second and spill batch for which the anchor is the maximum over the batch size.
 
-@dataclass(frozen=True, slots=True)
-class AnchorSolution:
-    """Attained FLOP per second, and the batch size at which activations are moved twice."""
+        With Z = compute^n + memory^n the time beyond launches, throughput is largest where the saving of launches by a
+        larger batch, fixed / b^2 per image, equals its cost by spilling.
 
-    flop_per_s: float
-    spill_batch: float
+        Raises:
+            ValueError: If no speed reaches the anchor.
+        """
+        low, high = SMALLEST_SPILL, LARGEST_SPILL
+        for _ in range(_BISECTION_STEPS):
+            middle = (low * high) ** 0.5
+            if self._is_rising(middle):
+                high = middle
+            else:
+                low = middle
+        compute_s = self._compute_s(self._memory_s(high))
+        if compute_s is None:
+            raise ValueError(f"no speed reaches {self.images_per_s} images/s with this bandwidth")
+        return self.flop * self.batch_size / compute_s, high
 
+    def _memory_s(self, spill: float) -> float:
+        grown = 1 + self.batch_size / spill
+        return (self.weight_bytes + self.batch_size * self.activation_bytes * grown) / self.bandwidth
 
-def solve_anchor(anchor: ThroughputAnchor) -> AnchorSolution:
-    """Return the speed and spill batch for which the anchor is the maximum over the batch size.
+    def _compute_s(self, memory_s: float) -> float | None:
+        """Return the compute seconds of a batch at this throughput, or None if its bytes alone take longer."""
+        left_s = self.batch_size / self.images_per_s - self.fixed_s
+        rest = left_s**self.corner - memory_s**self.corner
+        return float(rest ** (1 / self.corner)) if left_s > 0 and rest > 0 else None
 
-    With Z = compute^n + memory^n the time beyond launches, throughput is largest where the saving of launches by a
-    larger batch, fixed / b^2 per image, equals its cost by spilling.
-
-    Raises:
-        ValueError: If no speed reaches the anchor.
-    """
-    low, high = SMALLEST_SPILL, LARGEST_SPILL
-    for _ in range(_BISECTION_STEPS):
-        middle = (low * high) ** 0.5
-        if _is_rising(anchor, middle):
-            high = middle
-        else:
-            low = middle
-    compute_s = _compute_s(anchor, high)
-    if compute_s is None:
-        raise ValueError(f"no speed reaches {anchor.images_per_s} images/s with this bandwidth")
-    return AnchorSolution(anchor.flop * anchor.batch_size / compute_s, high)
-
-
-def _memory_s(anchor: ThroughputAnchor, spill: float, batch: float) -> float:
-    return (anchor.weight_bytes + batch * anchor.activation_bytes * (1 + batch / spill)) / anchor.bandwidth
-
-
-def _compute_s(anchor: ThroughputAnchor, spill: float) -> float | None:
-    """Return the compute seconds of a batch at the anchor's throughput, or None if its bytes alone take longer."""
-    left_s = anchor.batch_size / anchor.images_per_s - anchor.fixed_s
-    rest = left_s**anchor.corner - _memory_s(anchor, spill, anchor.batch_size) ** anchor.corner
-    return float(rest ** (1 / anchor.corner)) if left_s > 0 and rest > 0 else None
-
-
-def _is_rising(anchor: ThroughputAnchor, spill: float) -> bool:
-    """Return whether throughput still rises with the batch size at the anchor: fixed + w (weights and spill) > 0."""
-    compute_s = _compute_s(anchor, spill)
-    if compute_s is None:
-        return False
-    b, n = anchor.batch_size, anchor.corner
-    memory_s = _memory_s(anchor, spill, b)
-    roof_s = (compute_s**n + memory_s**n) ** (1 / n)
-    # d(T/b)/db * b^2 = b dT/db - T, with compute proportional to b.
-    memory_slope_s = b * anchor.activation_bytes * (1 + 2 * b / spill) / anchor.bandwidth
-    slope_s = (compute_s**n + memory_s ** (n - 1) * memory_slope_s) * roof_s ** (1 - n)
-    return bool(slope_s < anchor.fixed_s + roof_s)
+    def _is_rising(self, spill: float) -> bool:
+        """Return whether throughput still rises with the batch size: fixed + w (weights and spill) > 0."""
+        b, n, memory_s = self.batch_size, self.corner, self._memory_s(spill)
+        compute_s = self._compute_s(memory_s)
+        if compute_s is None:
+            return False
+        roof_s = (compute_s**n + memory_s**n) ** (1 / n)
+        # d(T/b)/db * b^2 = b dT/db - T, with compute proportional to b.
+        memory_slope_s = b * self.activation_bytes * (1 + 2 * b / spill) / self.bandwidth
+        slope_s = (compute_s**n + memory_s ** (n - 1) * memory_slope_s) * roof_s ** (1 - n)
+        return bool(slope_s < self.fixed_s + roof_s)
 
 
 GPU, CUDA, TENSOR = "gpu", "cuda-cores", "tensor-cores"
@@ -263,16 +245,14 @@ def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
         right = f"one of {', '.join(boards)}: nothing is known of another board's accelerators"
         raise BadInput("--board", repr(spec.name), right)
     own = boards[spec.name]
-    solved = _solve_cuda_anchor()
-    speed = solved.flop_per_s / (1e9 * _anchor_value("peak_gflops"))
+    flop_per_s, spill_batch = _solve_cuda_anchor()
+    speed = flop_per_s / (1e9 * _anchor_value("peak_gflops"))
     fp32 = PrecisionSpeed(FP32, speed * 1e9 * spec.gpu_gflops.value, 1.0, 1e-6 * stack["cuda_launch_us"].value)
-    tensor, tensor_figures = _build_tensor_cores(spec, own, fp32, solved)
+    tensor, tensor_figures = _build_tensor_cores(spec, own, fp32, spill_batch)
     dlas, dla_figures = _build_dlas(spec, own)
     gpu_w = stack["cuda_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
     waiting_w = stack["waiting_share"].value * gpu_w
-    cuda = Accelerator(
-        CUDA, engine=GPU, speeds=(fp32,), spill_batch=solved.spill_batch, full_w=gpu_w, waiting_w=waiting_w
-    )
+    cuda = Accelerator(CUDA, engine=GPU, speeds=(fp32,), spill_batch=spill_batch, full_w=gpu_w, waiting_w=waiting_w)
     half = PrecisionSpeed(FP16, fp32.flop_per_s, 0.5, fp32.launch_s)
     return PlacementBoard(
         name=spec.name,
@@ -296,7 +276,7 @@ def _count_units(spec: DeviceSpec, what: str) -> int:
 
 
 def _build_tensor_cores(
-    spec: DeviceSpec, own: Mapping[str, Any], fp32: PrecisionSpeed, solved: AnchorSolution
+    spec: DeviceSpec, own: Mapping[str, Any], fp32: PrecisionSpeed, spill_batch: float
 ) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, LabelledValue], ...]]:
     """Build tensor cores in mixed precision; TF32 has no known figure and is not offered until measured."""
     cores = _count_units(spec, "tensor cores")
@@ -314,9 +294,7 @@ def _build_tensor_cores(
     speeds = (mixed, tf32) if per_clock.value > AMPERE_FLOP_PER_CLOCK else (mixed,)
     watts = stack["tensor_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
     waiting_w = stack["waiting_share"].value * watts
-    place = Accelerator(
-        TENSOR, engine=GPU, speeds=speeds, spill_batch=solved.spill_batch, full_w=watts, waiting_w=waiting_w
-    )
+    place = Accelerator(TENSOR, engine=GPU, speeds=speeds, spill_batch=spill_batch, full_w=watts, waiting_w=waiting_w)
     return (place,), (("tensor core's FLOP per clock", per_clock),)
 
 
@@ -374,21 +352,19 @@ def _anchor_value(name: str) -> float:
 
 
 @lru_cache(maxsize=1)
-def _solve_cuda_anchor() -> AnchorSolution:
+def _solve_cuda_anchor() -> tuple[float, float]:
     """Return the CUDA cores' speed and spill batch on the board of the anchor measurement."""
     stack = _load_figures()[0]
-    return solve_anchor(
-        ThroughputAnchor(
-            images_per_s=_anchor_value("images_per_s"),
-            batch_size=_anchor_value("batch_size"),
-            flop=1e9 * _anchor_value("gflop"),
-            weight_bytes=1e6 * _anchor_value("weights_mb"),
-            activation_bytes=1e6 * _anchor_value("activations_mb"),
-            fixed_s=1e-6 * stack["cuda_launch_us"].value * _anchor_value("launches"),
-            bandwidth=1e9 * _anchor_value("memory_gbps") * stack["usable_bandwidth"].value,
-            corner=stack["corner"].value,
-        )
-    )
+    return ThroughputAnchor(
+        images_per_s=_anchor_value("images_per_s"),
+        batch_size=_anchor_value("batch_size"),
+        flop=1e9 * _anchor_value("gflop"),
+        weight_bytes=1e6 * _anchor_value("weights_mb"),
+        activation_bytes=1e6 * _anchor_value("activations_mb"),
+        fixed_s=1e-6 * stack["cuda_launch_us"].value * _anchor_value("launches"),
+        bandwidth=1e9 * _anchor_value("memory_gbps") * stack["usable_bandwidth"].value,
+        corner=stack["corner"].value,
+    ).solve()
 
 
 @lru_cache(maxsize=1)

@@ -215,12 +215,11 @@ BatchJob = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class InstanceTask:
-    """An instance with the library, model and number of threads that run it."""
+    """An instance with the library and the model that it runs, on one thread."""
 
     instance: Instance
     library: str
     source: ModelSource
-    threads: int = 1
 
 
 def build_job(task: InstanceTask) -> BatchJob:
@@ -238,7 +237,7 @@ def build_torch_job(task: InstanceTask) -> BatchJob:
 
     if task.source.model.endswith(".onnx"):
         raise BadInput(task.instance.accelerator, task.source.model, "a torch module; files run on ort-cpu or a DLA")
-    torch.set_num_threads(task.threads)
+    torch.set_num_threads(1)
     module, _ = build_module(task.source.model, task.source.shape)
     on_gpu = task.instance.accelerator != TORCH_CPU
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -274,7 +273,7 @@ def build_onnxruntime_job(task: InstanceTask) -> BatchJob:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = task.threads
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     size = task.instance.batch_size

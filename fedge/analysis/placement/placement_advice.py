@@ -265,10 +265,11 @@ def _describe_fallback(board: PlacementBoard, network: NetworkCost) -> list[str]
     if dla is not None:
         parts = split_network(network, dla.supported)
         if parts.fallen:
-            share = parts.fallback_flop / max(parts.flop + parts.fallback_flop, 1.0)
+            own, fallback = parts.own, parts.fallback
+            share = fallback.flop / max(own.flop + fallback.flop, 1.0)
             notes.append(
-                f"{dla.name} does not run {', '.join(parts.fallen)}: {parts.fallback_launches} of "
-                f"{parts.launches + parts.fallback_launches} operators ({share:.1%} of the FLOP) fall back to the GPU, "
+                f"{dla.name} does not run {', '.join(parts.fallen)}: {fallback.launches} of "
+                f"{own.launches + fallback.launches} operators ({share:.1%} of the FLOP) fall back to the GPU, "
                 f"with {parts.switches} changes of place per batch (estimated from NVIDIA's list)."
             )
     return notes

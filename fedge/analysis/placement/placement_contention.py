@@ -35,13 +35,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, Instance, PlacementBoard, PrecisionSpeed
-from fedge.costs.layers.network_cost import BatchWork, LayerCost, NetworkCost
+from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.types import Floats
 
 VIEW_OPERATORS = frozenset({"view"})
@@ -49,20 +48,23 @@ VIEW_OPERATORS = frozenset({"view"})
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkSplit:
-    """Work that an accelerator runs itself and work that falls back: per sample, weights per batch; and switches."""
+class PartWork:
+    """Work of a part of a network: FLOP and activation bytes per sample, weight bytes and launches per batch."""
 
     flop: float
     activation_bytes: float
     weight_bytes: float
     launches: int
-    fallback_flop: float = 0.0
-    fallback_activation_bytes: float = 0.0
-    fallback_weight_bytes: float = 0.0
-    fallback_launches: int = 0
-    switches: int = 0
-    fallen: tuple[str, ...] = ()
-    """The kinds of operators that fall back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSplit:
+    """Work that an accelerator runs itself, work that falls back, switches between them, and the kinds that fall."""
+
+    own: PartWork
+    fallback: PartWork
+    switches: int
+    fallen: tuple[str, ...]
 
 
 def split_network(network: NetworkCost, supported: frozenset[str] | None) -> NetworkSplit:
@@ -70,36 +72,28 @@ def split_network(network: NetworkCost, supported: frozenset[str] | None) -> Net
     running = [layer for layer in network.layers if layer.kind not in VIEW_OPERATORS]
     own = [layer for layer in running if supported is None or layer.kind in supported]
     other = [layer for layer in running if not (supported is None or layer.kind in supported)]
-    here, there = _sum_work(own), _sum_work(other)
+    # The work begins and ends on the accelerator.
+    sides = [True, *(supported is None or layer.kind in supported for layer in running), True]
     return NetworkSplit(
-        flop=here[0].flop,
-        activation_bytes=here[0].bytes,
-        weight_bytes=here[1],
-        launches=len(own),
-        fallback_flop=there[0].flop,
-        fallback_activation_bytes=there[0].bytes,
-        fallback_weight_bytes=there[1],
-        fallback_launches=len(other),
-        switches=_count_switches(running, supported) if other and own else 0,
+        _sum_work(own),
+        fallback=_sum_work(other),
+        switches=sum(a != b for a, b in pairwise(sides)) if other and own else 0,
         fallen=tuple(dict.fromkeys(layer.kind for layer in other)),
     )
 
 
 def can_run(place: Accelerator, network: NetworkCost) -> bool:
     """Return whether an accelerator runs any part of a network itself."""
-    return split_network(network, place.supported).launches > 0
+    return split_network(network, place.supported).own.launches > 0
 
 
-def _sum_work(layers: list[LayerCost]) -> tuple[BatchWork, float]:
-    """Return FLOP and activation bytes per sample, and bytes of weights per batch."""
-    moved = sum(layer.read_bytes + layer.written_bytes for layer in layers)
-    return BatchWork(sum(layer.flop for layer in layers), moved), sum(layer.weight_bytes for layer in layers)
-
-
-def _count_switches(layers: list[LayerCost], supported: frozenset[str] | None) -> int:
-    """Return the number of switches between accelerator and GPU; the work begins and ends on the accelerator."""
-    sides = [True, *(supported is None or layer.kind in supported for layer in layers), True]
-    return sum(a != b for a, b in pairwise(sides))
+def _sum_work(layers: list[LayerCost]) -> PartWork:
+    return PartWork(
+        sum(layer.flop for layer in layers),
+        activation_bytes=sum(layer.read_bytes + layer.written_bytes for layer in layers),
+        weight_bytes=sum(layer.weight_bytes for layer in layers),
+        launches=len(layers),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +145,11 @@ def compute_split_demand(
 ) -> InstanceDemand:
     """Return the same from a network that is split already."""
     # A DLA loadable of consecutive operators is one launch (batch_s); kernels launched singly count one each.
-    fixed_s = speed.batch_s + speed.launch_s * parts.launches
-    compute_s = batch_size * parts.flop / speed.flop_per_s
+    own = parts.own
+    fixed_s = speed.batch_s + speed.launch_s * own.launches
+    compute_s = batch_size * own.flop / speed.flop_per_s
     grown = 1.0 + batch_size / accelerator.spill_batch
-    moved = speed.bytes_scale * (parts.weight_bytes + batch_size * parts.activation_bytes * grown)
+    moved = speed.bytes_scale * (own.weight_bytes + batch_size * own.activation_bytes * grown)
     fallback_s, fallback_j = _compute_fallback(board, parts, batch_size)
     memory_s = moved / (board.bandwidth * accelerator.bandwidth_share)
     # Cores that wait for memory stay active and draw full power.
@@ -172,12 +167,13 @@ def compute_split_demand(
 
 def _compute_fallback(board: PlacementBoard, parts: NetworkSplit, batch_size: int) -> tuple[float, float]:
     """Return seconds and joules on the GPU of one batch."""
-    if not parts.fallback_launches or board.fallback is None:
+    fallen = parts.fallback
+    if not fallen.launches or board.fallback is None:
         return 0.0, 0.0
     place: GpuFallback = board.fallback
-    moved = place.speed.bytes_scale * (parts.fallback_weight_bytes + batch_size * parts.fallback_activation_bytes)
-    compute_s = batch_size * parts.fallback_flop / place.speed.flop_per_s
-    fixed_s = place.speed.launch_s * parts.fallback_launches + place.switch_s * parts.switches
+    moved = place.speed.bytes_scale * (fallen.weight_bytes + batch_size * fallen.activation_bytes)
+    compute_s = batch_size * fallen.flop / place.speed.flop_per_s
+    fixed_s = place.speed.launch_s * fallen.launches + place.switch_s * parts.switches
     work_s = rounded_roofline_s(compute_s, moved / board.bandwidth, board.corner)
     return fixed_s + work_s, place.full_w * work_s + board.memory_j * moved
 
@@ -221,14 +217,9 @@ class DemandArrays:
     joules: Floats
     share: Floats
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StretchFactors:
-    """K, S and F of the module's head, shape (n, g)."""
-
-    engine: Floats
-    memory: Floats
-    fallback: Floats
+    def select(self, which: NDArray[np.bool_]) -> DemandArrays:
+        """Return the demands of some placements."""
+        return DemandArrays(*(getattr(self, name)[which] for name in DemandArrays.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +232,8 @@ class TimeShares:
     fallen: Floats
 
 
-Arrays = TypeVar("Arrays", DemandArrays, StretchFactors)
+StretchFactors = Floats
+"""K, S and F of the module's head, shape (3, n, g)."""
 
 
 def build_contention_columns(board: PlacementBoard, names: Sequence[str]) -> ContentionColumns:
@@ -276,17 +268,17 @@ def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Fl
     settled = np.empty_like(demands.count)
     left = np.arange(len(settled))
     one = np.ones_like(settled)
-    here = StretchFactors(one, one, one)
+    here: StretchFactors = np.stack((one, one, one))
     for step in range(1, STEPS + 1):
         before = here
-        here = _damp(before, compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, before)))
+        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, before))
+        here = before + (1.0 - DAMPING) * (there - before)
         if step % CHECK_EVERY and step < STEPS:
             continue
-        still = (_relative_changes(before, here) < TOLERANCE) | (step == STEPS)
-        settled[left[still]] = compute_batch_seconds(
-            columns, _select_placements(demands, still), _select_placements(here, still)
-        )
-        left, demands, here = left[~still], _select_placements(demands, ~still), _select_placements(here, ~still)
+        change = np.abs(here / before - 1.0).max(axis=(0, 2), initial=0.0)
+        still = (change < TOLERANCE) | (step == STEPS)
+        settled[left[still]] = compute_batch_seconds(columns, demands.select(still), here[:, still])
+        left, demands, here = left[~still], demands.select(~still), here[:, ~still]
         if not len(left):
             break
     return settled
@@ -294,8 +286,9 @@ def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Fl
 
 def compute_batch_seconds(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> Floats:
     """Return T, the seconds of a batch, shape (n, g)."""
-    roof = _rounded_roofline_s(by.engine * d.compute_s, by.memory * d.memory_s, columns.corner)
-    result: Floats = by.engine * d.fixed_s + roof + by.fallback * d.fallback_s
+    engine, memory, fallback = by
+    roof = _rounded_roofline_s(engine * d.compute_s, memory * d.memory_s, columns.corner)
+    result: Floats = engine * d.fixed_s + roof + fallback * d.fallback_s
     return result
 
 
@@ -311,11 +304,12 @@ def _rounded_roofline_s(compute_s: Floats, memory_s: Floats, corner: float) -> F
 def compute_time_shares(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> TimeShares:
     """Return the shares of its time that an instance spends in each resource."""
     batch_s = compute_batch_seconds(columns, d, by)
+    engine, memory, fallback = by
     return TimeShares(
-        by.engine * d.fixed_s / batch_s,
-        by.engine * d.compute_s / batch_s,
-        d.share * by.memory * d.memory_s / batch_s,
-        by.fallback * d.fallback_s / batch_s,
+        engine * d.fixed_s / batch_s,
+        engine * d.compute_s / batch_s,
+        d.share * memory * d.memory_s / batch_s,
+        fallback * d.fallback_s / batch_s,
     )
 
 
@@ -329,27 +323,12 @@ def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: Tim
     gpu = (d.count * own) @ columns.on_fallback[:, None] - own * columns.on_fallback
     # Without an instance there is no own part to subtract: the factor would fall below 1.
     used = d.count > 0
-    return StretchFactors(
-        engine=1.0 + np.where(used, columns.hindrance * (on_engine + elsewhere), 0.0),
-        memory=1.0 + np.where(used, (d.count * by.moving) @ everyone - by.moving, 0.0),
-        fallback=1.0 + np.where(used, gpu + fallen_all - by.fallen, 0.0),
+    return 1.0 + np.where(
+        used,
+        (
+            columns.hindrance * (on_engine + elsewhere),
+            (d.count * by.moving) @ everyone - by.moving,
+            gpu + fallen_all - by.fallen,
+        ),
+        0.0,
     )
-
-
-def _damp(old: StretchFactors, new: StretchFactors) -> StretchFactors:
-    return StretchFactors(*(a + (1.0 - DAMPING) * (b - a) for a, b in pair_fields(old, new)))
-
-
-def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:
-    """Return the largest relative change of every placement, shape (n,)."""
-    changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in pair_fields(a, b)]
-    return np.max(changes, axis=0)  # type: ignore[no-any-return]
-
-
-def pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Floats], ...]:
-    """Return the pairs of the same factor of both."""
-    return (a.engine, b.engine), (a.memory, b.memory), (a.fallback, b.fallback)
-
-
-def _select_placements(arrays: Arrays, which: NDArray[np.bool_]) -> Arrays:
-    return type(arrays)(*(getattr(arrays, name)[which] for name in arrays.__slots__))

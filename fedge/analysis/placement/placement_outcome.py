@@ -306,7 +306,7 @@ def _generate_options(
         )
         for size in batch_sizes
         for precision in place.precisions
-        if parts.launches
+        if parts.own.launches
     ]
     yield InstanceOption(0, 1, "", NO_DEMAND)
     for count in range(1, most_instances + 1):
@@ -345,7 +345,7 @@ class CombinationCurve:
 
 
 def compute_combination_curves(
-    board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], rate_hz: float | None = None
+    board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int]
 ) -> tuple[CombinationCurve, ...]:
     """Return the curves of all combinations; of two equal DLAs, the second does not appear without the first."""
     found = []
@@ -356,7 +356,7 @@ def compute_combination_curves(
         ]
         found.append(
             CombinationCurve(
-                placements[0].combination, tuple(evaluate_placement(board, network, one, rate_hz) for one in placements)
+                placements[0].combination, tuple(evaluate_placement(board, network, one) for one in placements)
             )
         )
     return tuple(found)

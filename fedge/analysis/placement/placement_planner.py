@@ -28,7 +28,6 @@ from fedge.analysis.placement.placement_contention import (
     compute_batch_seconds,
     compute_stretch_factors,
     compute_time_shares,
-    pair_fields,
 )
 from fedge.analysis.placement.placement_outcome import (
     OptionRows,
@@ -134,26 +133,23 @@ def _enclose_fixed_point(columns: ContentionColumns, d: DemandArrays, other: Dem
     falling = float((other.count * (other.fallback_s > 0)).sum(axis=1).max(initial=0.0))
     moving = float((other.count * other.share).sum(axis=1).max(initial=0.0))
 
-    def add_other(found: StretchFactors) -> StretchFactors:
-        held = columns.hindrance * columns.on_fallback * falling
-        return StretchFactors(found.engine + held, found.memory + moving, found.fallback + on_gpu + falling)
+    held = columns.hindrance * columns.on_fallback * falling
+    others = np.array([held, np.full_like(held, moving), np.full_like(held, on_gpu + falling)])[:, None, :]
 
     def shares(engine: StretchFactors, memory: StretchFactors, fallback: StretchFactors) -> TimeShares:
-        return compute_time_shares(columns, d, StretchFactors(engine.engine, memory.memory, fallback.fallback))
+        return compute_time_shares(columns, d, np.stack((engine[0], memory[1], fallback[2])))
 
-    low = StretchFactors(one, one, one)
+    low = np.stack((one, one, one))
     # Worst case: an instance occupies its engine all the time, which delays others more than computing does.
     everything = TimeShares(one, 0.0 * one, d.share, np.where(d.fallback_s > 0, 1.0, 0.0))
-    high = add_other(compute_stretch_factors(columns, d, everything))
+    high = compute_stretch_factors(columns, d, everything) + others
     for _ in range(_NARROWING_STEPS):
         least, most = (
             replace(shares(a, b, b), moving=shares(b, a, b).moving, fallen=shares(b, b, a).fallen)
             for a, b in ((low, high), (high, low))
         )
-        below = compute_stretch_factors(columns, d, least)
-        above = add_other(compute_stretch_factors(columns, d, most))
-        low = StretchFactors(*(np.maximum(*pair) for pair in pair_fields(low, below)))
-        high = StretchFactors(*(np.minimum(*pair) for pair in pair_fields(high, above)))
+        low = np.maximum(low, compute_stretch_factors(columns, d, least))
+        high = np.minimum(high, compute_stretch_factors(columns, d, most) + others)
     return compute_batch_seconds(columns, d, low), compute_batch_seconds(columns, d, high)
 
 

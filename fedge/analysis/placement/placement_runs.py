@@ -222,7 +222,6 @@ def measure_placement(
     seconds: float,
     *,
     read_w: Callable[[], float] | None = None,
-    build: JobBuilder = build_job,
 ) -> PlacementRun:
     """Run a placement and measure its images per second and the board's mean power.
 
@@ -234,7 +233,7 @@ def measure_placement(
     can = find_usable_libraries(runtimes)
     tasks = [InstanceTask(one, can[one.accelerator, one.precision], source) for one in placement.instances]
     with _sample_power(read_w) as read:
-        ran = run_instances(tasks, seconds, build)
+        ran = run_instances(tasks, seconds)
     images = sum(one.batch_size * did.batches_per_s for one, did in zip(placement.instances, ran, strict=True))
     return PlacementRun(PlacementMeasurement(placement, images, _mean_run_power_w(read, seconds)), tuple(ran))
 

@@ -33,7 +33,7 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
-from fedge.physics.robust_fit import GaussianPrior, fit_curve, robust_sd
+from fedge.physics.robust_fit import GaussianPrior, differentiate, fit_curve, robust_sd
 from fedge.physics.time_power_model import knob_shares
 from fedge.types import DeviceSpec, Floats, Label, Modes, PowerMode, ProfileTable
 
@@ -336,9 +336,7 @@ def _fit_values_and_factors(  # noqa: PLR0917 - one caller, twice
         return values, dict(zip(factor_names, own, strict=True))
 
     def curve(logs: Floats) -> tuple[Floats, Floats]:
-        here = predict(*split(logs))
-        slopes = [(predict(*split(logs + step)) - here) / _SLOPE_STEP for step in _SLOPE_STEP * np.eye(len(logs))]
-        return here, np.array(slopes)
+        return differentiate(lambda at: predict(*split(at)), logs, _SLOPE_STEP)
 
     prior = GaussianPrior(middle, np.diag(1.0 / spread**2))
     rng = np.random.default_rng(0)

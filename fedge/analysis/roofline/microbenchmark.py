@@ -334,5 +334,6 @@ def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Genera
         seconds = at.time_s(work)
         watts = at.energy_j(work) / seconds * float(np.exp(rng.normal(0.0, EMULATED_POWER_NOISE_SD)))
         noisy_s = seconds * float(np.exp(rng.normal(0.0, EMULATED_TIME_NOISE_SD)))
-        points.append(KernelPoint(f"{intensity:.3g} FLOP/B", work.flop, work.bytes, noisy_s, noisy_s * watts))
+        name, joules = f"{intensity:.3g} FLOP/B", noisy_s * watts
+        points.append(KernelPoint(name, work.flop, work.bytes, seconds=noisy_s, joules=joules))
     return points

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -177,14 +176,8 @@ class ModeRooflines:
 
     def mode_roofline(self, row: int) -> Roofline:
         """Return the roofline of one mode."""
-        return Roofline(
-            float(self.tau_f[row]),
-            tau_m=float(self.tau_m[row]),
-            eps_f=float(self.eps_f[row]),
-            eps_m=float(self.eps_m[row]),
-            pi_0_w=float(self.pi_0_w[row]),
-            label=self.label,
-        )
+        five = {name: float(getattr(self, name)[row]) for name in ("tau_f", "tau_m", "eps_f", "eps_m", "pi_0_w")}
+        return Roofline(**five, label=self.label)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,13 +190,10 @@ class BatchDurations:
     sample_s: Floats
 
 
-def build_roofline_batch(
-    network: NetworkCost, batch_size: int, kind: Literal["train", "infer"] = "infer"
-) -> RooflineBatch:
-    """Return a batch of a network; every layer is launched once, in training once per pass that it takes part in."""
-    work = network.batch_work(batch_size, kind)
-    launches = sum(layer.training_passes for layer in network.layers) if kind == "train" else float(len(network.layers))
-    return RooflineBatch(work.flop, work.bytes, launches, float(batch_size))
+def build_roofline_batch(network: NetworkCost, batch_size: int) -> RooflineBatch:
+    """Return a batch of inference; every layer is launched once."""
+    work = network.batch_work(batch_size)
+    return RooflineBatch(work.flop, work.bytes, float(len(network.layers)), float(batch_size))
 
 
 def batch_to_work(batch: RooflineBatch) -> BatchWork:
@@ -284,12 +274,12 @@ def choose_within_slowdown(
     return SlowdownChoice(row, maxn_row, float(slowdown[row]), 1.0 - float(joules[row] / joules[maxn_row]))
 
 
-def find_oracle_row(step_s: Floats, joules: Floats, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:
-    """Return the row of least measured energy among those whose measured time is within the slowdown.
+def find_oracle_row(step_s: Floats, joules: Floats, maxn_row: int) -> int:
+    """Return the row of least measured energy among those whose measured time is within ``DEFAULT_MAX_SLOWDOWN``.
 
     Measured seconds and joules are of shape (modes,); joules are infinite where a mode is not allowed.
     """
-    return int(np.argmin(np.where(step_s <= max_slowdown * step_s[maxn_row], joules, np.inf)))
+    return int(np.argmin(np.where(step_s <= DEFAULT_MAX_SLOWDOWN * step_s[maxn_row], joules, np.inf)))
 
 
 def explain_choice(

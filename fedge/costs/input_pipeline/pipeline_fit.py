@@ -21,7 +21,6 @@ from fedge.costs.input_pipeline.pipeline_model import (
     SampleCost,
     StepCost,
     Storage,
-    file_read_s,
     solve_steady_state,
 )
 from fedge.errors import BadInput, UnknownName
@@ -71,22 +70,17 @@ def fit_pipeline(
     cores: float,
     *,
     host_share: float = 1.0,
-    file_mb: float = 0.0,
-    storage: Storage = PAGE_CACHE,
-    cached: float = 1.0,
     crowding: float | None = None,
 ) -> InputPipeline:
     """Fit the pipeline of a workload at one batch size in one power mode, with the loader of the first setting.
 
+    Reading is part of fetching: files are taken to be in the page cache.
     If nothing was measured without workers, their times are corrected for the modelled contention.
 
     Args:
         seen: Measured settings, which differ in their loaders alone.
         cores: Number of active cores.
         host_share: Share of the compute time in which the device waits for the host, from 0 to 1.
-        file_mb: MB read per sample; 0 if the data set is held in memory.
-        storage: Storage of the files that are not cached.
-        cached: Share of the reads that the page cache answers, from 0 to 1.
         crowding: Slow-down of fully busy cores if it was measured; None to fit it.
 
     Raises:
@@ -97,7 +91,7 @@ def fit_pipeline(
     alone = min(seen, key=lambda one: one.workers)
     beside = [one for one in seen if one.workers > 0]
     host = HostCores(cores, crowding=UNKNOWN_CROWDING if crowding is None else crowding)
-    base = _build_base(alone, host=host, host_share=host_share, file_mb=file_mb, storage=storage, cached=cached)
+    base = _build_base(alone, host, host_share)
     if alone.workers == 0 and beside:
         base = _fit_contention(base, beside, crowding)
     return with_loader(base, seen[0].workers, seen[0].prefetch)
@@ -129,7 +123,7 @@ def _fit_worker_costs(base: InputPipeline, fewest: LoaderMeans) -> InputPipeline
     for _ in range(ITERATIONS):
         found = solve_steady_state(with_loader(pipeline, fewest.workers, fewest.prefetch))
         step = _fit_handover(base.step, fewest, found.slower_training)
-        more_s = max(0.0, seen_s / found.slower_loading - made_s) if base.cached == 1.0 else 0.0
+        more_s = max(0.0, seen_s / found.slower_loading - made_s)
         pipeline = dataclasses.replace(base, step=dataclasses.replace(step, posting_s=more_s))
     return pipeline
 
@@ -160,16 +154,12 @@ def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = No
     return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
 
 
-def _build_base(
-    alone: LoaderMeans, host: HostCores, host_share: float, file_mb: float, storage: Storage, cached: float
-) -> InputPipeline:
+def _build_base(alone: LoaderMeans, host: HostCores, host_share: float) -> InputPipeline:
     """Build the pipeline from one setting; with workers, remove the modelled contention from its times."""
     per = 1.0 / alone.batch_size
-    reading_s = (1.0 - cached) * file_read_s(storage, file_mb) if file_mb else 0.0
 
     def made(slower_loading: float, slower_training: float) -> InputPipeline:
-        fetch_s = max(0.0, alone.fetch_s * per / slower_loading - reading_s)
-        samples = SampleCost(file_mb, fetch_s, alone.preprocess_s * per / slower_loading)
+        samples = SampleCost(0.0, alone.fetch_s * per / slower_loading, alone.preprocess_s * per / slower_loading)
         slower = 1.0 + host_share * (slower_training - 1.0)
         step = StepCost(
             compute_s=alone.compute_s / slower,
@@ -180,16 +170,12 @@ def _build_base(
             overhead_s=alone.overhead_s / slower_training,
         )
         loader = Loader(alone.workers, alone.prefetch)
-        return InputPipeline(
-            alone.batch_size, loader=loader, storage=storage, samples=samples, step=step, host=host, cached=cached
-        )
+        return InputPipeline(alone.batch_size, loader, storage=PAGE_CACHE, samples=samples, step=step, host=host)
 
     pipeline = made(1.0, 1.0)
     for _ in range(8 if alone.workers else 0):
         found = solve_steady_state(pipeline)
-        loading = found.slower_loading
-        training = found.slower_training
-        pipeline = made(loading, training)
+        pipeline = made(found.slower_loading, found.slower_training)
     return pipeline
 
 
@@ -198,7 +184,7 @@ def _with_crowding(pipeline: InputPipeline, crowding: float) -> InputPipeline:
 
 
 def _squared_error(pipeline: InputPipeline, beside: Sequence[LoaderMeans]) -> float:
-    """Return the squared log errors over settings with workers: of making a batch, or of the pace if files are read."""
+    """Return the squared log errors over settings with workers: of making a batch, or of the pace if it takes none."""
     total = 0.0
     making_s = (
         pipeline.samples.fetch_s + pipeline.samples.preprocess_s
@@ -206,7 +192,7 @@ def _squared_error(pipeline: InputPipeline, beside: Sequence[LoaderMeans]) -> fl
     for one in beside:
         found = solve_steady_state(with_loader(pipeline, one.workers, one.prefetch))
         seen_s = one.fetch_s + one.preprocess_s
-        if making_s > 0 and seen_s > 0 and pipeline.cached == 1.0:
+        if making_s > 0 and seen_s > 0:
             total += float(np.log(making_s * found.slower_loading / seen_s) ** 2)
         else:
             total += float(np.log(found.step_s / one.step_s) ** 2)

@@ -315,14 +315,13 @@ def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
     """Compute the steady state of one pipeline."""
     readers = count_served_readers(pipeline.storage, pipeline.samples.file_mb)
     found = solve_steady_states(build_batch_needs(pipeline), pipeline.loader.workers, readers, pipeline.host)
-    stall_s, step_s = float(found.stall_s[0]), float(found.step_s[0])
-    slower_loading, slower_training = float(found.slower_loading[0]), float(found.slower_training[0])
+    stall_s, step_s, slower_loading, slower_training = (
+        float(getattr(found, name)[0]) for name in ("stall_s", "step_s", "slower_loading", "slower_training")
+    )
     step = pipeline.step
     foreign_s = step.foreign_s if pipeline.loader.workers else 0.0
     compute_s = step.compute_s * (1.0 + step.host_share * (slower_training - 1.0)) + foreign_s * slower_training
-    return SteadyState(
-        stall_s, compute_s=compute_s, step_s=step_s, slower_loading=slower_loading, slower_training=slower_training
-    )
+    return SteadyState(stall_s, compute_s, step_s, slower_loading=slower_loading, slower_training=slower_training)
 
 
 def build_batch_needs(pipeline: InputPipeline) -> BatchNeeds:
@@ -368,6 +367,10 @@ MEMORY_SHARE = 0.2
 by 36 % from 1.2 to 2.1 GHz; the characterisation paper measured 31 to 39 % (doi 10.1145/3570604)."""
 
 
+HOST_TIMES = ("copy_s", "collate_s", "handover_s", "overhead_s", "foreign_s", "posting_s")
+"""Those of a step's times that are work of the host."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClockShares:
     """A power mode relative to the top mode: its active cores, and its clocks as shares of the highest."""
@@ -392,23 +395,12 @@ def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, h
     given, because the device has clocks of its own.
     """
     factor = float(compute_host_factor(np.array([clocks.cpu]), np.array([clocks.mem]))[0])
-    step, samples = top.step, top.samples
+    of_samples = {name: getattr(top.samples, name) * factor for name in ("fetch_s", "preprocess_s")}
+    of_step = {name: getattr(top.step, name) * factor for name in HOST_TIMES}
     return dataclasses.replace(
         top,
-        samples=dataclasses.replace(
-            samples, fetch_s=samples.fetch_s * factor, preprocess_s=samples.preprocess_s * factor
-        ),
-        step=dataclasses.replace(
-            step,
-            compute_s=compute_s,
-            host_share=host_share,
-            copy_s=step.copy_s * factor,
-            collate_s=step.collate_s * factor,
-            handover_s=step.handover_s * factor,
-            foreign_s=step.foreign_s * factor,
-            posting_s=step.posting_s * factor,
-            overhead_s=step.overhead_s * factor,
-        ),
+        samples=dataclasses.replace(top.samples, **of_samples),
+        step=dataclasses.replace(top.step, compute_s=compute_s, host_share=host_share, **of_step),
         host=dataclasses.replace(top.host, cores=float(clocks.cores)),
         start_s=top.start_s * factor,
     )

@@ -99,11 +99,6 @@ def count_transposed_convolution(operation: Operation) -> OperationCount:
     return _count_moved(operation, 2 * per_input * prod(operation.activations[0]) + operation.written_elements)
 
 
-def count_product(operation: Operation) -> OperationCount:
-    """Count a dense layer or matrix product: 2 m n k FLOP; adding the bias is not counted."""
-    return _count_moved(operation, 2 * operation.inner * operation.written_elements)
-
-
 def count_attention(operation: Operation) -> OperationCount:
     """Count attention: scaling of queries and keys, their product, its softmax, and its product with the values.
 
@@ -160,16 +155,6 @@ def build_per_input_rule(flop: float) -> CountingRule:
     return rule
 
 
-def count_max_pool(operation: Operation) -> OperationCount:
-    """Count maximum pooling: k^2 - 1 comparisons per output."""
-    return _count_moved(operation, (prod(operation.window) - 1) * operation.written_elements)
-
-
-def count_average_pool(operation: Operation) -> OperationCount:
-    """Count average pooling: k^2 FLOP per output."""
-    return _count_moved(operation, prod(operation.window) * operation.written_elements)
-
-
 def count_adaptive_pool(operation: Operation) -> OperationCount:
     """Count adaptive pooling: one FLOP per element of every window; windows overlap if sizes do not divide evenly."""
     inside, outside = operation.activations[0], operation.outputs[0]
@@ -180,11 +165,6 @@ def count_adaptive_pool(operation: Operation) -> OperationCount:
 def _count_window_elements(size: int, windows: int) -> int:
     """Return the total size of all adaptive pooling windows along one side, placed as torch does."""
     return sum(ceil((i + 1) * size / windows) - i * size // windows for i in range(windows))
-
-
-def count_gather(operation: Operation) -> OperationCount:
-    """Count picking elements from a larger tensor: as many are read as are written."""
-    return OperationCount(0.0, operation.written_elements, operation.written_elements)
 
 
 def build_scatter_rule(flop: float) -> CountingRule:
@@ -198,21 +178,6 @@ def build_scatter_rule(flop: float) -> CountingRule:
         return OperationCount(flop * put, operation.read_elements, put, operation.weight_elements)
 
     return rule
-
-
-def count_fill(operation: Operation) -> OperationCount:
-    """Count filling a tensor with constants: nothing is read."""
-    return OperationCount(0.0, 0.0, operation.written_elements)
-
-
-def count_view(operation: Operation) -> OperationCount:
-    """Count a view of the same elements: nothing is computed or moved."""
-    return OperationCount(0.0, 0.0, 0.0)
-
-
-def count_copy(operation: Operation) -> OperationCount:
-    """Count a copy: every input is read and every output written, without arithmetic."""
-    return _count_moved(operation, 0.0)
 
 
 SOFTMAX_FLOP = 7
@@ -255,14 +220,12 @@ CHOICES = ("where", "masked_fill")
 """Element-wise kinds without arithmetic."""
 
 GATHERS = ("gather", "embedding", "one_hot")
-FILLS = ("fill",)
-VIEWS = ("view",)
 
 RULES: Mapping[str, CountingRule] = {
     "conv": count_convolution,
     "conv_transpose": count_transposed_convolution,
-    "linear": count_product,
-    "matmul": count_product,
+    # Adding the bias is not counted.
+    **dict.fromkeys(("linear", "matmul"), lambda o: _count_moved(o, 2 * o.inner * o.written_elements)),
     "attention": count_attention,
     # Gates and state per hidden element, not in the paper: LSTM three sigmoids, two tanh, four products and sums, four
     # sums of the two products; GRU two sigmoids, a tanh, and seven; plain: the sum and the function.
@@ -270,28 +233,25 @@ RULES: Mapping[str, CountingRule] = {
     "gru": build_recurrent_rule(3, 2 * 4 + 5 + 7),
     "rnn_tanh": build_recurrent_rule(1, 6),
     "rnn_relu": build_recurrent_rule(1, 2),
-    "max_pool": count_max_pool,
-    "avg_pool": count_average_pool,
+    "max_pool": lambda o: _count_moved(o, (prod(o.window) - 1) * o.written_elements),
+    "avg_pool": lambda o: _count_moved(o, prod(o.window) * o.written_elements),
     "adaptive_avg_pool": count_adaptive_pool,
     "adaptive_max_pool": count_adaptive_pool,
-    "glu": lambda operation: _count_moved(operation, 5 * operation.written_elements),  # a sigmoid and a product
-    "upsample_nearest": count_copy,
-    "upsample_linear": lambda operation: _count_moved(
-        operation, 7 * operation.written_elements
-    ),  # in two dimensions: products and sums of the interpolation
-    "upsample_cubic": lambda operation: _count_moved(
-        operation, 31 * operation.written_elements
-    ),  # in two dimensions: products and sums of the interpolation
+    "glu": lambda o: _count_moved(o, 5 * o.written_elements),  # a sigmoid and a product
+    # In two dimensions: products and sums of the interpolation.
+    "upsample_linear": lambda o: _count_moved(o, 7 * o.written_elements),
+    "upsample_cubic": lambda o: _count_moved(o, 31 * o.written_elements),
     **dict.fromkeys(ARITHMETIC, build_elementwise_rule(1)),
     **{kind: build_elementwise_rule(flop) for kind, flop in FUNCTIONS.items()},
     **{kind: build_per_input_rule(flop) for kind, flop in (REDUCTIONS | NORMALISATIONS).items()},
     **dict.fromkeys(CHOICES, build_elementwise_rule(0)),
-    **dict.fromkeys(COPIES, count_copy),
-    **dict.fromkeys(GATHERS, count_gather),
+    **dict.fromkeys((*COPIES, "upsample_nearest"), lambda o: _count_moved(o, 0.0)),
+    # As many elements of the larger tensor are read as are written.
+    **dict.fromkeys(GATHERS, lambda o: OperationCount(0.0, o.written_elements, o.written_elements)),
     "scatter": build_scatter_rule(0),
     "scatter_add": build_scatter_rule(1),
-    **dict.fromkeys(FILLS, count_fill),
-    **dict.fromkeys(VIEWS, count_view),
+    "fill": lambda o: OperationCount(0.0, 0.0, o.written_elements),
+    "view": lambda _: OperationCount(0.0, 0.0, 0.0),
 }
 """One rule per kind of operator."""
 
@@ -310,20 +270,28 @@ FOLDABLE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
 
 
 def build_layer_cost(
-    name: str, operation: Operation, parameters: int, convolution: Convolution | None = None
+    name: str,
+    operation: Operation,
+    parameters: int,
+    convolution: Convolution | None = None,
+    made_by: str | None = None,
 ) -> LayerCost:
     """Count the cost of one operator; inputs that depend on no sample move once per batch, as weights do.
 
-    ``parameters`` are the learnt ones that no earlier layer has used.
+    ``parameters`` are the learnt ones that no earlier layer has used. A batch normalisation that follows a foldable
+    kind (``made_by``) costs one weight per channel, and nothing else.
 
     Raises:
         KeyError: There is no rule for the operator's kind.
     """
-    found = count_operation(operation)
-    if operation.weights and not operation.activations:
-        found = OperationCount(found.flop, 0.0, 0.0, found.read + found.written + found.weight)
-    elif operation.kind == "fill":
-        found = OperationCount(found.flop, 0.0, 0.0, found.written)
+    if operation.kind == "batch_norm" and made_by in FOLDABLE_KINDS:
+        found = OperationCount(0.0, 0.0, 0.0, operation.outputs[0][1])
+    else:
+        found = count_operation(operation)
+        if operation.weights and not operation.activations:
+            found = OperationCount(found.flop, 0.0, 0.0, found.read + found.written + found.weight)
+        elif operation.kind == "fill":
+            found = OperationCount(found.flop, 0.0, 0.0, found.written)
     return LayerCost(
         name=name,
         kind=operation.kind,
@@ -336,22 +304,6 @@ def build_layer_cost(
         inputs=operation.activations,
         output=operation.outputs[0] if operation.outputs else (),
         convolution=convolution,
-    )
-
-
-def build_folded_layer_cost(name: str, operation: Operation, parameters: int) -> LayerCost:
-    """Return the cost of a folded batch normalisation: one weight per channel, and nothing else."""
-    output = operation.outputs[0]
-    return LayerCost(
-        name=name,
-        kind=operation.kind,
-        flop=0.0,
-        read_bytes=0.0,
-        written_bytes=0.0,
-        weight_bytes=ELEMENT_BYTES * output[1],
-        parameters=parameters,
-        inputs=operation.activations,
-        output=output,
     )
 
 

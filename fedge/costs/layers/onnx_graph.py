@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedge.costs.layers.counting_rules import (
-    FOLDABLE_KINDS,
     RULES,
     Operation,
     build_convolution,
-    build_folded_layer_cost,
     build_layer_cost,
 )
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
@@ -211,10 +209,8 @@ class _GraphReader:
         learnt = [name for place, name in enumerate(node.input) if not _is_statistic(node, place)]
         parameters = sum(self._unseen.pop(name, 0) for name in learnt)
         name = node.name or f"{node.op_type}:{node.output[0]}"
-        if kind == "batch_norm" and self._made_by.get(inputs[0]) in FOLDABLE_KINDS:
-            self.layers.append(build_folded_layer_cost(name, operation, parameters))
-        else:
-            self.layers.append(build_layer_cost(name, operation, parameters, convolution))
+        made_by = self._made_by.get(inputs[0]) if inputs else None
+        self.layers.append(build_layer_cost(name, operation, parameters, convolution, made_by=made_by))
         self._made_by[node.output[0]] = operation.kind
 
     def _depends_on_sample(self, name: str) -> bool:

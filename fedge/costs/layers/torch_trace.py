@@ -21,11 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from fedge.costs.layers import aten
 from fedge.costs.layers.counting_rules import (
-    FOLDABLE_KINDS,
     RULES,
     Operation,
     build_convolution,
-    build_folded_layer_cost,
     build_layer_cost,
 )
 from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
@@ -224,11 +222,8 @@ class OperatorRecorder:
         passes, frozen = self.count_training(used)
         parameters = self.claim_parameters(used)
         name = self._layer_name(operation.kind)
-        maker = self._made_by.get(_storage_id(used[0])) if used else None
-        if self.fold and operation.kind == "batch_norm" and maker in FOLDABLE_KINDS:
-            layer = build_folded_layer_cost(name, operation, parameters)
-        else:
-            layer = build_layer_cost(name, operation, parameters, shape)
+        made_by = self._made_by.get(_storage_id(used[0])) if used and self.fold else None
+        layer = build_layer_cost(name, operation, parameters, shape, made_by=made_by)
         self.layers.append(dataclasses.replace(layer, training_passes=passes, frozen=frozen))
         self._made_by[_storage_id(out)] = operation.kind
 

@@ -35,6 +35,8 @@ ROOT3, ROOT5 = np.sqrt(3.0), np.sqrt(5.0)
 SMOOTH_OUTLIER_SDS = 2.0
 """Noise standard deviations beyond which a residual is down-weighted."""
 SMOOTH_ROUNDS = 3
+BOTH_LENGTH, OWN_LENGTH = 0.7, 3.0
+"""Correlation lengths over the log batch size: of the joint curve, and of a level's own offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,6 @@ class ProcessScales:
         own: Of a level's own offset.
         level_length: Correlation length of curves over the level.
         batch_length: Correlation length of the shared curve over the batch size.
-        both_length: Correlation length over the batch size of the joint curve.
-        own_length: Correlation length over the batch size of a level's own offset.
     """
 
     noise: float
@@ -62,8 +62,6 @@ class ProcessScales:
     own: float
     level_length: float
     batch_length: float
-    both_length: float = 0.7
-    own_length: float = 3.0
 
 
 def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
@@ -105,7 +103,7 @@ def predict_smooth_residuals(at: Floats, residual: Floats, scales: Iterable[Proc
 def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, Floats]:
     """Return the log likelihood and the weights of the steps, shape (n,)."""
     same_level = at[:, None, 0] == at[None, :, 0]
-    near = matern3(ROOT3 * (_distances(at[:, 1], at[:, 1]) / scales.own_length))
+    near = matern3(ROOT3 * (_distances(at[:, 1], at[:, 1]) / OWN_LENGTH))
     covariance = _shared_covariance(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
     noise = np.full(len(at), scales.noise**2)
     weights = _solve_weights(covariance, noise, residual)[1]
@@ -126,7 +124,7 @@ def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple
 def _shared_covariance(scales: ProcessScales, one: Floats, other: Floats) -> Floats:
     level = matern5(ROOT5 * (_distances(one[:, 0], other[:, 0]) / scales.level_length))
     batch = _distances(one[:, 1], other[:, 1])
-    both = level * matern3(ROOT3 * (batch / scales.both_length))
+    both = level * matern3(ROOT3 * (batch / BOTH_LENGTH))
     shared: Floats = (
         scales.offset**2
         + scales.batch**2 * matern3(ROOT3 * (batch / scales.batch_length))

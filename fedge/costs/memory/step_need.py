@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedge.costs.cost_profile import load_yaml
+from fedge.costs.cost_profile import load_yaml, round_digits
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.costs.memory.step_model import (
     MEGABYTES,
@@ -116,13 +116,13 @@ def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]
     return {
         "board": calibration.board,
         "source": calibration.source,
-        "floor_mb": _round_digits(memory.floor_mb),
-        "ceiling_mb": _round_digits(memory.ceiling_mb),
-        "memory_sd_log": _round_digits(calibration.memory_sd_log),
-        "launch_ms": _round_digits(time.launch_ms),
-        "step_sd_log": _round_digits(calibration.step_sd_log),
-        "memory_mb": {name: _round_digits(c) for name, c in zip(MEMORY_TERMS, memory.coefficients, strict=True)},
-        "step_ms": {name: _round_digits(c) for name, c in zip(TIME_TERMS, time.coefficients, strict=True)},
+        "floor_mb": round_digits(memory.floor_mb),
+        "ceiling_mb": round_digits(memory.ceiling_mb),
+        "memory_sd_log": round_digits(calibration.memory_sd_log),
+        "launch_ms": round_digits(time.launch_ms),
+        "step_sd_log": round_digits(calibration.step_sd_log),
+        "memory_mb": {name: round_digits(c) for name, c in zip(MEMORY_TERMS, memory.coefficients, strict=True)},
+        "step_ms": {name: round_digits(c) for name, c in zip(TIME_TERMS, time.coefficients, strict=True)},
     }
 
 
@@ -140,10 +140,6 @@ def memory_calibration_from_dict(data: Mapping[str, Any]) -> MemoryCalibration:
         step_sd_log=data["step_sd_log"],
         source=data["source"],
     )
-
-
-def _round_digits(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 @lru_cache

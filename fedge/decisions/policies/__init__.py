@@ -9,15 +9,15 @@ from fedge.registry import call_plugin, describe_value, load_named
 from fedge.types import Decision, DeviceSpec, Front, Modes, PowerMode, Predictions, RoundGoal
 
 POLICIES = {
-    "maxn": "fedge.decisions.policies.fixed_policies:choose_maxn",
-    "preset": "fedge.decisions.policies.fixed_policies:choose_preset",
-    "fastest-within-power": "fedge.decisions.policies.limit_policies:choose_fastest_within_power",
-    "least-energy-within-deadline": "fedge.decisions.policies.limit_policies:choose_least_energy_within_deadline",
-    "balanced": "fedge.decisions.policies.balanced_policy:choose_balanced",
-    "least-energy": "fedge.decisions.policies.fleet_policies:choose_least_energy",
-    "fastest": "fedge.decisions.policies.fleet_policies:choose_fastest",
-    "joint": "fedge.decisions.policies.fleet_policies:choose_fastest",
-    "energy-budget": "fedge.decisions.policies.fleet_policies:choose_within_budget",
+    "maxn": "fedge.decisions.policies.mode_policies:choose_maxn",
+    "preset": "fedge.decisions.policies.mode_policies:choose_preset",
+    "fastest-within-power": "fedge.decisions.policies.mode_policies:choose_fastest_within_power",
+    "least-energy-within-deadline": "fedge.decisions.policies.mode_policies:choose_least_energy_within_deadline",
+    "balanced": "fedge.decisions.policies.mode_policies:choose_balanced",
+    "least-energy": "fedge.decisions.policies.mode_policies:choose_least_energy",
+    "fastest": "fedge.decisions.policies.mode_policies:choose_fastest",
+    "joint": "fedge.decisions.policies.mode_policies:choose_fastest",
+    "energy-budget": "fedge.decisions.policies.mode_policies:choose_within_budget",
 }
 """The function of each policy, by its name in the configuration; ``preset`` is written ``preset:NAME``."""
 
@@ -34,7 +34,12 @@ def load_policy(name: str, where: str = "policy") -> Policy:
         BadInput: If the user's own function cannot be loaded.
     """
     policy: Policy = load_named(where, "preset" if name.startswith("preset:") else name, POLICIES)
-    return policy if name in POLICIES or name.startswith("preset:") else _check_decisions(policy, name, where)
+    return policy if is_builtin_policy(name) else _check_decisions(policy, name, where)
+
+
+def is_builtin_policy(name: str) -> bool:
+    """Return whether a policy is one of ``POLICIES``, none of which reads the points of the offer."""
+    return name in POLICIES or name.startswith("preset:")
 
 
 def _check_decisions(policy: Policy, name: str, where: str) -> Policy:

@@ -15,7 +15,7 @@ SELECTORS = {
     "all": "fedge.decisions.selection.basic_selectors:select_all",
     "random": "fedge.decisions.selection.basic_selectors:select_uniform",
     "round-robin": "fedge.decisions.selection.basic_selectors:select_round_robin",
-    "power-of-choice": "fedge.decisions.selection.power_of_choice:select_power_of_choice",
+    "power-of-choice": "fedge.decisions.selection.basic_selectors:select_power_of_choice",
     "oort": "fedge.decisions.selection.oort:select_oort",
     "tifl": "fedge.decisions.selection.tifl:select_tifl",
     "energy-aware": "fedge.decisions.selection.energy_aware:select_energy_aware",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.selection.basic_selectors import round_randomly, sample_without_replacement
 from fedge.decisions.selection.client_figures import (
     clamp_count,
     estimate_durations_s,
@@ -23,7 +24,6 @@ from fedge.decisions.selection.client_figures import (
     valid_loss,
 )
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.decisions.selection.weighted_sampling import round_randomly, sample_without_replacement
 from fedge.types import ClientStatus, Floats, SelectionContext, SelectionResult
 
 UNCERTAINTY = 0.1

@@ -17,9 +17,9 @@ from fedge.decisions.planning import BUDGET_POLICY, is_pinned
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, TIME_WEIGHT
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import GainPlan, find_best_gain
+from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.client_figures import clamp_count, estimate_samples, sort_by_name, valid_loss
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.decisions.selection.weighted_sampling import round_randomly
 from fedge.types import ClientStatus, Floats, Front, SelectionContext, SelectionResult
 
 MIN_GAIN = 1e-9

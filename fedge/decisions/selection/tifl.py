@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.decisions.selection.basic_selectors import sample_without_replacement
 from fedge.decisions.selection.client_figures import (
     clamp_count,
     estimate_duration_s,
@@ -23,7 +24,6 @@ from fedge.decisions.selection.client_figures import (
     valid_accuracy,
 )
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.decisions.selection.weighted_sampling import sample_without_replacement
 from fedge.types import ClientStatus, Floats, SelectionContext, SelectionResult
 
 

@@ -9,9 +9,9 @@ from fedge.types import Modes
 
 DEFAULT_EXPLORER = "active"
 EXPLORERS = {
-    "random": "fedge.predictors.explorers.random_explorer:RandomExplorer",
-    "latin": "fedge.predictors.explorers.latin_explorer:LatinExplorer",
-    "spread": "fedge.predictors.explorers.spread_explorer:SpreadExplorer",
+    "random": "fedge.predictors.explorers.simple_explorers:RandomExplorer",
+    "latin": "fedge.predictors.explorers.simple_explorers:LatinExplorer",
+    "spread": "fedge.predictors.explorers.simple_explorers:SpreadExplorer",
     "active": "fedge.predictors.explorers.active_explorer:ActiveExplorer",
 }
 """Names and the classes they stand for; each class is constructed from candidate modes and ``PriorKnowledge``."""

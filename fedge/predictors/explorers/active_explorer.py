@@ -29,7 +29,7 @@ from fedge.physics.prior_candidates import (
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, knob_shares
-from fedge.predictors.explorers.candidate_pool import CandidatePool
+from fedge.predictors.explorers.simple_explorers import CandidatePool
 from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes, PowerMode
 

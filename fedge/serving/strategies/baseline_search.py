@@ -8,7 +8,7 @@ YOLO), this draw gives 29, 24 and 23 % (13 to 43 % over 200 seeds). One draw tha
 single unlucky draw.
 
 Neural networks choose the best mode by their predictions from a random profile, not verified. Fulcrum trains
-PowerTrain's networks on 250 profiles. Here they are ``predictors.mlp_predictor``, two for each job. Inference has
+PowerTrain's networks on 250 profiles. Here they are ``predictors.network_training``, two for each job. Inference has
 separate networks per batch size, because PowerTrain's network takes only the mode as input, and the 250 modes are
 distributed evenly over the batch sizes (50 each at five of them); the paper leaves both open. The best mode by
 prediction tends to be one whose prediction is too optimistic: limits are broken often, above all by concurrent jobs.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.predictors.mlp_predictor import NetworkPredictor
+from fedge.predictors.network_training import NetworkPredictor
 from fedge.seeds import derive_seed, make_generator
 from fedge.serving.job_pair import JobPair
 from fedge.serving.strategies import SearchContext

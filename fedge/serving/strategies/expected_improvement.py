@@ -29,7 +29,6 @@ from fedge.serving.strategies.trial_model import (
     fit_beliefs,
 )
 from fedge.serving.trial_search import (
-    JobChoice,
     ServingProblem,
     Trial,
     TrialReading,
@@ -92,7 +91,7 @@ class TrialReuse:
             choice = self._best_choice(problem)
         return choice
 
-    def _best_choice(self, problem: ServingProblem) -> JobChoice | None:
+    def _best_choice(self, problem: ServingProblem) -> Trial | None:
         assert self._learnt is not None
         return find_best_trial(problem, self._stage.context.batch_sizes, self._learnt.tried)
 

@@ -47,8 +47,6 @@ class GridWalk:
 
     Attributes:
         live: Open values of each knob, as indices of the grid's values.
-        place: The current mode.
-        tried: All trials so far.
     """
 
     def __init__(self, grid: KnobGrid, batch: int | None) -> None:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
-from fedge.physics.knob_table import KnobTable
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
@@ -43,7 +42,7 @@ from fedge.physics.model_fit import (
 from fedge.physics.prior_candidates import CREDIBILITY_LOSS, PRIOR_WIDTHS, WIDTH_LOSS
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.robust_fit import STUDENT_DEGREES, GaussianPrior
-from fedge.physics.time_power_model import TIME_NAMES, knob_shares
+from fedge.physics.time_power_model import TIME_NAMES, KnobTable, knob_shares
 from fedge.types import Floats, Modes
 
 PARAMETERS_REACH = 20.0

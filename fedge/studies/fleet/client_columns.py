@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.costs.layered_work import count_priced_bytes
+from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.oort import UNCERTAINTY, exploration_share
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.decisions.selection.weighted_sampling import round_randomly
 from fedge.devices.battery import FLOOR_TOLERANCE_J, J_PER_WH
 from fedge.devices.board_kinds import TABLE_PREFIX, build_link
 from fedge.devices.emulated_board import WARM_UP_STEPS
@@ -47,7 +47,6 @@ class FleetColumns:
     """The constants of n clients, each of an entry of the experiment, which is of a kind.
 
     Attributes:
-        names: Names of the entries.
         kinds: The kinds; entries of equal boards and workload share one.
         kind_of: Index of each entry's kind, shape (entries,).
         entry: Index of each client's entry, shape (n,).

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedge.decisions.planning.deadline_search import DeadlinePlan
+from fedge.decisions.planning.cost_sweep import DeadlinePlan
 from fedge.decisions.planning.fleet_planners import find_balanced_deadline, find_least_energy_deadline
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.devices.emulated_board import WARM_UP_STEPS
@@ -43,7 +43,6 @@ class SimulatedRound:
         true_s: Seconds of each client's work without noise; ``true_j`` its energy.
         waiting_w: Power of each client while it waits.
         busy_s: Seconds until each reply, as measured.
-        settled: The end of the round, as measured.
     """
 
     clients: Rows
@@ -338,7 +337,6 @@ class ClientGroups:
         scale: Mean of the clients' s, the steps times the offset of time.
         energy: Sum of s p over the clients, with p the offset of power.
         power: Sum of p over the clients.
-        count: Number of clients.
     """
 
     entry: Rows

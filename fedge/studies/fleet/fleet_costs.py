@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, find_least_energy_point
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN, TIME_WEIGHT
+from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
+from fedge.modes import build_front, find_nearest_row
 from fedge.types import Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
 
 
@@ -42,6 +42,12 @@ class FleetCost:
     round_s: float
     energies_j: Mapping[str, float]
     busy_s: Mapping[str, float]
+
+    @classmethod
+    def from_boards(cls, busy_s: Mapping[str, float], energy_j: Callable[[str, float], float]) -> FleetCost:
+        """Return the cost of a round that ends with the last board; ``energy_j`` is a board's by the round's length."""
+        round_s = max(busy_s.values())
+        return cls(round_s, {board: energy_j(board, round_s) for board in busy_s}, busy_s)
 
     @property
     def energy_j(self) -> float:
@@ -66,12 +72,12 @@ def compute_true_cost(reports: Mapping[str, RoundReport], truths: Mapping[str, B
     busy_s = {
         board: reports[board].link.down_s + time_s + reports[board].link.up_s for board, (time_s, _) in work.items()
     }
-    round_s = max(busy_s.values())
-    energies_j = {
-        board: work_j + reports[board].link.radio_j + reports[board].idle_w * (round_s - time_s)
-        for board, (time_s, work_j) in work.items()
-    }
-    return FleetCost(round_s, energies_j, busy_s)
+
+    def energy_j(board: str, round_s: float) -> float:
+        time_s, work_j = work[board]
+        return work_j + reports[board].link.radio_j + reports[board].idle_w * (round_s - time_s)
+
+    return FleetCost.from_boards(busy_s, energy_j)
 
 
 def _compute_true_work(parts: Sequence[Measurement], surface: ModeSurface) -> tuple[float, float]:
@@ -136,7 +142,7 @@ class PresetWork:
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
     """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
-    return {name: surface.modes[modes.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
+    return {name: surface.modes[find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
 def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
@@ -169,12 +175,6 @@ def find_best_presets(
 
     All round lengths up to ``limit_s`` that presets can have are tried; for each, every board takes the preset of least
     energy that ends by then, or its fastest one.
-
-    Args:
-        options: The boards' rounds in their presets.
-        radio_j: Energy of each board's radio, in joules.
-        limit_s: Upper limit of the round's length, in seconds.
-        aim: The objective to minimise.
     """
     floor_s = max(min(option.busy_s for option in options[board]) for board in options)
     ends_s = {option.busy_s for of_board in options.values() for option in of_board}
@@ -191,17 +191,15 @@ def _cost_preset_round(
         in_time = [option for option in of_board if option.busy_s <= length_s * (1.0 + LIMIT_ROUNDING)]
         fastest = min(of_board, key=lambda option: option.busy_s)
         picked[board] = min(in_time, key=lambda option: option.energy_j(length_s)) if in_time else fastest
-    round_s = max(option.busy_s for option in picked.values())
-    energies_j = {board: radio_j[board] + option.energy_j(round_s) for board, option in picked.items()}
-    return FleetCost(round_s, energies_j, {board: option.busy_s for board, option in picked.items()})
+    busy_s = {board: option.busy_s for board, option in picked.items()}
+    return FleetCost.from_boards(busy_s, lambda board, round_s: radio_j[board] + picked[board].energy_j(round_s))
 
 
 def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
     """Return the cost of the round in which every board works and waits at MAXN."""
     busy_s = {board: front.link_s + front.maxn.work_s for board, front in fronts.items()}
-    round_s = max(busy_s.values())
-    return FleetCost(
-        round_s, {b: radio_j[b] + board_maxn_energy_j(front, round_s) for b, front in fronts.items()}, busy_s
+    return FleetCost.from_boards(
+        busy_s, lambda board, round_s: radio_j[board] + board_maxn_energy_j(fronts[board], round_s)
     )
 
 
@@ -234,7 +232,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
     known = Predictions(
         kept.modes, step_s=kept.step_s * warm, power_w=kept.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    return modes.build_front(
+    return build_front(
         known,
         steps=truth.steps,
         idle_w=told.idle_w,
@@ -251,11 +249,7 @@ def plan_oracle_work(
 ) -> dict[str, BoardWork]:
     """Return every board's work of least energy within its goal, as the policy's planner sets it from these fronts.
 
-    Args:
-        fronts: The boards' true fronts.
-        steps: The boards' steps without the warm-up.
-        policy: The policy whose planner sets the goals.
-        else_s: The deadline in seconds if none is planned.
+    The deadline is ``else_s`` if none is planned.
     """
     goals, _ = _plan_goals(fronts, policy)
     found = {}
@@ -316,9 +310,9 @@ def cost_waiting_in_lowest_mode(
 ) -> FleetCost:
     """Return the cost of the round in which every board does this work and waits in its lowest mode."""
     busy_s = {board: fronts[board].link_s + done.work_s for board, done in work.items()}
-    round_s = max(busy_s.values())
-    energies_j = {
-        board: radio_j[board] + (done.work_j + fronts[board].idle_w * (round_s - done.work_s))
-        for board, done in work.items()
-    }
-    return FleetCost(round_s, energies_j, busy_s)
+
+    def energy_j(board: str, round_s: float) -> float:
+        done = work[board]
+        return radio_j[board] + (done.work_j + fronts[board].idle_w * (round_s - done.work_s))
+
+    return FleetCost.from_boards(busy_s, energy_j)

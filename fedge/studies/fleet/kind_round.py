@@ -61,9 +61,7 @@ class RunningWork:
     """The work of the c clients of a round so far, arrays of shape (c,); it is complete when nothing is left.
 
     Attributes:
-        columns: The fleet.
         clients: The clients, ascending.
-        rng: Source of the measurements' noise.
         left: Steps left.
         log_s: The clients' columns of ``ColumnState``, as the five that follow.
         work_s: Seconds of work as measured; ``work_j`` its joules.
@@ -117,8 +115,6 @@ class KindGoal:
     """The goal of a round.
 
     Attributes:
-        experiment: The experiment.
-        number: The round.
         planned_s: The planned deadline in seconds; None if there is none.
         own_s: The user's deadline in seconds; None if there is none.
     """
@@ -151,10 +147,7 @@ class KindRound:
     """The round of one kind.
 
     Attributes:
-        goal: The round's goal.
-        kind: The kind.
         known: What it has learnt so far.
-        work: The work of all clients of the round.
         places: Those of this kind, as places in ``work``.
     """
 

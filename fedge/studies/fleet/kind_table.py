@@ -26,7 +26,7 @@ from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import find_lowest_mode
-from fedge.decisions.policies.balanced_policy import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
+from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.decisions.probe_choice import ProbeBudget
 from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_unseen_references
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode
@@ -58,7 +58,6 @@ class KindTable:
         presets: Rows of ``surface`` of the board's presets, by name.
         plausible: Curve of the modes that the oracle may choose.
         every: The same with implausible rows of a measured table.
-        knowledge: Prior knowledge of the predictor.
         predict: Fits the predictor to measurements and predicts ``modes``.
     """
 
@@ -222,14 +221,7 @@ def learn(kind: KindTable, known: KindKnowledge, seen: PooledRows) -> KindKnowle
 
 
 def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, modes: int) -> int | None:
-    """Return the candidate that the kind should probe next, as a board of a run would, or None if none is worth it.
-
-    Args:
-        kind: The kind.
-        known: What it has measured.
-        budget: Work and time left of a typical client.
-        modes: Number of modes after which a kind probes no more.
-    """
+    """Return the candidate that the kind should probe next, as a board of a run would, or None if none is worth it."""
     if len(known.rows) == 0:
         return kind.to_candidate(kind.top)
     if len(known.rows) >= modes:

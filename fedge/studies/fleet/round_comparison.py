@@ -95,16 +95,10 @@ class _OracleInputs:
 def compare_round(
     row: RoundRow, reports: Mapping[str, RoundReport], truths: Mapping[str, BoardTruth], policy: PolicySpec
 ) -> RoundComparison:
-    """Compare one round with baselines and the oracle by the true costs.
+    """Compare one round with baselines and the oracle by the true costs; boards without a true front are left out.
 
     The oracle plans like the policy, from true fronts. If the policy's rounds are not planned, it spends the least
     energy in the round's own length.
-
-    Args:
-        row: The server's record of the round.
-        reports: Reports of emulated boards; those without a true front are left out.
-        truths: The boards' true figures.
-        policy: The policy of the run.
     """
     told = {board: report.true_front for board, report in reports.items() if report.true_front is not None}
     steps, radio_j = {b: truths[b].steps for b in told}, {b: reports[b].link.radio_j for b in told}

@@ -19,7 +19,7 @@ from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import JobPair
 from fedge.serving.side_by_side import describe_arrivals
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
-from fedge.serving.trial_search import JobChoice, ServingProblem, Trial, measure_from_table, run_search, select_family
+from fedge.serving.trial_search import ServingProblem, Trial, measure_from_table, run_search, select_family
 from fedge.studies.serving import serving_planner
 from fedge.studies.serving.job_tables import (
     ConcurrentJobOptions,
@@ -51,11 +51,8 @@ class ConcurrentPlanOptions:
     """The request of a plan.
 
     Attributes:
-        jobs: The jobs with their latency budgets and rates.
         max_power_w: The power budget in watts.
-        arrivals: Kind of arrivals.
         strategy: Name of the strategy whose profiling is shown, or ``NO_STRATEGY``.
-        seed: Seed of the arrivals.
     """
 
     jobs: ConcurrentJobOptions
@@ -256,22 +253,10 @@ class SimulatedService:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedPlan:
-    """The services, and seconds of a training step, None without training."""
-
-    services: tuple[SimulatedService, ...]
-    train_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceLatencies:
     """Figures of a service's requests.
 
     Attributes:
-        name: The service.
-        requests: Requests served or dropped.
-        late: Requests served after their latency budget.
-        dropped: Requests dropped.
         p50_s: Median latency in seconds.
         p95_s: 95th percentile of the latency in seconds.
         p99_s: 99th percentile of the latency in seconds.
@@ -311,25 +296,28 @@ class SimulationResult:
         return all(service.violations <= MAX_VIOLATIONS_PCT for service in self.services)
 
 
-def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
-    """Train and serve for ``seconds`` of simulated time; a partial batch takes as long as a full one."""
+def simulate_plan(served: Sequence[SimulatedService], train_s: float | None, seconds: float) -> SimulationResult:
+    """Serve, and train in steps of ``train_s`` unless it is None, for ``seconds`` of simulated time.
+
+    A partial batch takes as long as a full one.
+    """
     clock = SimulatedClock()
-    seconds_of = {service.name: service.infer_s for service in plan.services}
-    latencies: dict[str, list[float]] = {service.name: [] for service in plan.services}
+    seconds_of = {service.name: service.infer_s for service in served}
+    latencies: dict[str, list[float]] = {service.name: [] for service in served}
 
     def infer(service: HostedService, requests: list[Request]) -> None:
         clock.sleep_s(seconds_of[service.name])
         latencies[service.name] += [clock.now_s() - request.arrived_s for request in requests]
 
     interleaver = Interleaver(
-        [HostedService(one.name, one.batch_size, one.latency_s) for one in plan.services],
-        arrivals={one.name: arrival_times(one.arrivals) for one in plan.services},
+        [HostedService(one.name, one.batch_size, one.latency_s) for one in served],
+        arrivals={one.name: arrival_times(one.arrivals) for one in served},
         infer=infer,
         now_s=clock.now_s,
         wait_s=clock.sleep_s,
         training_share=0.0,
     )
-    for service in plan.services:
+    for service in served:
         interleaver.learn_batch(service.name, service.batch_size, service.infer_s)
 
     def over() -> bool:
@@ -337,14 +325,14 @@ def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
         return clock.now_s() >= seconds
 
     steps = 0
-    if plan.train_s is None:
+    if train_s is None:
         interleaver.serve_while_idle(seconds)
     else:
-        interleaver.learn_step(plan.train_s)
+        interleaver.learn_step(train_s)
         while not over():
             interleaver.serve_before_step(over)
             if not over():
-                clock.sleep_s(plan.train_s)
+                clock.sleep_s(train_s)
                 steps += 1
         interleaver.end_step()
     counts, passed_s = interleaver.get_statistics(), clock.now_s()
@@ -415,12 +403,7 @@ class StrategySearch:
 def find_holding_choice(
     choices: ServingChoices, order: Sequence[int], arrivals: Sequence[Arrivals]
 ) -> SimulatedChoice | None:
-    """Return the first choice that keeps every latency budget at the 99th percentile under these arrivals.
-
-    Args:
-        choices: All choices.
-        order: Places of the choices to simulate, best first.
-        arrivals: Arrivals of each service.
+    """Return the first choice of ``order``, best first, that keeps every latency budget at the 99th percentile.
 
     Returns:
         The choice, or, if none of those simulated holds, the one with the fewest violations. None without choices or
@@ -437,7 +420,11 @@ def find_holding_choice(
         tried += 1
         one = SimulatedChoice(
             option,
-            simulate_plan(build_simulated_plan(jobs, option, arrivals), simulated_duration_s(jobs)),
+            simulate_plan(
+                list_simulated_services(jobs, option, arrivals),
+                option.train_s if option.steps_per_s > 0 else None,  # nothing is trained without room for a step
+                simulated_duration_s(jobs),
+            ),
             tried,
         )
         if one.holds:
@@ -450,16 +437,15 @@ def find_holding_choice(
     return None if best is None else replace(best, tried=tried)
 
 
-def build_simulated_plan(jobs: ServingJobs, option: ServingOption, arrivals: Sequence[Arrivals]) -> SimulatedPlan:
-    """Return the plan to simulate for a choice; if it has no room for a step, nothing is trained."""
+def list_simulated_services(
+    jobs: ServingJobs, option: ServingOption, arrivals: Sequence[Arrivals]
+) -> list[SimulatedService]:
+    """Return the services to simulate for a choice."""
     services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
-    return SimulatedPlan(
-        tuple(
-            SimulatedService(one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s)
-            for one, size, come, infer_s in services
-        ),
-        option.train_s if option.steps_per_s > 0 else None,
-    )
+    return [
+        SimulatedService(one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s)
+        for one, size, come, infer_s in services
+    ]
 
 
 def simulated_duration_s(jobs: ServingJobs) -> float:
@@ -492,5 +478,5 @@ def search_with_strategy(name: str, context: SearchContext, pair: JobPair, probl
     )
 
 
-def _build_profiled_trial(pair: JobPair, trial: Trial | JobChoice) -> ProfiledTrial:
+def _build_profiled_trial(pair: JobPair, trial: Trial) -> ProfiledTrial:
     return ProfiledTrial(pair.modes[trial.row], None if trial.batch is None else pair.batch_sizes[trial.batch])

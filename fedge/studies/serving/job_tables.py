@@ -5,7 +5,6 @@ Prior knowledge of a strategy about them has nothing that was learnt from either
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,9 +17,17 @@ from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.knowledge.table_background import build_background, find_board_spec, name_prior_tables, resolve_maxn
+from fedge.knowledge.table_background import (
+    build_background,
+    compute_clock_distance,
+    find_board_spec,
+    list_workload_names,
+    name_prior_tables,
+    resolve_maxn,
+)
 from fedge.modes import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.registry import split_counts
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import SearchContext
 from fedge.serving.trial_search import BATCH_SIZES
@@ -34,8 +41,6 @@ class JobTableOptions:
     """The tables to read.
 
     Attributes:
-        train_tables: Paths of training tables.
-        infer_tables: Paths of inference tables.
         board: The board; by default from the tables' paths.
         workload: The workload of a single table; by default from its path.
         batch_size: Batch size of the training tables, if they hold several.
@@ -110,7 +115,6 @@ class ConcurrentJobOptions:
 
     Attributes:
         train_table: Table of the training job, or None.
-        infer_tables: Tables of the inference jobs.
         board: The board; needed without tables.
         train_workload: Workload to train, without tables.
         infer_workloads: Workloads to serve, without tables.
@@ -254,7 +258,7 @@ def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
         raise BadInput("the jobs", got, right)
     spec, specs = find(options.board), load_catalogue()
     modes = build_planning_modes(spec)
-    sizes = parse_batch_sizes_option(options.infer_batch_sizes) if options.infer_batch_sizes else BATCH_SIZES
+    sizes = _parse_batch_sizes(options.infer_batch_sizes) if options.infer_batch_sizes else BATCH_SIZES
     training = []
     if options.train_workload is not None:
         work = _find_job(options.train_workload, "train", options.batch_size)
@@ -315,24 +319,14 @@ def _describe_profiles(profiles: Sequence[CostProfile]) -> str:
     return f"{labels}: {what} of {first.workload} in batches of {sizes} ({where})"
 
 
-def parse_batch_sizes_option(text: str) -> tuple[int, ...]:
-    """Parse comma-separated batch sizes.
-
-    Raises:
-        BadInput: If one is not a positive integer.
-    """
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
-        raise BadInput(
-            "--infer-batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
-        )
-    return tuple(sorted(map(int, words)))
+def _parse_batch_sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted(split_counts("--infer-batch-sizes", text, "1,4,16")))
 
 
 def _select_batch_sizes(tables: Sequence[ProfileTable], text: str | None) -> tuple[ProfileTable, ...]:
     if text is None:
         return tuple(tables)
-    sizes, known = parse_batch_sizes_option(text), {table.batch_size: table for table in tables}
+    sizes, known = _parse_batch_sizes(text), {table.batch_size: table for table in tables}
     missing = [size for size in sizes if size not in known]
     if missing:
         raise BadInput("--infer-batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
@@ -358,12 +352,6 @@ def build_pair_knowledge(
     Left out for both jobs are all calibrated profiles, of training and of inference and on any board, that bear the
     name of one job's workload, or were fitted to one of its tables (by SHA-256), and all others of the name under which
     that table was calibrated.
-
-    Args:
-        pair: The two jobs.
-        train: Table of the training job, if there is one.
-        infer: Tables of the inference job, one per batch size.
-        calibrated: Profiles of both kinds; by default those that ship with fedge.
     """
     profiles = (*load_calibrated_training(), *load_calibrated_inference()) if calibrated is None else tuple(calibrated)
     jobs = (*([] if train is None else [train]), *infer)
@@ -371,7 +359,7 @@ def build_pair_knowledge(
     training = (
         None
         if train is None
-        else build_background(train, (), _list_workload_names(jobs, profiles), profiles, layered=False)
+        else build_background(train, (), sorted(list_workload_names(jobs, profiles)), profiles, layered=False)
     )
     inference = tuple(
         _build_inference_knowledge(table, usable) for table in sorted(infer, key=lambda table: table.batch_size)
@@ -390,38 +378,22 @@ def build_pair_knowledge(
 
 def exclude_seen_profiles(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[CostProfile, ...]:
     """Return the profiles that neither bear the name of a table's workload nor were fitted to one of the tables."""
-    names = _list_workload_names(tables, profiles)
+    names = list_workload_names(tables, profiles)
     return tuple(profile for profile in profiles if profile.workload not in names)
 
 
-def _list_workload_names(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[str, ...]:
-    """Return the tables' workloads, also under the names by which they were calibrated."""
-    sums, names = {table.sha256 for table in tables}, {table.workload for table in tables}
-    return tuple({*names, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 in sums)})
-
-
 def _build_inference_knowledge(table: ProfileTable, usable: Sequence[CostProfile]) -> PriorKnowledge:
-    spec = find_board_spec(table.device)
+    spec, specs = find_board_spec(table.device), load_catalogue()
     maxn = resolve_maxn(table, spec)
     try:
         found = build_inference_priors(
-            spec or _find_nearest_board(maxn),
+            spec or min(specs.values(), key=lambda alike: compute_clock_distance(alike.maxn, maxn)),
             workload=table.workload,
             batch_size=table.batch_size,
-            specs=load_catalogue(),
+            specs=specs,
             calibrated=usable,
             unseen=table.sha256,
         )
     except BadInput:  # nothing else is calibrated
         found = ()
     return PriorKnowledge(maxn, tuple(profile.coefficients for profile in found))
-
-
-def _find_nearest_board(maxn: PowerMode) -> DeviceSpec:
-    """Return the catalogue's board with the nearest top mode, for a board that the catalogue does not have."""
-
-    def far(spec: DeviceSpec) -> float:
-        pairs = zip(spec.maxn.knobs, maxn.knobs, strict=True)
-        return math.hypot(*(math.log(a / b) for a, b in pairs))
-
-    return min(load_catalogue().values(), key=far)

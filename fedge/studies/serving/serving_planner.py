@@ -53,7 +53,6 @@ class ServingJobs:
 
     Attributes:
         modes: The n modes.
-        services: The measured services.
         train_s: Seconds per training step, shape (n,), or None without training.
         train_w: Watts while training, shape (n,), or None without training.
     """
@@ -69,9 +68,6 @@ class ServingOption:
     """One mode with one batch size per service, and its figures; the tuples have an element per service.
 
     Attributes:
-        mode: The power mode.
-        row: Its row.
-        batch_sizes: Batch size of each service.
         steps: Training steps in ``window_s``: a whole number with one service, a mean with several, 0 without services.
         steps_per_s: Training steps per second.
         window_s: The longest window in seconds; 0 for training alone.
@@ -204,9 +200,7 @@ def find_best_option(jobs: ServingJobs, power_w: float) -> ServingOption | None:
 def list_runners_up(found: ServingChoices, order: Sequence[int]) -> list[ServingOption]:
     """Return the runners-up: the choice with most steps per second, further modes of the best one's sizes, and others.
 
-    Args:
-        found: All choices.
-        order: Places of the choices that keep all limits, best first.
+    ``order`` has the places of the choices that keep all limits, best first.
 
     Returns:
         At most ``MAX_RUNNERS_UP`` choices. If the best one trains, those that leave no time for training are left out.

@@ -5,6 +5,7 @@ The figures of a pair's problems of one family are summarised from the score of 
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -16,17 +17,15 @@ import numpy as np
 
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
-from fedge.protocols import Clock
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
 from fedge.serving.trial_search import (
     FAMILIES,
-    JobChoice,
-    MeasureTrial,
     ProblemFamily,
     ServingProblem,
     Trial,
     TrialReading,
+    count_steps_per_window,
     default_problems,
     evaluate_choices,
     holds_limits,
@@ -87,17 +86,20 @@ class ProblemOptimum:
     steps_per_s: float
 
 
-def run_strategy_job(job: StrategyJob, clock: Clock) -> StrategyRow:
-    """Return the row of one job; any exception of the strategy becomes its ``error``."""
+def run_strategy_job(job: StrategyJob, now_s: Callable[[], float] = time.process_time) -> StrategyRow:
+    """Return the row of one job; any exception of the strategy becomes its ``error``.
+
+    Its ``seconds`` are CPU time by default, so they do not depend on the machine's load.
+    """
     blank = replace(job.case.blank_row, strategy=job.strategy, seed=job.seed, reuse=job.reuse)
-    began = clock.now_s()
+    began = now_s()
     try:
         accounts = list(_score_problems(job))
     except FedgeError as error:
         return replace(blank, error=str(error))
     except Exception as error:  # noqa: BLE001 - a strategy may be the user's own
         return replace(blank, error=f"{type(error).__name__}: {error}")
-    return summarize_scores(blank, accounts, clock.now_s() - began)
+    return summarize_scores(blank, accounts, now_s() - began)
 
 
 def draw_problems(problems: Sequence[ServingProblem], count: int | None, seed: int) -> tuple[ServingProblem, ...]:
@@ -125,7 +127,7 @@ def find_optimum(problem: ServingProblem, pair: JobPair) -> ProblemOptimum | Non
 def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
     case = job.case
     strategy = strategy_for(job.strategy, replace(case.context, reuse=job.reuse, seed=job.seed), "--strategies")
-    measure = _cache_measurements(measure_from_table(case.pair))
+    measure = functools.cache(measure_from_table(case.pair))  # thousands of problems ask for the same trials
     known: set[Trial] = set()
     for problem in draw_problems(case.problems, job.sample, job.seed):
         found = run_search(strategy.search(problem), measure)
@@ -136,27 +138,8 @@ def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
             known |= new
 
 
-def _cache_measurements(measure: MeasureTrial) -> MeasureTrial:
-    """Cache the measurements, because thousands of problems ask for the same trials."""
-    seen: dict[Trial, TrialReading] = {}
-
-    def again(trial: Trial) -> TrialReading:
-        found = seen.get(trial)
-        if found is None:
-            found = seen[trial] = measure(trial)
-        return found
-
-    return again
-
-
-def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | None, tried: int) -> ProblemScore:
+def score_answer(problem: ServingProblem, pair: JobPair, choice: Trial | None, tried: int) -> ProblemScore:
     """Score an answer by the tables.
-
-    Args:
-        problem: The problem.
-        pair: The tables of its jobs.
-        choice: The strategy's answer, None if it has none.
-        tried: Number of trials that the answer took.
 
     Raises:
         ValueError: For a choice that the pair does not have.
@@ -165,7 +148,7 @@ def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | Non
     if choice is None:
         return ProblemScore(top is not None, answered=False, tried=tried)
     _check_choice(problem, pair, choice)
-    seen = look_up_choice(pair, choice)
+    seen = measure_from_table(pair)(choice)
     batch = None if choice.batch is None else pair.batch_sizes[choice.batch]
     breach = _compute_breach(problem, batch, seen)
     if top is None or not holds_limits(problem, batch, seen):
@@ -174,17 +157,7 @@ def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | Non
     return ProblemScore(solvable=True, answered=True, tried=tried, solved=True, gap=gap, breach=breach)
 
 
-def look_up_choice(pair: JobPair, choice: JobChoice) -> TrialReading:
-    """Return times and powers of a choice in the tables; nan for a missing job."""
-    nan = math.nan
-    step = (float(pair.train_s[choice.row]), float(pair.train_w[choice.row])) if pair.has_training else (nan, nan)
-    if choice.batch is None:
-        return TrialReading(*step, nan, nan)
-    at = choice.batch, choice.row
-    return TrialReading(*step, float(pair.infer_s[at]), float(pair.infer_w[at]))
-
-
-def _check_choice(problem: ServingProblem, pair: JobPair, choice: JobChoice) -> None:
+def _check_choice(problem: ServingProblem, pair: JobPair, choice: Trial) -> None:
     places = len(pair.batch_sizes) if problem.family != "train" else 0
     good_batch = choice.batch is None if not places else choice.batch is not None and 0 <= choice.batch < places
     if not 0 <= choice.row < len(pair.modes) or not good_batch:
@@ -210,7 +183,7 @@ def _compute_gap(problem: ServingProblem, batch: int | None, seen: TrialReading,
     if problem.family == "infer" or top.steps == 0:
         return OptimalityGap(excess=excess)
     window_s = batch / problem.rate_hz
-    steps = max(0.0, math.floor((window_s - seen.infer_s) / seen.train_s))
+    steps = count_steps_per_window(problem, batch, seen)
     return OptimalityGap(1.0 - steps / top.steps, 1.0 - steps / window_s / top.steps_per_s, excess)
 
 
@@ -222,13 +195,10 @@ class StrategyStudyOptions:
     """The request of an evaluation.
 
     Attributes:
-        tables: The measured tables.
         strategies: Names of strategies, separated by commas.
         problems: ``DEFAULT_PROBLEM_SET``, or the path of a file of problems.
         reuse: Whether a strategy keeps what it profiled for earlier problems.
         problem_count: Number of problems to draw at random, in a stream; None for all.
-        seed: First seed.
-        seeds: Number of seeds.
         plausible: Whether modes with an implausible row are left out.
     """
 
@@ -261,21 +231,6 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
         for name in names
         for seed in range(options.seed, options.seed + options.seeds)
     ]
-
-
-def run_timed_job(job: StrategyJob) -> StrategyRow:
-    """Run one job; its ``seconds`` are CPU time, so they do not depend on the machine's load."""
-    return run_strategy_job(job, _ProcessTimeClock())
-
-
-class _ProcessTimeClock:
-    """Clock of this process's CPU time; nothing waits by it."""
-
-    def now_s(self) -> float:
-        return time.process_time()
-
-    def sleep_s(self, seconds: float) -> None:
-        raise NotImplementedError
 
 
 def _parse_strategies(text: str) -> tuple[str, ...]:

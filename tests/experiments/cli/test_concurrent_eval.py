@@ -16,7 +16,7 @@ from experiments.cli.concurrent_commands import evaluate_jobs, evaluate_strategi
 from experiments.cli.main import app
 from fedge.errors import BadInput, FedgeError
 from fedge.studies.serving.job_tables import JobTableOptions
-from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_strategy_job
 
 FIRST = (
     "strategy",
@@ -111,7 +111,7 @@ def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[P
 def test_a_search_over_a_grid_plays_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
     spoilt(tables[0], "power_w", 0.4, 15)
 
-    row = run_timed_job(
+    row = run_strategy_job(
         build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", plausible=True))[0]
     )
 

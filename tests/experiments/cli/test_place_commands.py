@@ -84,24 +84,6 @@ def test_this_machine_is_a_board_once_something_was_measured(tmp_path: Path) -> 
         advise_placement(PlacementOptions("resnet18-imagenet", "here", objective="energy", measurements=path))
 
 
-def test_this_machines_watts_are_known_once_they_were_measured(tmp_path: Path) -> None:
-    path = tmp_path / "here.csv"
-    path.write_text(
-        "instances,batch_sizes,precisions,images_per_s,watts\n"
-        "ort-cpu,1,fp32,28,14\nort-cpu,4,fp32,29,14.2\nort-cpu+ort-cpu,1,fp32,50,21\n"
-    )
-    advice = advise_placement(
-        PlacementOptions("resnet18-imagenet", "here", objective="energy", measurements=path, on="ort-cpu")
-    )
-    assert advice.knows_watts
-    assert advice.chosen.power_w == pytest.approx(14, rel=0.15)
-
-
-def test_only_named_accelerators_are_used() -> None:
-    advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="dla-0,dla-1"))
-    assert advice.chosen.placement.combination == "dla-0 + dla-1"
-
-
 def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
     advice = advise_placement(PlacementOptions("mobilenetv3l-gld23k", "agx-orin"))
     assert any("hard_swish" in note and "fall back" in note for note in advice.notes)

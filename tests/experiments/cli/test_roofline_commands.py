@@ -54,27 +54,6 @@ def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
     assert front == sorted(front, key=lambda pair: (pair[0], -pair[1]))
 
 
-def test_options_may_come_before_the_network_and_bench_is_a_command_of_its_own() -> None:
-    code, said = run("--board", "agx-orin", RESNET, "--batch-size", "16")
-    assert code == 0, said
-    assert "batches of 16" in said
-    code, said = run("--help")
-    assert code == 0
-    assert "bench" in said
-    code, said = run("bench", "--help")
-    assert code == 0
-    assert "--seconds" in said
-
-
-def test_a_board_without_tables_is_estimated_by_data_sheet_ratios() -> None:
-    found = analyse_roofline(RooflineOptions(RESNET, "orin-nano"))
-    assert found.lines.label == "estimated"
-    assert "data-sheet ratios" in found.basis.constants.source
-    orin = analyse_roofline(RooflineOptions(RESNET, "agx-orin"))
-    at = found.choice.maxn_row
-    assert found.batch_times.total_s[at] > orin.batch_times.total_s[orin.choice.maxn_row]
-
-
 def test_a_mode_may_be_a_presets_name() -> None:
     found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", mode="mode_30w"))
     assert found.basis.modes[found.shown_row] == find("agx-orin").presets["MODE_30W"]
@@ -211,14 +190,3 @@ def test_this_processors_bench_is_measured(tmp_path: Path, monkeypatch: pytest.M
 def test_a_bench_that_cannot_be_meant_is_one_line(device: str, seconds: float, mode: str | None) -> None:
     with pytest.raises(BadInput):
         bench(device=device, seconds=seconds, mode=mode, seed=0, out=None)
-
-
-def test_a_users_own_network_takes_the_shape_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "roofline_nets.py").write_text("from torch import nn\n\ndef rnn():\n    return nn.Linear(28, 64)\n")
-    monkeypatch.chdir(tmp_path)
-
-    code, said = run("roofline_nets:rnn", "--board", "orin-nano")
-    assert (code, "as --input-shape 3x224x224" in said) == (1, True)
-    code, said = run("roofline_nets:rnn", "--board", "orin-nano", "--input-shape", "28x28")
-    assert code == 0, said
-    assert "roofline_nets:rnn on orin-nano" in said

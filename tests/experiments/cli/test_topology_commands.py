@@ -55,15 +55,6 @@ def test_the_variants_fit_with_the_margin_and_the_next_width_does_not() -> None:
     assert {one.batch_size for one in answer.variants} == {16}
 
 
-def test_smaller_batches_allow_larger_networks() -> None:
-    over = _answer().largest_by_batch
-    sizes = [one.batch_size for one in over]
-    shares = [one.variant.channel_share for one in over]
-    assert sizes == sorted(sizes)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == 1.0
-
-
 def test_without_a_limit_memory_is_a_share_of_the_boards() -> None:
     answer = _answer(replace(ASKED, max_memory_mb=None))
     assert answer.limits.memory_mb == pytest.approx(5600.0)

@@ -84,12 +84,6 @@ def test_json_says_the_same_as_the_table():
     assert set(data) >= {"limit_mb", "largest_batch", "surely_fits", "step_s", "memory_sd_log", "source"}
 
 
-def test_a_known_workload_needs_no_tracing():
-    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["memory_mb"] == predict_memory(network(), find("tx2"), 32).step.memory_mb
-
-
 @pytest.mark.parametrize("batch", ["0", "-1", "nan", "1.5", "99999999999"])
 def test_a_batch_that_cannot_be_is_refused(batch):
     done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch-size", batch])

@@ -233,17 +233,6 @@ def test_every_knob_has_a_kind_and_without_points_there_are_no_findings():
     assert compute_findings([]) == ()
 
 
-def test_a_knob_that_changes_the_watts_alone_comes_last():
-    stats = sweep(
-        varied(POINT, "dvfs", [False, True]),
-        lambda p: Truth(compute_s=0.007 if p.dvfs else 0.0071, power_w=15.4 if p.dvfs else 15.0),
-        Noise(step=0.02, power=0.001),
-    )
-    (finding,) = _of(compute_findings(stats), "dvfs")
-    assert [one.quantity for one in _changes(finding)] == ["power_w"]
-    assert finding.strength < 0.01
-
-
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_can_be_worded(template):
     names = ("quantity", "value", "setting", "bound", "mode", "interval", "count", "total", "work")

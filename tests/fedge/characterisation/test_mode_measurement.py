@@ -69,17 +69,6 @@ def test_a_board_that_never_settles_is_left_at_the_limit_and_marked(fake):
     assert seen.as_measurement().step_s > 0
 
 
-def test_every_verdict_is_told_on_the_way(fake):
-    _, bench = fake(change=tenth)
-    told = []
-
-    seen = measure_mode(bench, MODE, RULE, told.append)
-
-    assert len(told) == RULE.least_chunks + 1
-    assert told[-1] == seen.verdict
-    assert not any(verdict.settled for verdict in told[:-1])
-
-
 def test_a_throttled_board_rests_until_it_is_cooler_and_is_measured_once_more(fake):
     board, bench = fake(change=hot(1), temperature_c=97.0)
 
@@ -208,13 +197,6 @@ def test_settled_measurements_lie_near_the_truth():
 
     assert seen.verdict.step_s == pytest.approx(one.device.surface.step_s[row], rel=0.03)
     assert seen.verdict.power_w == pytest.approx(one.device.surface.power_w[row], rel=0.03)
-
-
-def test_candidates_keep_the_board_reachable():
-    knobs = bench().candidates.knobs
-
-    assert knobs[:, 0].min() >= 2
-    assert knobs[:, 1].min() >= 400.0
 
 
 def test_a_mode_that_the_board_lacks_is_not_set():

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.plan_reader import load_shipped_workloads, read_resolved_plan, resolve_plan
+from fedge.characterisation.plan_reader import read_resolved_plan, resolve_plan
 from fedge.characterisation.sweep_plan import KNOBS, Images
 from fedge.devices import catalogue
 from fedge.errors import BadInput
@@ -127,13 +127,6 @@ def test_a_workload_of_the_users_own_has_its_images_beside_the_plan_or_on_each_s
     assert found.storages["disk"].path == "/plans/mnt/x"
     assert (found.storages["card"].path, found.storages["card"].model) == (None, "sd")
     assert plan(workloads=own).workloads["own"].images.folder == "/plans/pics"
-
-
-def test_the_papers_three_workloads_are_shipped():
-    assert set(load_shipped_workloads()) == {"lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"}
-    for name in load_shipped_workloads():
-        one = plan(workloads=[name]).workloads[name]
-        assert one.images.channels == one.input[0]
 
 
 WRONG = [

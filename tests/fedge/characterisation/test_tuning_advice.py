@@ -121,22 +121,6 @@ def test_pinning_cannot_save_more_than_the_copying():
     assert found.expected.high == found.present
 
 
-def test_noise_is_not_quoted_as_help():
-    told = sum(
-        len(
-            [
-                one
-                for one in compute_advice(
-                    sweep(varied(POINT, "storage", "abcd"), lambda _: Truth(), Noise(epoch=0.04), seed=seed), PLAN
-                )
-                if one.label == "measured"
-            ]
-        )
-        for seed in range(8)
-    )
-    assert told <= 0.05 * 8 * 6 * 2
-
-
 def test_the_memorys_clock_and_cores_are_foretold_where_they_bind():
     low = replace(POINT, mode=PowerMode(2, 2265.6, 1377.0, 800.0), workers=4)
     truth = Truth(stall_s=0.02, compute_s=0.02, fetch_s=0.02, preprocess_s=0.06)

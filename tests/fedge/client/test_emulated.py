@@ -15,7 +15,7 @@ from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.planning import load_planner
-from fedge.decisions.planning.board_energy import find_least_energy_point
+from fedge.decisions.planning.front_columns import find_least_energy_point
 from fedge.devices.emulated_board import WARM_UP_STEPS, mode_change_s
 from fedge.errors import BadInput
 from fedge.experiment import (

@@ -206,14 +206,6 @@ def test_a_training_prior_expects_a_third_of_the_launches_and_grows_with_the_bat
     np.testing.assert_array_equal(large.coefficients.power, trained[0].coefficients.power)
 
 
-def test_a_workload_of_unknown_size_is_taken_to_be_as_large_as_the_known_one():
-    trained = [dataclasses.replace(load_calibrated_training()[0], workload="not-in-the-list", device=ORIN.name)]
-
-    (prior,) = build_inference_priors(ORIN, "unheard-of", trained[0].batch_size, SPECS, trained)
-
-    assert np.exp(prior.coefficients.time - trained[0].coefficients.time)[0] == pytest.approx(1 / 3)
-
-
 TRAINED = load_calibrated_training()
 TRAINING = sorted({profile.workload for profile in TRAINED})
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge import modes as mode_tables
 from fedge.decisions.candidate_modes import (
     FLOOR_CORES,
     FLOOR_CPU_MHZ,
@@ -18,13 +17,14 @@ from fedge.decisions.candidate_modes import (
     mask_candidates_and_presets,
 )
 from fedge.devices import catalogue
+from fedge.modes import build_grid
 from fedge.types import Modes, PowerMode
 
 
 @pytest.mark.parametrize("device", sorted(catalogue.load_catalogue()))
 @pytest.mark.parametrize("limit", [MAX_CANDIDATES, 100])
 def test_modes_to_choose_from_keep_the_floor_both_ends_of_every_knob_and_the_limit(device: str, limit: int) -> None:
-    modes = mode_tables.build_grid(catalogue.find(device))
+    modes = build_grid(catalogue.find(device))
     floor = (modes.knobs[:, 0] >= FLOOR_CORES) & (modes.knobs[:, 1] >= FLOOR_CPU_MHZ)
 
     kept = mask_candidates(modes, limit)

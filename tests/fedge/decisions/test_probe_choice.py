@@ -295,6 +295,32 @@ def test_an_unsure_power_is_worth_the_mean_of_what_it_may_save(sd: float) -> Non
         assert find_most_saving_mode(unsure, IDLE_W, [GRID[0]], PLENTY) == GRID[row]
 
 
+@given(tables(), st.integers(1, 3), rooms, st.sampled_from([0.5, IDLE_W, 8.0]), st.integers(0, 30))
+def test_ruling_rows_out_by_their_best_case_changes_no_choice(
+    predictions: Predictions, known: int, room: ProbeBudget, idle_w: float, rounds_left: int
+) -> None:
+    room = dataclasses.replace(room, rounds_left=rounds_left)
+    rows = list(range(min(known, len(predictions.modes))))
+    modes = [predictions.modes[row] for row in rows]
+    if predictions.power_w[rows].min() <= idle_w:
+        return  # a known mode below idle power: nothing is a share of its energy
+    costs = probe_choice._compute_round_costs(predictions, idle_w, rows, room)
+    every = np.arange(len(predictions.modes))
+    cases = [(SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in probe_choice.QUANTILES for b in probe_choice.QUANTILES]
+    worth = np.mean([costs.compute_savings(every, *case) for case in cases], axis=0)
+    spent = probe_choice._probe_cost(predictions, idle_w, every, float(costs.now_j[-1]), room)
+    safe = probe_choice._mask_safe(predictions, room, rows)
+    net = np.where(safe, worth - spent / max(1, min(rounds_left, probe_choice.MAX_ROUNDS_AHEAD)), -np.inf)
+    most = float(net.max())
+
+    found = find_most_saving_mode(predictions, idle_w, modes, room)
+
+    if found is None:
+        assert most <= MIN_EXPECTED_SAVING + 1e-12 or rounds_left == 0
+    else:
+        assert net[list(predictions.modes).index(found)] == pytest.approx(most, abs=1e-12)
+
+
 def test_where_not_all_modes_are_evaluated_those_are_that_may_save_most(monkeypatch: pytest.MonkeyPatch) -> None:
     unsure = dataclasses.replace(
         table([1.0, 1.0, 1.0], [20.0, 18.0, 17.5], [0.0, 0.0, 0.0]), power_w_sd_log=np.array([0.0, 0.3, 0.0])

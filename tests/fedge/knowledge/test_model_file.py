@@ -190,21 +190,15 @@ def _about(**fields: Any) -> Callable[[dict[str, Any]], Any]:
     [
         (lambda t: t.update(version=2), r"version: got 2; 1; a newer fedge"),
         (lambda t: t.update(version=0), r"version: got 0; 1; a model fitted anew"),
-        (lambda t: t.pop("version"), "version: got nothing"),
         (lambda t: t.update(version="1"), "version: got '1'"),
         (lambda t: t.pop("about"), "about: got nothing"),
-        (_about(method="nosuch"), "about.method: got 'nosuch'; known:.*fedge"),
         (_about(method="os:system"), "about.method: got 'os:system'; known:"),
-        (_about(batch_size=0), "about.batch_size: got 0"),
         (_about(batch_size="16"), "about.batch_size: got '16'"),
-        (_about(device=""), "about.device"),
         (_about(idle={"value": float("nan"), "label": "measured", "source": "x"}), "about.idle: got nan W"),
         (_about(idle={"value": -1.0, "label": "measured", "source": "x"}), "about.idle: got -1 W"),
         (_about(idle={"value": 5.0, "label": "sworn", "source": "x"}), "about.idle.label: got 'sworn'"),
         (lambda t: t["about"]["origin"].update(sha256="xyz"), "about.origin.sha256: got 'xyz'"),
-        (lambda t: t["about"]["held_out"].update(time_mape=float("nan")), "about.held_out.time_mape: got nan"),
         (lambda t: t["maxn"].update(cores=0), "maxn.cores: got 0"),
-        (lambda t: t["maxn"].update(gpu_mhz=float("inf")), "maxn.gpu_mhz: got inf"),
         (lambda t: t.update(seed=-1), "seed: got -1"),
         (lambda t: t["references"].append(dict(t["references"][0])), "reference/1/knobs: got nothing"),
     ],
@@ -212,13 +206,6 @@ def _about(**fields: Any) -> Callable[[dict[str, Any]], Any]:
 def test_a_wrong_field_is_named(saved: Path, change: Callable[[dict[str, Any]], Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         load_model(spoil(saved, header=change))
-
-
-def test_a_header_that_is_not_json_is_refused(saved: Path) -> None:
-    save_file(parts(saved)[1], saved, metadata={METADATA_KEY: "{"})
-
-    with pytest.raises(BadInput, match="the header"):
-        load_model(saved)
 
 
 def _set(name: str, index: Any, value: float) -> Callable[[dict[str, Any]], Any]:
@@ -236,17 +223,11 @@ def _set(name: str, index: Any, value: float) -> Callable[[dict[str, Any]], Any]
             r"measured/knobs: got shape \(5, 3\)",
         ),
         (lambda a: a.update({"candidates/knobs": np.zeros((0, 4))}), r"candidates/knobs: got shape \(0, 4\)"),
-        (lambda a: a.update({"candidates/knobs": np.array(1.0)}), r"candidates/knobs: got shape \(\)"),
         (lambda a: a.update({"prior/time": np.zeros((2, 3))}), r"prior/time: got shape \(2, 3\)"),
-        (lambda a: a.update({"prior/power": a["prior/power"][:1].copy()}), "prior/power: got shape"),
         (_set("prior/time", (0, 0), np.nan), "prior/time: got nan"),
-        (_set("measured/step_s", 2, np.nan), "measured/step_s: got nan"),
-        (_set("measured/power_w", 0, -3.0), "measured/power_w: got -3"),
         (_set("measured/power_w", 0, np.inf), "measured/power_w: got inf"),
         (_set("measured/steps", 0, 0), "measured/steps: got 0"),
-        (_set("measured/throttled", 0, 9), "measured/throttled: got 9"),
         (_set("measured/knobs", (1, 0), 2.5), "measured/knobs: got a fraction of a core"),
-        (_set("measured/knobs", (1, 2), 0.0), "measured/knobs: got 0"),
         (_set("candidates/knobs", (5, 1), np.nan), "candidates/knobs: got nan"),
         (_set("reference/0/step_s", 0, 0.0), "reference/0/step_s: got 0"),
         (lambda a: a.update({"reference/0/power_w": np.ones(1)}), "reference/0/power_w: got shape"),

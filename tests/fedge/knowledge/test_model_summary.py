@@ -61,8 +61,7 @@ def test_the_parts_at_maxn_are_the_models_own_terms():
     meaning = facts(model()).meaning
 
     assert meaning is not None
-    time = {part.name: part.value for part in meaning.time_s}
-    power = {part.name: part.value for part in meaning.power_w}
+    time, power = meaning.time_s, meaning.power_w
     assert time["GPU arithmetic"] == pytest.approx(TIME["gpu_s"], rel=0.3)
     assert time["together"] == pytest.approx(compute_step_s(coefficients(), MAXN, stack_modes([MAXN]))[0], rel=0.02)
     assert max(v for k, v in time.items() if k != "together") < time["together"] < sum(time.values()) / 2

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.physics import log_derivatives
-from fedge.physics.knob_table import tabulate_shares
 from fedge.physics.log_derivatives import LinearizedCurve
-from fedge.physics.time_power_model import compute_power_terms, compute_time_parts, knob_shares
+from fedge.physics.time_power_model import compute_power_terms, compute_time_parts, knob_shares, tabulate_shares
 from fedge.types import Floats
 
 STEP = 1e-6

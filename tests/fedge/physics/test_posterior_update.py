@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, coefficients, grid
 
-from fedge.physics.knob_table import tabulate_shares
 from fedge.physics.log_derivatives import linearize_log_time
 from fedge.physics.misfit_process import QuantityPosterior, QuantityRows, fit_quantity, misfit_correlation
 from fedge.physics.model_fit import (
@@ -21,7 +20,7 @@ from fedge.physics.model_fit import (
 )
 from fedge.physics.posterior_update import SharedPosterior
 from fedge.physics.robust_fit import GaussianPrior, student_weights
-from fedge.physics.time_power_model import compute_step_s, knob_shares
+from fedge.physics.time_power_model import compute_step_s, knob_shares, tabulate_shares
 from fedge.types import Floats, Measurement
 
 MODES = grid()
@@ -84,13 +83,14 @@ def test_an_update_is_the_gaussian_conditional(seed: int, few: int) -> None:
     alike = misfit_correlation(TABLE, posterior.rows.x) * np.float32(KIND_CORRELATION)
     own_alike = misfit_correlation(pooled.time.x, posterior.rows.x) * np.float32(KIND_CORRELATION)
 
-    own = shared.add_rows(pooled.time, pooled.correlation, own_alike)
+    [own] = shared.add_rows([pooled.time], [pooled.correlation], [own_alike])
     modes, near = shared.tabulate(TABLE, alike), np.ascontiguousarray(misfit_correlation(TABLE, pooled.time.x).T)
 
+    means = shared.update_means(own, range(2), modes, near)
     for member in range(2):
         mean, variance = condition(posterior, member, pooled.time)
         moved = shared.project(own, member, modes, near)
-        np.testing.assert_allclose(modes.mean[member] + own.whitened[member] @ moved, mean, atol=2e-4)
+        np.testing.assert_allclose(means[member], mean, atol=2e-4)
         left = modes.variance(member) - np.square(moved).sum(axis=0)
         np.testing.assert_allclose(left, variance, rtol=0.02, atol=2e-6)
 
@@ -104,7 +104,7 @@ def test_evidence_is_lower_the_further_the_rows_are_from_what_others_foretell() 
     for factor in (1.0, 1.1, 1.5):
         own = pool_measurements(measure(rows, np.random.default_rng(1), None, factor), MAXN)
         alike = misfit_correlation(own.time.x, posterior.rows.x) * np.float32(KIND_CORRELATION)
-        evidence.append(shared.add_rows(own.time, own.correlation, alike).log_evidence)
+        evidence.append(shared.add_rows([own.time], [own.correlation], [alike])[0].log_evidence)
 
     assert (np.diff(np.array(evidence), axis=0) < 0).all()
 
@@ -123,7 +123,7 @@ def test_an_outlier_among_own_rows_moves_the_level_less_than_the_others_do() -> 
     means = []
     for measurements in (clean, wrong):
         pooled = pool_measurements(measurements, MAXN)
-        own = shared.add_rows(pooled.time, pooled.correlation, alike)
-        means.append(modes.mean[0] + own.whitened[0] @ shared.project(own, 0, modes, near))
+        [own] = shared.add_rows([pooled.time], [pooled.correlation], [alike])
+        means.append(shared.update_means(own, [0], modes, near)[0])
 
     assert np.abs(means[1] - means[0]).mean() < 0.02

@@ -20,6 +20,7 @@ from fedge.physics.prior_candidates import (
     WEIGHT,
     WEIGHT_SD,
     PriorCandidate,
+    fit_reference,
     list_power_candidates,
     list_prior_sources,
     list_time_candidates,
@@ -27,7 +28,6 @@ from fedge.physics.prior_candidates import (
     make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.reference_fit import fit_reference
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s, knob_shares
 from fedge.types import Floats, Modes, ProfileTable
 

@@ -10,7 +10,7 @@ from contracts.boards import MAXN, another_workload, grid, made_up_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.physics.reference_fit import LARGEST_RESIDUAL, RESIDUAL_REACH, fit_reference
+from fedge.physics.prior_candidates import LARGEST_RESIDUAL, RESIDUAL_REACH, fit_reference
 from fedge.physics.time_power_model import compute_power_w, compute_step_s, knob_shares
 from fedge.types import Floats, Modes, ProfileTable
 

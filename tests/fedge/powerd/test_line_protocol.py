@@ -44,10 +44,16 @@ def test_what_is_no_request_is_refused_with_what_was_got(line: bytes, word: str,
     assert word in refusal.text
 
 
+def test_a_wrong_value_is_repeated_as_far_as_it_fits_on_a_line() -> None:
+    assert line_protocol.format_value("x" * 78) == '"' + "x" * 78 + '"'
+    assert line_protocol.format_value("x" * 79) == '"' + "x" * 76 + "..."
+
+
 def test_a_reply_is_one_ascii_line_and_a_refusal_has_what_was_read_back_where_there_is_something() -> None:
     line = line_protocol.encode_reply({"name": "Zo\u00eb\n"})
     assert line.count(b"\n") == 1
     assert json.loads(line.decode("ascii")) == {"ok": True, "name": "Zo\u00eb\n"}
+    assert str(PowerdRefusal("held", "by ann")) == "by ann"
     for got, more in ((None, {}), (0, {"got": 0})):
         reply = json.loads(line_protocol.encode_refusal(PowerdRefusal("held", "by ann", got)).decode())
         assert reply == {"ok": False, "error": {"kind": "held", "text": "by ann", **more}}

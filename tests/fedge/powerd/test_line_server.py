@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedge.powerd import sockets
-from fedge.powerd.line_server import ConnectionLimits, LineServer
+from fedge.powerd.line_server import Connection, ConnectionLimits, LineServer
 from fedge.powerd.sockets import Peer
 
 LIMIT_S = 10.0
@@ -191,6 +191,20 @@ def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time
             except (BrokenPipeError, ConnectionResetError):
                 is_open = False
         one.holds(0)
+
+
+def test_a_client_that_reads_its_replies_is_not_overdue_however_long_the_server_was_busy() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        connection, limits = Connection(one, Peer(1, 0, 0), 0.0), ConnectionLimits()
+        assert connection.is_overdue(limits.idle_s + 1, limits)
+        connection.unsent = b"reply\n"
+        assert not connection.is_overdue(1e6, limits)
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one.send(BIG)
+        assert connection.is_overdue(limits.slow_s + 1, limits)
 
 
 def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:

@@ -73,7 +73,8 @@ LIMIT_S_TIMED = 20.0
 @pytest.fixture
 def bench_timed(tmp_path, monkeypatch):
     """A machine with a file, and one that never answers: nobody is at the other end of a pipe."""
-    monkeypatch.setattr(machine, "FILE_LIMIT_S", 0.5)
+    monkeypatch.setattr(machine, "FILE_LIMIT_S", LIMIT_S_TIMED)
+    monkeypatch.setattr(machine, "SLOW_LIMITS_S", {"/hung": 0.5})
     (tmp_path / "whole").write_text("17\n")
     os.mkfifo(tmp_path / "hung")
     return TimedMachine(str(tmp_path))
@@ -83,7 +84,7 @@ def test_files_are_read_and_written_and_errors_are_those_of_the_files(bench_time
     assert bench_timed.read("/whole") == "17"
     bench_timed.write("/whole", "3")
     assert bench_timed.read("/whole") == "3"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"^\[Errno 2\] No such file or directory: '/gone'$"):
         bench_timed.read("/gone")
     with pytest.raises(OSError) as caught:
         bench_timed.write("/", "3")

@@ -3,7 +3,7 @@
 import pytest
 
 from fedge.powerd import nvpmodel
-from fedge.powerd.knobs import CpufreqPolicy, Hardware, KnobState
+from fedge.powerd.knobs import CpufreqPolicy, Gpu, Hardware, KnobState
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.write_plan import EmcFiles, EmcState, LimitFiles, LimitSpan
@@ -159,6 +159,14 @@ def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, 
     files = EmcFiles(cap=cap_file)
     hardware = Hardware({}, cpu_khz=(), gpus=(), emc="none", emc_files=files, emc_hz=table)
     assert nvpmodel.find_unmet(nvpmodel.PresetCaps({}, {}, None, 800000000), state, hardware) == unmet
+
+
+@pytest.mark.parametrize(("high", "unmet"), [(306000000, None), (612000000, ("gpu Hz", 612000999))])
+def test_a_gpu_above_the_presets_cap_is_named(high, unmet) -> None:
+    gpu = Gpu("gpu", LimitFiles("low", "high", 999), (306000000, 612000000))
+    hardware = Hardware({}, cpu_khz=(), gpus=(gpu,), emc="none", emc_files=EmcFiles(), emc_hz=())
+    state = KnobState({0: True}, (), {"gpu": LimitSpan(0, high)}, EmcState())
+    assert nvpmodel.find_unmet(nvpmodel.PresetCaps({}, {}, 306000000, None), state, hardware) == unmet
 
 
 @pytest.mark.parametrize(

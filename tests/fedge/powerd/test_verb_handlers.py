@@ -472,7 +472,7 @@ def test_after_a_reboot_what_the_board_refuses_at_first_is_owed_and_then_taken_f
     bench.daemon.tick()
     assert (bench.board.id, bench.board.now, bench.stored()) == (0, TOP, None)
     bench.done("set", mode=HALF)
-    assert bench.stored().state["mode"] == list(TOP)
+    assert (bench.stored().boot, bench.stored().state["mode"]) == ("boot-3", list(TOP))
     assert bench.done("restore")["mode"] == TOP.to_wire()
 
 

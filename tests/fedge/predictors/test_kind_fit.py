@@ -11,6 +11,7 @@ from contracts.boards import MAXN, coefficients, grid
 from fedge.errors import BadInput
 from fedge.physics.model_fit import pool_measurements
 from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.time_power_model import knob_shares, tabulate_shares
 from fedge.predictors.candidate_blend import PooledFit, group_priors
 from fedge.predictors.kind_fit import MIN_PEER_ROWS, UpdatedBlend, UpdatedFit, fit_boards, has_enough_peers
 from fedge.types import Measurement
@@ -58,16 +59,31 @@ def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_i
     assert isinstance(fit, UpdatedFit)
     kind, own = fit.time.kind, pool_measurements(measure(range(3), None), MAXN)
     alike = fit.kind.correlate(own.time.x)
-    rows = [one.add_rows(own.time, own.correlation, alike) for one in kind.posteriors]
+    rows = [one.add_rows([own.time], [own.correlation], [alike])[0] for one in kind.posteriors]
     first, rest = rows[0], rows[1:]
     assert len(kind.log_weights) > 1
     broken = first.log_evidence.copy()
     broken[0] = np.nan
 
-    blend = UpdatedBlend(kind, [dataclasses.replace(first, log_evidence=broken), *rest], count=3)
+    blend = UpdatedBlend(kind, [dataclasses.replace(first, log_evidence=broken), *rest])
 
     assert (0, 0) not in blend.members
     assert blend.weights.sum() == pytest.approx(1.0)
     nothing = [dataclasses.replace(one, log_evidence=np.full_like(one.log_evidence, np.nan)) for one in rows]
     with pytest.raises(BadInput, match="finite"):
-        UpdatedBlend(kind, nothing, count=3)
+        UpdatedBlend(kind, nothing)
+
+
+def test_a_board_that_is_updated_with_others_gets_the_bits_that_it_gets_alone() -> None:
+    theirs = measure(range(40, 60), "a")
+    boards = [
+        (*measure(range(first, first + count), None), *theirs) for first, count in ((0, 1), (3, 1), (5, 3), (9, 3))
+    ]
+
+    together = fit_boards([KNOWN] * len(boards), [lambda: group_priors(KNOWN)] * len(boards), boards)
+
+    table = tabulate_shares(knob_shares(MAXN, MODES))
+    for fit, board in zip(together, boards, strict=True):
+        for one, other in zip(fit.predict(table), fit_one(board).predict(table), strict=True):
+            assert (one.mean == other.mean).all()
+            assert (one.predict_sd(None) == other.predict_sd(None)).all()

@@ -18,7 +18,7 @@ from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import PREDICTORS, powertrain_reference
 from fedge.predictors.measurement_columns import collect_columns
-from fedge.predictors.mlp_predictor import NetworkPredictor
+from fedge.predictors.network_training import NetworkPredictor
 from fedge.predictors.powertrain import PowerTrainPredictor, choose_loss, find_most_similar
 from fedge.predictors.powertrain_reference import ReferenceNetwork, cache_folder, load_reference_network, reference_path
 from fedge.protocols import Predictor

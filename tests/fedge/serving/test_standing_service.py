@@ -117,12 +117,6 @@ def test_taking_a_service_off_a_measurement_and_putting_it_back_gives_the_measur
     assert add_service_load(again, service, row, use_of(share)).step_s == pytest.approx(beside.step_s)
 
 
-def test_a_measurement_without_a_service_stays_as_it_is() -> None:
-    alone = measurement(PowerMode(4, 1000.0, 500.0, 1600.0))
-
-    assert remove_service_load(alone, _inference()) is alone
-
-
 @given(inferences(), demands)
 def test_a_prediction_of_the_truth_alone_becomes_the_truth_beside_the_service(
     inference: InferenceCosts, demand: ServiceDemand

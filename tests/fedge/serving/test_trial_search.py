@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from fedge.errors import BadInput
 from fedge.serving.job_pair import JobPair
 from fedge.serving.trial_search import (
-    JobChoice,
     ProblemFamily,
     ServingProblem,
     Trial,
     TrialReading,
     TrialSearch,
     TrialSearchResult,
-    count_steps_in_window,
     default_problems,
     evaluate_choices,
     find_best_choice,
@@ -87,12 +85,6 @@ def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is()
     assert watts == [30.0, 20.0, 30.0]
 
 
-def test_minibatches_are_whole_and_never_fewer_than_none() -> None:
-    windows, infer_s, train_s = np.array([1.0, 1.0, 0.2]), np.array([0.25, 0.3, 0.5]), np.array([0.25, 0.25, 0.1])
-
-    assert count_steps_in_window(windows, infer_s, train_s).tolist() == [3.0, 2.0, 0.0]
-
-
 def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_none() -> None:
     knobs = Modes(np.array(list(itertools.product((2.0, 4.0), (1.0,), (1.0,), (1.0,)))))
     ones = np.ones(2)
@@ -119,11 +111,11 @@ def test_what_is_asked_again_is_told_from_memory_and_counted_once() -> None:
         again = yield from request_trial(Trial(1))
         assert again.train_s == 1.0
         yield ()
-        return JobChoice(1)
+        return Trial(1)
 
     found = run_search(search(), lambda trial: measured.append(trial) or seen_of(trial))
 
-    assert found == TrialSearchResult(JobChoice(1), (Trial(3), Trial(1)))
+    assert found == TrialSearchResult(Trial(1), (Trial(3), Trial(1)))
     assert measured == [Trial(3), Trial(1)]
 
 

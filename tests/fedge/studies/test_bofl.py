@@ -110,16 +110,6 @@ def test_the_expected_gain_is_the_mean_of_many_draws(
     assert expected_hypervolume_gain(mean, sd, points, REFERENCE)[0] == pytest.approx(gains.mean(), abs=error)
 
 
-def test_all_candidates_are_judged_at_once_as_each_alone() -> None:
-    rng = np.random.default_rng(3)
-    mean, sd, points = rng.normal(size=(20, 2)), rng.uniform(0.1, 1.0, (20, 2)), rng.normal(size=(8, 2))
-
-    together = expected_hypervolume_gain(mean, sd, points, REFERENCE)
-
-    alone = [expected_hypervolume_gain(mean[i : i + 1], sd[i : i + 1], points, REFERENCE)[0] for i in range(20)]
-    assert together == pytest.approx(alone)
-
-
 # The rounds -----------------------------------------------------------------------------------------------------------
 
 

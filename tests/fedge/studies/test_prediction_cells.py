@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.decisions.mode_objectives import find_fastest_within_power
-from fedge.errors import UnknownName
 from fedge.predictors.table_board import TableBoard
 from fedge.protocols import SimulatedClock
 from fedge.studies.prediction_cells import (
@@ -194,11 +193,6 @@ def test_every_method_has_its_own_way_unless_one_is_asked_for(
     assert resolve_setup(method, explorer, choice) == expected
 
 
-def test_an_unknown_choice_is_refused() -> None:
-    with pytest.raises(UnknownName, match="plain, margin, verified"):
-        resolve_setup("fedge", None, "lucky")
-
-
 class Biased:
     """Knows the table, but believes every mode not measured draws ``factor`` times its power; counts its fits."""
 
@@ -313,11 +307,6 @@ def test_a_board_that_reaches_fifty_watts_gets_the_papers_budgets() -> None:
     assert default_budgets(np.array([11.0, 24.5]), 60.0) == PAPER_BUDGETS_W
 
 
-def test_a_smaller_board_gets_the_whole_watts_of_its_own_range() -> None:
-    assert default_budgets(np.array([2.3, 5.9, 11.1]), 15.0) == tuple(range(3, 12))
-    assert default_budgets(np.array([5.2, 5.7]), None) == (6.0,)
-
-
 @given(WATTS, st.none() | st.floats(1.0, 80.0))
 @settings(max_examples=200)
 def test_default_budgets_are_few_rising_and_one_is_solvable(watts: list[float], largest_w: float | None) -> None:
@@ -356,11 +345,3 @@ def test_costs_are_those_of_a_plain_search(rows: list[tuple[float, float, int]])
     assert found.over_limit == pytest.approx(100 * sum(w > 0 for w in over) / len(budgets))
     assert found.over_limit_1w == pytest.approx(100 * sum(w > 1 for w in over) / len(budgets))
     assert found.verify_modes == pytest.approx(sum(extra) / len(budgets))
-
-
-def test_choosing_the_optimum_costs_nothing() -> None:
-    step_s, power_w = np.array([3.0, 2.0, 1.0]), np.array([10.0, 20.0, 30.0])
-
-    found = score_budget_choices(step_s, power_w, (10.0, 25.0, 40.0), [0, 1, 2], [0, 0, 0])
-
-    assert (found.penalty_mean, found.excess_w, found.over_limit) == (0.0, 0.0, 0.0)

@@ -22,7 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices.local_board import NodeSettings, TelemetrySettings
+from fedge.errors import BadInput
 from fedge.protocols import Clock, SimulatedClock
+from fedge.telemetry import board_agent
 from fedge.telemetry.board_agent import (
     CLOCK_SET_S,
     SHOW_END_S,
@@ -32,13 +34,14 @@ from fedge.telemetry.board_agent import (
     TelemetryAgent,
     describe_progress,
     find_board_spec,
+    lock_spool_folder,
 )
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.uplink import HttpsUplink
-from fedge.types import SensorSample, Trace
+from fedge.types import EMPTY_TRACE, SensorSample, Trace
 
 BOARD = "nano-1"
 FASTER = 5
@@ -145,20 +148,43 @@ class SteadySensor:
         return SensorSample(self._clock.now_s(), 5.0)
 
 
-def test_seconds_that_cannot_be_dated_are_counted_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wall_s", "kept", "lost"), [(0.0, 0, 5), (1_790_000_000.0, 5, 0)])
+def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(
+    tmp_path: Path, wall_s: float, kept: int, lost: int
+) -> None:
     clock, file = SimulatedClock(500.0), tmp_path / "none"
     telemetry = TelemetrySettings(
         url="https://localhost/telemetry", ca=file, certificate=file, key=file, spool_dir=tmp_path / "spool"
     )
-    world = AgentEnvironment(clock, wall_s=clock.now_s, random=lambda: 0.0, link=HttpsUplink(telemetry))
+    world = AgentEnvironment(clock, lambda: wall_s + clock.now_s(), lambda: 0.0, HttpsUplink(telemetry))
     agent = TelemetryAgent(NodeSettings(board=BOARD, root=str(tmp_path)), telemetry, "s", world)
     sensor = SteadySensor(clock)
     samples = [sensor.read()]
-    for second in range(1, 6):
+    for _ in range(5):
         clock.sleep_s(1.0)
         samples.append(sensor.read())
         agent._collect(samples)
-        assert agent._outbox.lost_stretches == second
+
+    waiting = agent._outbox.next_batch(world.wall_s())
+    assert (0 if waiting is None else len(waiting[1].trace)) == kept
+    assert agent._outbox.lost_stretches == lost
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("board: nano-1\n", "telemetry: got no section telemetry in the settings; a section telemetry with url, ca"),
+        ("board: x.{board}\ntelemetry: {{url: 'https://a/t', ca: a, certificate: b, key: c}}\n", "64 letters, digits"),
+    ],
+)
+def test_a_service_without_a_server_or_a_name_ends_with_one_line_and_the_code_of_a_mistake(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, message: str
+) -> None:
+    settings = tmp_path / "node.yaml"
+    settings.write_text(content.format(board="a" * 80), encoding="utf-8")
+
+    assert board_agent.main(["--settings", str(settings)]) == board_agent.USAGE_EXIT_CODE
+    assert message in caplog.text
 
 
 @pytest.mark.slow
@@ -385,6 +411,10 @@ def test_while_the_sensor_is_lost_nothing_is_reported_of_that_time() -> None:
     after = watched(clocks, stretches, samples, 5.0)
     told_s = sum(span for trace in (*before, *after) for span in trace.span_s)
     assert told_s < 12.0
+    clocks.mono_s += 100.0
+    samples.append(SensorSample(clocks.mono_s, 5.0))
+    assert stretches.take_new(samples) == EMPTY_TRACE
+    assert stretches.lost == 0
 
 
 TRAINING = BoardProgress("nano-1", T0, "training", run="r", round=2, steps=9, steps_done=4, power_w=1.0)
@@ -405,6 +435,8 @@ def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: flo
     found = describe_progress(said, "nano-1", "orin-nano", SensorSample(1.0, 6.5, {}, {"a": 40.0, "b": 50.0}), at_s)
     assert (found.state, found.at_s, found.power_w, found.temperature_c) == (state, at_s, 6.5, 50.0)
     assert found.device == "orin-nano"
+    blind = describe_progress(said, "nano-1", "", None, at_s)
+    assert (blind.state, blind.power_w, blind.temperature_c) == (state, None, None)
     odd = describe_progress(said, "nano-1", "", SensorSample(1.0, float("nan"), {}, {"a": 1e9}), at_s)
     assert (odd.power_w, odd.temperature_c) == (None, None)
 
@@ -413,6 +445,20 @@ def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: flo
 def test_a_board_is_known_without_its_daemon(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = jetsons.build(name, tmp_path_factory.mktemp("root"))
     assert find_board_spec(NodeSettings(board="a", root=str(root))) is not None
+
+
+def test_a_board_that_its_settings_name_is_that_one(tmp_path: Path) -> None:
+    spec = find_board_spec(NodeSettings(board="a", device="nano", root=str(tmp_path)))
+    assert spec is not None
+    assert spec.name == "nano"
+
+
+def test_two_services_never_use_one_spool(tmp_path: Path) -> None:
+    first = lock_spool_folder(tmp_path / "spool")
+    with pytest.raises(BadInput, match=r"telemetry.spool_dir: got .*spool: a spool that process .* is writing"):
+        lock_spool_folder(tmp_path / "spool")
+    first.release()
+    lock_spool_folder(tmp_path / "spool").release()
 
 
 def test_a_machine_that_is_no_board_has_no_kind(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -210,3 +211,9 @@ def test_whatever_a_sensor_says_can_be_sent(powers: list[float]) -> None:
     assert not kept or set(kept.rails_w) == {"x"}
     good = [power for power in powers if -100 <= power <= 5000]
     assert list(kept.power_w) == good
+
+
+def test_of_a_trace_without_a_plausible_power_nothing_is_left_and_a_load_above_one_is_a_full_one() -> None:
+    assert keep_plausible(trace_from(T0, [math.nan, 1e9])) == EMPTY_TRACE
+    rounded = dataclasses.replace(trace_from(T0, [5.0]), gpu_load=(1.001,))
+    assert keep_plausible(rounded).gpu_load == (1.0,)

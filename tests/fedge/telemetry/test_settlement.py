@@ -426,3 +426,14 @@ def test_a_board_that_was_cut_off_never_counts_and_never_fails(
     assert {verdict.status[board] for board in cut_off} == {"cancelled" if enough else "late"}
     if not enough:
         assert verdict.round_s == cut_s or (cut_s is None and verdict.round_s >= 7.0)
+
+
+@pytest.mark.parametrize("tested", [None, (0.25, 0.75)])
+def test_the_rounds_row_has_the_figures_of_the_test_set_and_its_clients_rows_the_time_of_mode_changes(
+    tested: tuple[float, float] | None,
+) -> None:
+    settled = settle_round(OPEN, {"a": ReplyMessage("a", report=unlike()), "b": answer("b", 10.0)}, LateReplySpec())
+    row = round_row(settled, tested)
+
+    assert (row.loss, row.accuracy) == (tested or (None, None))
+    assert [client.switch_s for client in settled.clients] == [2.0, 0.0]

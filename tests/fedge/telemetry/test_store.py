@@ -14,6 +14,7 @@ from contracts.crashing import disk_full, every_crash
 from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
 from fedge.errors import BadInput
+from fedge.protocols import SimulatedClock
 from fedge.telemetry import store, store_files
 from fedge.telemetry.store import MemoryTables, RunTables
 from fedge.telemetry.store_reader import read_rows
@@ -347,3 +348,20 @@ def test_the_trivial_store_keeps_rows_in_memory() -> None:
     tables.append([round_row(1), traced(1, "a", 2)])
 
     assert tables.rows == [round_row(1), traced(1, "a", 2)]
+
+
+def test_samples_are_on_the_disk_after_a_second_at_the_latest_and_all_other_rows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, synced = SimulatedClock(), list[str]()
+    tables = RunTables(tmp_path, clock.now_s)
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().parent.name))
+    tables.append([round_row(1), sample_row(0.0)])
+    assert synced.count("rounds") == 1
+    counts = []
+    for _ in range(5):
+        clock.sleep_s(0.5)
+        tables.append([sample_row(clock.now_s())])
+        counts.append(synced.count("samples"))
+
+    assert counts == [0, 1, 1, 2, 2]

@@ -120,7 +120,7 @@ def test_only_a_final_answer_gives_a_message_up() -> None:
 
 
 def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened: list[BrokenConnection] = []
 
@@ -132,8 +132,10 @@ def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
     link = HttpsUplink(TelemetrySettings(url=url, ca=file, certificate=file, key=file))
     assert link.send(b"{}") == "again", "without certificates there is no connection"
     monkeypatch.setattr(uplink, "open_connection", open_broken)
+    caplog.clear()
     assert [link.send(b"{}") for _ in range(2)] == ["again", "again"]
     assert [connection.closed for connection in opened] == [True, True]
+    assert [record.message.count("no route") for record in caplog.records] == [1], "one trouble is told once"
 
 
 def test_it_ends_when_told_to_and_closes_its_link(tmp_path: Path) -> None:
@@ -229,6 +231,9 @@ class AnsweringConnection:
     def read(self, _: int) -> bytes:
         return b""
 
+    def isclosed(self) -> bool:
+        return True
+
     def close(self) -> None: ...
 
 
@@ -246,7 +251,6 @@ class AnsweringConnection:
         (301, FAILED, "telemetry.url"),
     ],
 )
-@pytest.mark.slow
 def test_a_status_says_whether_the_board_the_server_or_its_version_is_at_fault(
     status: int, result: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,3 +265,30 @@ def test_a_key_that_is_missing_is_named_and_not_taken_for_a_server_that_is_down(
     finding = check_link(setup.settings.model_copy(update={"key": "/nowhere/board.key"}))
     assert finding.result == FAILED
     assert "/nowhere/board.key cannot be used" in finding.seen
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, "taken"), (400, "refused"), (503, "again")])
+def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, outcome: Delivery
+) -> None:
+    opened: list[AnsweringConnection] = []
+
+    def open_answering(_: TelemetrySettings) -> AnsweringConnection:
+        opened.append(AnsweringConnection(status))
+        return opened[-1]
+
+    monkeypatch.setattr(uplink, "open_connection", open_answering)
+    file = tmp_path / "none"
+    link = HttpsUplink(TelemetrySettings(url="https://server/telemetry", ca=file, certificate=file, key=file))
+
+    assert [link.send(b"{}") for _ in range(3)] == [outcome] * 3
+    assert len(opened) == 1
+
+
+def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(AnsweringConnection, "read", lambda *_: bytes(LINK_MESSAGE_BYTES))
+    down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)  # type: ignore[arg-type]
+
+    assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"

@@ -24,7 +24,6 @@ from experiments.report.characterisation.characterisation_page import (
 from experiments.report.characterisation.characterisation_summary import (
     CharacterisationSummary,
     summarise_settings,
-    summary_to_json,
 )
 from experiments.report.chart import to_json_value
 from fedge.characterisation.confidence_interval import Estimate
@@ -213,13 +212,6 @@ def test_the_findings_are_plain_json_with_units_in_the_names(
     assert said["labels"] == [
         {"time": "estimated", "power": "estimated", "source": "formulas of a test", "points": len(few.points)}
     ]
-
-
-def test_advice_has_its_interval_in_its_unit(told: CharacterisationSummary) -> None:
-    for one, said in zip(told.advice, summary_to_json(told)["advice"], strict=True):
-        unit = one.quantity[-1]
-        assert said[f"expected_{unit}"] == pytest.approx(one.expected.value)
-        assert said["saving"] == pytest.approx(one.saving)
 
 
 def test_what_is_not_finite_is_null() -> None:

@@ -16,7 +16,8 @@ from experiments.report.predictors.fleet_study_report import print_fleet_study, 
 from experiments.report.predictors.mode_choice_report import ChoiceColumn, print_mode_choice, write_mode_choice_page
 from fedge.experiment import Experiment, FleetEntry
 from fedge.modes import stack_modes
-from fedge.studies.fleet import FleetCost, FleetRun, RoundComparison
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.round_comparison import FleetRun, RoundComparison
 from fedge.studies.mode_choice_study import POLICIES, ModeChoiceResult, ModeRound
 from fedge.types import PowerMode, ProfileTable
 

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from experiments.cli.report_run import report as write_run_report
-from experiments.report.run import prediction_section
+from experiments.report.run import board_sections, prediction_section
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report_tables
 from fedge.errors import BadInput
@@ -23,6 +23,22 @@ def test_the_quantiles_are_of_every_board_and_round(make_run):
     nano = [cell.plain_text for cell in found.rows[0]]
     assert nano == ["nano", "time", "6", "10.0 %", "10.0 %", "50.0 %", "50.0 %", "50.0 %"]
     assert [cell.plain_text for cell in found.rows[2]][:4] == ["nano", "power", "6", "−10.0 %"]
+
+
+def test_the_work_a_plan_asked_for_is_a_table_only_if_it_was_not_the_whole(make_run):
+    def ask(row):
+        part = {"step_share": 0.5, "encoding": "int8"} if row.round == 2 else {"step_share": 1.0, "encoding": "none"}
+        return dataclasses.replace(row, **part)
+
+    def ask_whole(row):
+        return dataclasses.replace(row, step_share=1.0, encoding="none")
+
+    run = load_run(make_run("parts", change=ask))
+    rounds = len(run.rounds)
+    cells = [cell.plain_text for cell in board_sections.asked_work_table(run).rows[0]]
+    assert cells[1:] == [str(rounds), "0.5", f"{(rounds - 0.5) / rounds:.3g}", "1", f"none x {rounds - 1}, int8 x 1"]
+    assert board_sections.asked_work_table(load_run(make_run("whole", change=ask_whole))).rows == ()
+    assert board_sections.asked_work_table(load_run(make_run("old"))).rows == ()
 
 
 def test_one_runs_tables_are_files_with_every_row(make_run, tmp_path):

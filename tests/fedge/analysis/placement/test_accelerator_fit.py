@@ -151,15 +151,6 @@ def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated():
     assert found.board.accelerator("tensor-cores") == ORIN.accelerator("tensor-cores")
 
 
-def test_two_dla_cores_are_fitted_as_one():
-    board = fit_board(
-        ORIN,
-        resnet50(),
-        measured(another_board(2), placements("d", (1, 8, 64))),
-    ).board
-    assert board.accelerator("dla-0").speeds == board.accelerator("dla-1").speeds
-
-
 def test_tf32_may_be_planned_with_once_it_was_measured():
     tf32 = [
         PlacementMeasurement(Placement((Instance("tensor-cores", size, "tf32"),)), rate)

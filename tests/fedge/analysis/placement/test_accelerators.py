@@ -16,7 +16,6 @@ from fedge.analysis.placement.accelerators import (
     Placement,
     ThroughputAnchor,
     build_placement_board,
-    solve_anchor,
 )
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
@@ -73,7 +72,7 @@ def test_a_board_of_the_users_own_is_refused_with_the_known_ones():
 
 def test_an_anchor_that_no_speed_reaches_is_refused():
     with pytest.raises(ValueError, match="no speed"):
-        solve_anchor(ThroughputAnchor(1000.0, 64, 1e9, 1e6, 1e9, 0.0, 1e9, 3.0))
+        ThroughputAnchor(1000.0, 64, 1e9, 1e6, 1e9, 0.0, 1e9, 3.0).solve()
 
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

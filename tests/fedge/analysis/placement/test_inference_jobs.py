@@ -16,9 +16,6 @@ from fedge.analysis.placement.inference_jobs import (
 from fedge.analysis.placement.placement_runs import check_runnable, find_usable_libraries, list_placements
 from fedge.errors import BadInput
 
-NOTHING = InstalledLibraries(
-    torch=False, cuda="torch is not installed", tf32=False, ort_providers=(), tensorrt=False, dla_cores=0
-)
 SERVER = InstalledLibraries(
     torch=True, cuda=None, tf32=True, ort_providers=("CPUExecutionProvider",), tensorrt=False, dla_cores=0
 )
@@ -29,11 +26,6 @@ ORIN = InstalledLibraries(
 
 def libraries(found: InstalledLibraries) -> dict[tuple[str, str], str]:
     return find_usable_libraries(list_runtimes(found))
-
-
-def test_a_machine_without_libraries_can_run_nothing_and_says_why():
-    assert libraries(NOTHING) == {}
-    assert all(way.reason for way in list_runtimes(NOTHING))
 
 
 def test_a_server_with_a_gpu_runs_everything_but_dla():

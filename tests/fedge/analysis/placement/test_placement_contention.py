@@ -33,7 +33,6 @@ from fedge.analysis.placement.placement_contention import (
     split_network,
     stack_demands,
 )
-from fedge.analysis.placement.placement_contention import StretchFactors as Stretched
 from fedge.analysis.placement.placement_outcome import evaluate_placement
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
@@ -50,16 +49,16 @@ def of_kinds(*kinds: str) -> NetworkCost:
 
 def test_a_network_that_a_dla_runs_whole_has_nothing_left_for_the_gpu():
     parts = split_network(resnet50(), DLA_2)
-    assert (parts.fallback_launches, parts.switches, parts.fallen) == (0, 0, ())
+    assert (parts.fallback.launches, parts.switches, parts.fallen) == (0, 0, ())
     assert compute_demand(ORIN, resnet50(), DLA).fallback_s == 0
 
 
 def test_what_falls_back_is_counted_with_every_change_of_place():
     parts = split_network(of_kinds("conv", "gelu", "gelu", "conv", "layer_norm"), DLA_2)
     assert parts.fallen == ("gelu", "layer_norm")
-    assert (parts.launches, parts.fallback_launches, parts.switches) == (2, 3, 4)
-    assert (parts.flop, parts.fallback_flop) == (2e9, 3e9)
-    assert (parts.weight_bytes, parts.fallback_weight_bytes) == (2e6, 3e6)
+    assert (parts.own.launches, parts.fallback.launches, parts.switches) == (2, 3, 4)
+    assert (parts.own.flop, parts.fallback.flop) == (2e9, 3e9)
+    assert (parts.own.weight_bytes, parts.fallback.weight_bytes) == (2e6, 3e6)
 
 
 def test_softmax_runs_on_orins_dla_and_not_on_xaviers():
@@ -147,12 +146,10 @@ def test_the_fixed_point_is_one(seed):
     np.testing.assert_allclose(again, settled, rtol=1e-7)
 
 
-def _stretches_at(columns: object, demands: object, settled: Floats) -> Stretched:
-    one = np.ones_like(settled)
-    here = Stretched(one, one, one)
+def _stretches_at(columns: object, demands: object, settled: Floats) -> Floats:
+    here = np.ones((3, *settled.shape))
     for _ in range(STEPS):
-        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here))
-        here = Stretched(*(0.5 * (getattr(here, n) + getattr(there, n)) for n in ("engine", "memory", "fallback")))
+        here = 0.5 * (here + compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here)))
     return here
 
 

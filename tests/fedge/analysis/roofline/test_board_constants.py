@@ -45,13 +45,6 @@ def test_an_unseen_network_gets_factors_between_its_neighbours_and_never_beyond_
     assert at[3] == pytest.approx(heavy.factors["tau_f"]) == at[4]
 
 
-def test_a_board_without_networks_is_taken_as_it_is():
-    bare = replace(TRUTH, networks=())
-    assert np.array_equal(
-        compute_rooflines(bare, stack_modes([TOP]), 10.0).tau_f, compute_rooflines(bare, stack_modes([TOP])).tau_f
-    )
-
-
 def errors(fitted_to: list, name: str, batch_size: int) -> tuple[float, float]:
     """Median error of time and of power on a table without noise."""
     network, truth = NETWORKS[name], table(name, batch_size)

@@ -108,12 +108,6 @@ def test_overheads_only_ever_add(size, network):
     ).all()
 
 
-def test_a_training_step_has_three_times_the_work_and_the_launches_of_a_forward_pass():
-    one, three = build_roofline_batch(LIGHT, 8), build_roofline_batch(LIGHT, 8, "train")
-    assert (three.flop, three.bytes, three.launches) == (3 * one.flop, 3 * one.bytes, 3 * one.launches)
-    assert three.samples == one.samples
-
-
 MODES = modes()
 MAXN = find_mode_index(MODES, SPEC.maxn)
 assert MAXN is not None

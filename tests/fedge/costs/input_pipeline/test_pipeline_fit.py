@@ -62,13 +62,6 @@ def test_taking_a_batch_over_costs_what_the_overhead_grows_by():
     assert fit_pipeline([alone, cheaper], 4.0, crowding=0.0).step.collate_s == pytest.approx(0.0003)
 
 
-def test_reading_that_the_cache_did_not_save_is_the_storage_s():
-    truth = replace(with_loader(TRUE, 0), cached=0.5)
-    kept = fit_pipeline([means(truth)], 2.0, file_mb=truth.samples.file_mb, storage=truth.storage, cached=0.5)
-    assert kept.samples.fetch_s == pytest.approx(TRUE.samples.fetch_s, rel=1e-6)
-    assert simulate_epoch(kept, 50).fetch_s.mean() == pytest.approx(simulate_epoch(truth, 50).fetch_s.mean(), rel=1e-6)
-
-
 def test_nothing_measured_is_refused():
     with pytest.raises(ValueError, match="no setting"):
         fit_pipeline([], 2.0)

@@ -7,11 +7,17 @@ import math
 
 import numpy as np
 import pytest
-from contracts.fronts import MODE, a_front, above_j, end_s, fleets, some_front
+from contracts.fronts import MODE, a_front, above_j, certain_front, end_s, fleets, quarters, some_front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.front_columns import build_columns, running_minimum
+from fedge.decisions.planning.front_columns import (
+    board_maxn_energy_j,
+    board_round_energy_j,
+    build_columns,
+    find_least_energy_point,
+    running_minimum,
+)
 from fedge.types import Front, FrontPoint
 
 SOUND = a_front([(1.0, 8.0), (2.0, 3.0)], 1.0, 0.5)
@@ -84,3 +90,45 @@ def test_a_broken_front_is_left_out_and_the_others_stay_as_they_are(front: Front
 def test_no_board_at_all_gives_empty_columns() -> None:
     assert len(build_columns({})) == 0
     assert build_columns({"a": BROKEN["no points"]}).left_out == ("a",)
+
+
+@given(certain_front, quarters)
+def test_least_energy_at_a_deadline_is_what_brute_force_finds(front: Front, deadline_s: float) -> None:
+    point = find_least_energy_point(front, deadline_s)
+    in_time = [p for p in front.points if front.link_s + p.work_s <= deadline_s]
+    if in_time:
+        assert point in in_time
+        assert board_round_energy_j(front, point, deadline_s) == pytest.approx(
+            min(board_round_energy_j(front, p, deadline_s) for p in in_time)
+        )
+    else:
+        assert point.work_s == min(p.work_s for p in front.points)
+
+
+def test_a_deadline_that_rounding_alone_would_miss_is_met() -> None:
+    front = a_front([(0.2, 20.0), (0.3, 10.0)], 0.0, 0.1 + 0.2)
+    assert 0.1 + 0.2 + 0.3 > 0.6
+    assert find_least_energy_point(front, 0.6).work_s == 0.3
+
+
+def test_a_front_without_points_is_its_maxn() -> None:
+    front = dataclasses.replace(a_front([(10.0, 4.0)], 1.0, 2.0), points=())
+    assert find_least_energy_point(front, 99.0) == front.maxn
+
+
+def test_a_board_done_after_the_round_is_counted_until_it_is_done() -> None:
+    front = a_front([(10.0, 4.0)], 1.0, 2.0)
+    assert board_round_energy_j(front, front.maxn, 5.0) == 40.0 + 2.0
+    assert board_round_energy_j(front, front.maxn, 20.0) == 40.0 + 10.0
+
+
+def test_a_board_at_maxn_works_and_waits_at_maxn() -> None:
+    front = dataclasses.replace(a_front([(10.0, 4.0), (20.0, 1.0)], 1.0, 2.0), maxn_idle_w=3.0)
+    assert board_maxn_energy_j(front, 30.0) == 10.0 * 4.0 + 20.0 * 3.0
+    assert board_maxn_energy_j(front, 5.0) == 10.0 * 4.0 + 2.0 * 3.0  # until its own end, the link included
+
+
+@given(certain_front, quarters)
+def test_maxn_that_waits_in_the_mode_of_all_others_is_one_of_the_points(front: Front, round_s: float) -> None:
+    alike = dataclasses.replace(front, maxn_idle_w=front.idle_w)
+    assert board_maxn_energy_j(alike, round_s) == pytest.approx(board_round_energy_j(alike, alike.maxn, round_s))

@@ -39,6 +39,8 @@ def play(pair: tuple[float, float], rounds: int, noise: float = 0.0) -> Progress
 def test_a_whole_share_is_worth_one_and_none_nothing(pair: tuple[float, float]) -> None:
     assert step_worth(1.0, pair) == pytest.approx(1.0)
     assert step_worth(0.0, pair) == 0.0
+    a, c = pair
+    assert step_worth(0.5, pair) == pytest.approx(0.5 / (a + 0.5 * (1.0 - a - c) + 0.25 * c))
 
 
 @given(st.sampled_from(PAIRS), st.floats(0.05, 0.95))

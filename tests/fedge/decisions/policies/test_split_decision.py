@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedge.decisions.limits import LIMIT_ROUNDING, mask_within
 from fedge.decisions.policies import load_policy
-from fedge.decisions.policies.split_decision import ModeFigures, decide_least_energy
+from fedge.decisions.policies.mode_policies import ModeFigures, decide_least_energy
 from fedge.devices import catalogue
 from fedge.errors import FedgeError
 from fedge.modes import build_front

@@ -12,8 +12,12 @@ from contracts.selector import SelectorContract, a_front, chosen, fleet, often
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
-from fedge.decisions.planning.front_columns import build_columns
+from fedge.decisions.planning.front_columns import (
+    board_maxn_energy_j,
+    board_round_energy_j,
+    build_columns,
+    find_least_energy_point,
+)
 from fedge.decisions.selection.planner_selector import compute_allowance_j, compute_gains, compute_prices
 from fedge.types import ClientStatus, Front, SelectionContext
 

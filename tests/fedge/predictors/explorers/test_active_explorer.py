@@ -22,7 +22,7 @@ from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors.blended_predictor import BlendedPredictor
 from fedge.predictors.explorers import DEFAULT_EXPLORER, active_explorer, load_explorer
 from fedge.predictors.explorers.active_explorer import ActiveExplorer, _ActiveDesign
-from fedge.predictors.explorers.random_explorer import RandomExplorer
+from fedge.predictors.explorers.simple_explorers import RandomExplorer
 from fedge.types import Floats, Measurement, Modes
 
 

@@ -18,7 +18,7 @@ from fedge.predictors.explorers.budgeted_explorer import (
     compute_profiling_j,
     compute_profiling_s,
 )
-from fedge.predictors.explorers.random_explorer import RandomExplorer
+from fedge.predictors.explorers.simple_explorers import RandomExplorer
 from fedge.types import Floats, Measurement, Modes, PowerMode
 
 CANDIDATES = Modes(grid().knobs[::7])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -138,13 +137,3 @@ def test_the_plan_is_that_of_every_client_by_itself(policy: PolicySpec, seed: in
     )
     assert found.feasible == expected.feasible
     assert groups.power.sum() == pytest.approx(sum(f.idle_w / IDLE_OF_KIND_W[f.link_s > 1] for f in fronts))
-
-
-def test_clients_that_are_as_fast_are_one_board_of_the_plan() -> None:
-    entry = np.zeros(1000, dtype=np.intp)
-    groups = group_clients(entry, np.full(1000, 120.0), np.full(1000, 1.05))
-
-    assert len(groups.scale) == 1
-    assert groups.scale[0] == pytest.approx(120.0)
-    assert groups.power[0] == pytest.approx(1050.0)
-    assert dataclasses.asdict(groups)["energy"][0] == pytest.approx(126_000.0)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.backends.study_backend import run_study_fleet
-from fedge import modes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
@@ -22,7 +21,7 @@ from fedge.experiment import (
     PolicySpec,
     SelectionSpec,
 )
-from fedge.studies import fleet
+from fedge.modes import build_front
 from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
@@ -39,6 +38,7 @@ from fedge.studies.fleet.fleet_costs import (
     list_preset_work,
     plan_oracle_work,
 )
+from fedge.studies.fleet.step_shares import build_run_experiment, count_board_steps
 from fedge.types import Front, Predictions
 
 ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="nano", device="nano")
@@ -46,7 +46,7 @@ ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="n
 
 def experiment(*entries: FleetEntry, rounds: int = 4, policy: str = "balanced", **fields: object) -> Experiment:
     base = Experiment(fleet=entries, exploration=ExplorationSpec(modes=8), **fields)  # type: ignore[arg-type]
-    return fleet.build_run_experiment(base, PolicySpec(name=policy), seed=1, rounds=rounds)
+    return build_run_experiment(base, PolicySpec(name=policy), seed=1, rounds=rounds)
 
 
 def of(entry: FleetEntry, count: int, **changes: object) -> FleetEntry:
@@ -165,7 +165,7 @@ def test_what_columns_do_not_play_is_refused_by_its_name(changes: dict[str, obje
 
 def test_columns_save_about_as_much_as_the_coordinator() -> None:
     asked = experiment(of(ORIN, 3), of(NANO, 3), rounds=6)
-    coordinated = run_study_fleet(asked, fleet.count_board_steps(asked, 40))
+    coordinated = run_study_fleet(asked, count_board_steps(asked, 40))
     columns = run_column_study(asked, 40)
 
     for run in (coordinated, columns):
@@ -208,7 +208,7 @@ def true_front(columns: FleetColumns, client: int, truth: BoardTruth) -> Front:
     kept = truth.surface.select_rows(mask_above_floor(truth.surface.modes))
     none, warm = np.zeros(len(kept.modes)), (truth.steps + WARM_UP_STEPS) / truth.steps
     known = Predictions(kept.modes, kept.step_s * warm, kept.power_w, none, none)
-    return modes.build_front(
+    return build_front(
         known,
         steps=truth.steps,
         idle_w=float(truth.surface.idle_w[kind.low]),

@@ -181,17 +181,6 @@ def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(
     assert found.work_j - IDLE_W * found.work_s >= least_j * (1 - 1e-6)
 
 
-def test_time_between_two_modes_is_filled_with_both() -> None:
-    front = true_front()
-    fast, slow = front.points[0], front.points[1]
-    deadline_s = front.link_s + 0.5 * (fast.work_s + slow.work_s)
-
-    found = find_least_energy_work(front, STEPS, deadline_s)
-
-    assert fast.work_s < found.work_s <= deadline_s - front.link_s
-    assert found.work_j - IDLE_W * found.work_s < fast.work_j - IDLE_W * fast.work_s
-
-
 def test_each_board_mixes_at_the_deadline_that_was_planned_for_all() -> None:
     fronts = {"a": true_front(), "b": true_front(1.3)}
     policy = PolicySpec(name="least-energy", max_slowdown=1.0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.decisions.mode_mix import find_best_split
-from fedge.decisions.policies.balanced_policy import choose_balanced
+from fedge.decisions.policies.mode_policies import choose_balanced
 from fedge.devices import catalogue
 from fedge.studies.fleet.kind_table import (
     WorkRoom,

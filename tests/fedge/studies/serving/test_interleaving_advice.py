@@ -8,7 +8,6 @@ from contracts.jobs import SIZES, pair
 from fedge.serving.strategies import SearchContext
 from fedge.serving.trial_search import ServingProblem
 from fedge.studies.serving.interleaving_advice import (
-    SimulatedPlan,
     SimulatedService,
     find_holding_choice,
     search_with_strategy,
@@ -28,7 +27,7 @@ def jobs(rate_hz: float, latency_s: float) -> ServingJobs:
 
 def test_what_is_played_is_counted_exactly() -> None:
     served = SimulatedService("it", 4, 0.5, Arrivals("constant", 40.0), 0.02)
-    seen = simulate_plan(SimulatedPlan((served,), 0.03), 30.0)
+    seen = simulate_plan([served], 0.03, 30.0)
     (told,) = seen.services
     assert (told.late, told.dropped, told.violations) == (0, 0, 0.0)
     assert told.requests == pytest.approx(30.0 * 40.0, abs=8)
@@ -41,7 +40,7 @@ def test_what_is_played_is_counted_exactly() -> None:
 
 def test_a_service_that_cannot_keep_up_does_not_hold() -> None:
     served = SimulatedService("it", 1, 0.1, Arrivals("poisson", 100.0), 0.02)
-    seen = simulate_plan(SimulatedPlan((served,), None), 20.0)
+    seen = simulate_plan([served], None, 20.0)
     assert not seen.holds
     assert seen.services[0].violations > 50.0
     assert seen.steps_per_s == 0.0

@@ -9,7 +9,7 @@ import pytest
 from contracts.jobs import modes, pair, seconds, watts
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.studies.serving.job_tables import build_pair_knowledge, exclude_seen_profiles
+from fedge.studies.serving.job_tables import build_pair_knowledge
 from fedge.types import ProfileTable
 
 EVERY = (*load_calibrated_training(), *load_calibrated_inference())
@@ -17,19 +17,6 @@ EVERY = (*load_calibrated_training(), *load_calibrated_inference())
 
 def table(workload: str, batch_size: int = 16, sha256: str = "0" * 64, device: str = "agx-orin") -> ProfileTable:
     return ProfileTable(device, workload, batch_size, modes(), seconds(0.04), watts(10.0), sha256, f"{workload}.csv")
-
-
-def test_no_name_of_a_job_is_believed() -> None:
-    kept = exclude_seen_profiles([table("yolov8n-coco"), table("resnet50-imagenet", 4)], EVERY)
-    assert not {"yolov8n-coco", "resnet50-imagenet"} & {profile.workload for profile in kept}
-    assert {profile.kind for profile in kept} == {"train", "infer"}
-
-
-def test_a_table_under_another_name_takes_all_profiles_of_its_calibration_along() -> None:
-    own = next(p for p in load_calibrated_inference() if p.workload == "mobilenetv3l-gld23k" and p.evidence is not None)
-    assert own.evidence is not None
-    kept = exclude_seen_profiles([table("copied", 4, own.evidence.sha256)], EVERY)
-    assert "mobilenetv3l-gld23k" not in {profile.workload for profile in kept}
 
 
 @pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k"])

@@ -15,7 +15,7 @@ from fedge.errors import BadInput
 from fedge.serving.job_pair import JobPair
 from fedge.serving.trial_search import ServingProblem, evaluate_choices
 from fedge.serving.trial_search import find_best_choice as best_choice
-from fedge.studies.serving.interleaving_advice import SimulatedPlan, SimulatedService, simulate_plan
+from fedge.studies.serving.interleaving_advice import SimulatedService, simulate_plan
 from fedge.studies.serving.serving_planner import (
     MeasuredServiceDemand,
     ServingJobs,
@@ -216,7 +216,7 @@ def test_what_is_said_to_hold_is_held_by_the_interleaver_and_trains_as_much(
             )
             for one, p in zip(asked, found.places[c], strict=True)
         )
-        seen = simulate_plan(SimulatedPlan(served, train_s if trains else None), 30.0)
+        seen = simulate_plan(served, train_s if trains else None, 30.0)
         assert [(one.late, one.dropped) for one in seen.services] == [(0, 0)] * len(asked)
         if len(asked) > 1:  # one alone lets a minibatch run past its window as long as its budget allows it
             for one, needed in zip(seen.services, found.needed_s[:, c, 0], strict=True):

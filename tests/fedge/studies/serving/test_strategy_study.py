@@ -14,7 +14,7 @@ from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import build_pair
 from fedge.serving.strategies import SearchContext
-from fedge.serving.trial_search import JobChoice, ProblemFamily, ServingProblem, default_problems, find_best_choice
+from fedge.serving.trial_search import ProblemFamily, ServingProblem, Trial, default_problems, find_best_choice
 from fedge.studies.serving.strategy_study import (
     StrategyCase,
     StrategyJob,
@@ -30,7 +30,6 @@ PROBLEMS = tuple(
     for watts, latency, rate in itertools.product(range(16, 40, 3), (0.2, 0.5), (20.0, 60.0, 200.0))
 )
 ODD = """
-from fedge.serving.trial_search import JobChoice as Choice
 from fedge.serving.trial_search import Trial
 
 class Raises:
@@ -43,13 +42,13 @@ class Raises:
 class Elsewhere(Raises):
     def search(self, problem):
         yield (Trial(0, 0),)
-        return Choice(-1, 0)
+        return Trial(-1, 0)
 
 class Bold(Raises):
     '''Always the slowest mode of least power, at the largest batch.'''
     def search(self, problem):
         yield (Trial(0, 2), Trial(1, 2))
-        return Choice(0, 2)
+        return Trial(0, 2)
 """
 
 
@@ -61,7 +60,7 @@ def case(family: ProblemFamily = "concurrent", problems: tuple[ServingProblem, .
 
 
 def played(strategy: str, **change: object) -> StrategyRow:
-    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock())  # type: ignore[arg-type]
+    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock().now_s)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -137,9 +136,11 @@ def test_with_reuse_a_trial_is_counted_once_for_the_whole_stream(odd: str) -> No
 
 
 def test_figures_that_a_family_does_not_have_are_none() -> None:
-    train = run_strategy_job(StrategyJob(case("train", (ServingProblem("train", 30.0),)), "oracle"), SimulatedClock())
+    train = run_strategy_job(
+        StrategyJob(case("train", (ServingProblem("train", 30.0),)), "oracle"), SimulatedClock().now_s
+    )
     infer = run_strategy_job(
-        StrategyJob(case("infer", (ServingProblem("infer", 30.0, 0.5, 30.0),)), "oracle"), SimulatedClock()
+        StrategyJob(case("infer", (ServingProblem("infer", 30.0, 0.5, 30.0),)), "oracle"), SimulatedClock().now_s
     )
     assert (train.loss_mean, train.loss_median, train.excess_mean) == (pytest.approx(0.0), pytest.approx(0.0), None)
     assert (infer.loss_mean, infer.loss_median, infer.excess_mean) == (None, None, pytest.approx(0.0))
@@ -147,7 +148,7 @@ def test_figures_that_a_family_does_not_have_are_none() -> None:
 
 def test_nothing_solvable_gives_a_row_without_means() -> None:
     row = run_strategy_job(
-        StrategyJob(case(problems=(ServingProblem("concurrent", 1.0, 0.5, 30.0),)), "oracle"), SimulatedClock()
+        StrategyJob(case(problems=(ServingProblem("concurrent", 1.0, 0.5, 30.0),)), "oracle"), SimulatedClock().now_s
     )
     assert (row.solvable, row.solved, row.error) == (0, 0, None)
     assert (row.solved_share, row.loss_mean, row.excess_mean, row.modes_mean) == (None, None, None, None)
@@ -166,13 +167,13 @@ def test_losses_are_those_of_the_formulas() -> None:
     problem = ServingProblem("concurrent", 60.0, 0.5, 40.0)
     top = find_optimum(problem, both)
     assert top is not None
-    choice = JobChoice(10, 2)
+    choice = Trial(10, 2)
     told = score_answer(problem, both, choice, 1)
     steps = (16 / 40.0 - both.infer_s[2, 10]) // both.train_s[10]
     assert told.gap.loss == pytest.approx(1 - steps / top.steps)
     assert told.gap.excess == pytest.approx(both.infer_s[2, 10] / top.infer_s - 1)
     alone = pair(infers=False)
-    slow = score_answer(ServingProblem("train", 60.0), alone, JobChoice(0), 1)
+    slow = score_answer(ServingProblem("train", 60.0), alone, Trial(0), 1)
     assert slow.gap.loss == pytest.approx(alone.train_s[0] / alone.train_s.min() - 1)
 
 
@@ -206,7 +207,7 @@ def test_gmd_on_the_measured_tables_reaches_its_golden_results(
             StrategyCase(both, family, default_problems(family), context, StrategyRow("", both.name, family=family)),
             "gmd",
         ),
-        SimulatedClock(),
+        SimulatedClock().now_s,
     )
     assert (row.solvable, row.solved, row.violations) == (solvable, solved, 0.0)
     if median is not None:

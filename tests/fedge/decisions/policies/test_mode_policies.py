@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.policies import POLICIES, choose_waiting_mode, load_policy
-from fedge.decisions.policies.balanced_policy import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
+from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_front
 from fedge.protocols import Policy
@@ -466,7 +466,7 @@ def test_an_unknown_policy_s_error_lists_the_known_ones() -> None:
 
 def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function() -> None:
     predictions = table([1.0, 0.5], [8.0, 20.0])
-    assert decide("fedge.decisions.policies.fixed_policies:choose_maxn", predictions) == decide("maxn", predictions)
+    assert decide("fedge.decisions.policies.mode_policies:choose_maxn", predictions) == decide("maxn", predictions)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import PREDICTORS, network_training
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR, MeasurementColumns, collect_columns
-from fedge.predictors.mlp_predictor import NetworkPredictor
 from fedge.predictors.network_pair import (
     DROPOUT,
     LAYERS,
@@ -31,6 +30,7 @@ from fedge.predictors.network_pair import (
 from fedge.predictors.network_training import (
     LOSSES,
     MAX_ROWS,
+    NetworkPredictor,
     TrainingRows,
     build_training_rows,
     mape_loss,
