@@ -174,7 +174,7 @@ class _UpdatedPrediction:
         group, member = self._blend.members[0]
         modes, posterior, own_rows = self._modes[group], self._blend.kind.posteriors[group], self._blend.own[group]
         some = slice(None) if rows is None else rows
-        moved = posterior.project(own_rows, member, modes, self._near, some)
+        moved = posterior.project(own_rows, member, modes, self._near, rows=some)
         own = posterior.predict_sd(own_rows, member, modes.variance(member)[some], moved)
         apart = np.square(self._each[:, some] - self.mean[some])
         sd: Floats = np.sqrt(np.square(own) + self._blend.weights @ apart)
