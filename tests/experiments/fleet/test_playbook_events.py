@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.fleet import playbook_events
+from experiments.fleet import playbook_runner
 from experiments.fleet.playbook_runner import (
     CHANGED,
     FAILED,
@@ -27,7 +27,7 @@ def raw(kind: str, host: str = "nano-1", **data: Any) -> dict[str, Any]:
 
 
 def one(kind: str, **data: Any) -> PlaybookEvent:
-    (event,) = playbook_events.parse_events(raw(kind, **data))
+    (event,) = playbook_runner.parse_events(raw(kind, **data))
     return event
 
 
@@ -53,7 +53,7 @@ def test_a_failure_says_why_in_one_line() -> None:
 
 
 def test_a_long_failure_is_cut() -> None:
-    assert len(one("runner_on_failed", res={"msg": "x" * 9999}).text) == playbook_events.LONGEST_TEXT
+    assert len(one("runner_on_failed", res={"msg": "x" * 9999}).text) == playbook_runner.LONGEST_TEXT
 
 
 def test_a_task_with_a_secret_shows_nothing_of_its_failure() -> None:
@@ -65,14 +65,14 @@ def test_a_task_with_a_secret_shows_nothing_of_its_failure() -> None:
 
 
 def test_what_says_nothing_to_a_person_is_no_event() -> None:
-    assert not list(playbook_events.parse_events({"event": "verbose", "stdout": "text"}))
-    assert not list(playbook_events.parse_events(raw("playbook_on_task_start")))
+    assert not list(playbook_runner.parse_events({"event": "verbose", "stdout": "text"}))
+    assert not list(playbook_runner.parse_events(raw("playbook_on_task_start")))
 
 
 def test_a_failure_that_was_rescued_is_none_when_the_counts_come() -> None:
     counts = {"processed": {"nano-1": 1, "tx2-1": 1}, "failures": {"tx2-1": 1}, "dark": {}}
     failed = [PlaybookEvent(FAILED, host, "Boards", task="Do it", text="no") for host in ("nano-1", "tx2-1")]
-    state = folded(*failed, *playbook_events.parse_events({"event": "playbook_on_stats", "event_data": counts}))
+    state = folded(*failed, *playbook_runner.parse_events({"event": "playbook_on_stats", "event_data": counts}))
 
     assert set(state.failures_by_host) == {"tx2-1"}
     assert state.hosts["nano-1"].failed == 0
