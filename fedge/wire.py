@@ -139,7 +139,7 @@ def list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-    names, read = _field_reader(type(value))
+    names, read = _field_reader(value.__class__)
     return dict(zip(names, read(value), strict=True)) if len(names) > 1 else {names[0]: read(value)}
 
 
