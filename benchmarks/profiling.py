@@ -27,8 +27,8 @@ from fedge.characterisation.mode_measurement import (
     measure_mode,
 )
 from fedge.characterisation.stability import StabilityRule
+from fedge.clock import SimulatedClock
 from fedge.predictors.explorers import load_explorer
-from fedge.protocols import SimulatedClock
 from fedge.seeds import make_generator
 from fedge.types import Measurement, PowerMode
 

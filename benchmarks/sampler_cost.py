@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.clock import RealClock
 from fedge.devices.sensing import OpenSensor
 from fedge.devices.sensing.energy_integral import integrate_energy
 from fedge.devices.sensing.sampler import Sampler
 from fedge.devices.sensing.sysfs_sensor import SysfsSensor
 from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock
 from fedge.types import SensorSample
 
 SECONDS = 20.0

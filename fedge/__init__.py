@@ -47,8 +47,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'fedge' has no attribute {name!r}")
     import importlib
 
-    from fedge.child_processes import load_package
     from fedge.extras import name_missing
+    from fedge.import_path import load_package
 
     with name_missing(f"fedge.{name}"):
         load_package("experiments")

@@ -1,8 +1,7 @@
-"""The interfaces of fedge: protocols of one to three methods, each with a contract test; and clocks."""
+"""The interfaces of fedge: protocols of one to three methods, each with a contract test."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, Self
@@ -176,28 +175,3 @@ class LearningTask(Protocol):
         A ``share``, indices of test samples, is given only if the task has ``test_labels``, which are like ``labels``.
         """
         ...
-
-
-class SimulatedClock:
-    """A clock that advances only when ``sleep_s`` is called."""
-
-    def __init__(self, start_s: float = 0.0) -> None:
-        self._now_s = start_s
-
-    def now_s(self) -> float:
-        return self._now_s
-
-    def sleep_s(self, seconds: float) -> None:
-        if seconds < 0:
-            raise ValueError(f"a clock cannot go back: sleep of {seconds} s")
-        self._now_s += seconds
-
-
-class RealClock:
-    """The operating system's monotonic clock."""
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def sleep_s(self, seconds: float) -> None:
-        time.sleep(seconds)

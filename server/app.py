@@ -7,8 +7,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedge.clock import RealClock
 from fedge.experiment import Experiment, list_boards
-from fedge.protocols import RealClock
 from server.run import is_run_over, read_claim_name, run_experiment
 from server.transport.grid_port import GridPort
 from server.transport.node_registry import ClaimTerms

@@ -11,13 +11,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedge.child_processes import count_cores, exit_with_parent, start_children
+from fedge.child_processes import count_cores, exit_with_parent
 from fedge.client import emulated
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import encode_answer
+from fedge.import_path import start_children
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 MIN_CLIENT_ROUNDS = 400

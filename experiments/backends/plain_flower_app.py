@@ -17,9 +17,10 @@ from rich.console import Console
 from experiments.backends import launcher
 from experiments.report.run.live_terminal import summary_table
 from experiments.spec.experiment_loader import load_experiment
+from fedge.clock import RealClock
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, list_boards
-from fedge.protocols import Clock, RealClock
+from fedge.protocols import Clock
 from fedge.telemetry import run_folder
 from fedge.wire import ReplyMessage
 from server.run import run_experiment

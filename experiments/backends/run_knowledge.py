@@ -59,7 +59,7 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import Label, ReferenceRows
-from fedge.yaml_files import FOLDER_VARIABLE
+from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from fedge.child_processes import ROOT
 from fedge.errors import RunFailed
 from fedge.extras import build_install_command
+from fedge.import_path import ROOT
 
 POLL_S = 0.25
 END_WITHIN_S = 5.0

@@ -12,7 +12,7 @@ import typer
 from experiments.cli.command_options import AsJson, TableBatchSize, TableBoard, TableWorkload
 from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
-from fedge.yaml_files import FOLDER_VARIABLE
+from fedge.user_catalogue import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from experiments.report.tables import Table

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from fedge.child_processes import ROOT, append_folder
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.decisions.policies import POLICIES, load_policy
@@ -20,6 +19,7 @@ from fedge.devices.board_kinds import build_kind, build_knowledge, load_referenc
 from fedge.devices.catalogue import is_catalogued
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.import_path import ROOT, append_folder
 from fedge.modes import build_front
 from fedge.predictors import load_predictor
 from fedge.seeds import make_generator

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fedge import __version__
 from fedge.characterisation.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
+from fedge.clock import SimulatedClock
 from fedge.costs.cost_profile import WorkloadKind
 from fedge.costs.layered_work import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
@@ -23,7 +24,7 @@ from fedge.errors import ModeNotSet
 from fedge.experiment import FleetBoard, FleetEntry
 from fedge.modes import find_mode_index
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.protocols import Clock, Device, SimulatedClock
+from fedge.protocols import Clock, Device
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Label, Measurement, Modes, PowerMode, Workload
 

@@ -19,7 +19,7 @@ from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
-from fedge.json_reader import RETRY_ADVICE, JsonLines, replay_lines
+from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.knowledge.recall import RECORDED
 from fedge.modes import stack_modes
 from fedge.strict_json import validate_json

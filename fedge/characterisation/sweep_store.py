@@ -21,7 +21,7 @@ from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
 from fedge.errors import BadInput
-from fedge.json_reader import RETRY_ADVICE, JsonLines, replay_lines
+from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from fedge.client.worker_training import (
     read_file_task,
     translate_worker_errors,
 )
+from fedge.clock import RealClock
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
@@ -29,7 +30,7 @@ from fedge.experiment import WorkloadSpec
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
-from fedge.protocols import Clock, Device, RealClock
+from fedge.protocols import Clock, Device
 from fedge.types import Modes, TrainOptions, Workload
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal

@@ -31,8 +31,8 @@ from fedge.client.worker_training import (
     ignore_reply,
     translate_worker_errors,
 )
+from fedge.clock import RealClock
 from fedge.errors import NarrowingRefused, OutOfMemory, WorkerFailed
-from fedge.protocols import RealClock
 from fedge.seeds import derive_seed
 from fedge.telemetry.progress_files import ProgressReporter
 from fedge.telemetry.trace_operations import shift_trace

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
-from fedge.yaml_files import read_catalogue, read_yaml, validate_fields
+from fedge.user_catalogue import read_catalogue
+from fedge.yaml_files import read_yaml, validate_fields
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]

@@ -21,7 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
-from fedge.yaml_files import read_catalogue, read_yaml, read_yaml_mapping, validate_fields
+from fedge.user_catalogue import read_catalogue
+from fedge.yaml_files import read_yaml, read_yaml_mapping, validate_fields
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedge.clock import RealClock
 from fedge.devices import catalogue
 from fedge.devices.board_spec import HZ_PER_MHZ, BoardIdentity, build_board_spec, match_board_spec
 from fedge.devices.gpu_workstation import (
@@ -26,7 +27,7 @@ from fedge.errors import BadInput, BoardError, SensorLost
 from fedge.powerd.machine import Machine
 from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
 from fedge.powerd.powerd_client import SOCKET as POWER_SOCKET
-from fedge.protocols import Clock, PowerSensor, RealClock
+from fedge.protocols import Clock, PowerSensor
 from fedge.types import DeviceSpec
 from fedge.worker.worker_client import SOCKET as WORKER_SOCKET
 from fedge.yaml_files import read_yaml, validate_fields

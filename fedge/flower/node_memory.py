@@ -46,8 +46,8 @@ from fedge.knowledge.recall import (
     recall_measurements,
 )
 from fedge.types import Label, Measurement
+from fedge.user_catalogue import FOLDER_VARIABLE
 from fedge.wire import ClientState, from_json, to_json
-from fedge.yaml_files import FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fedge import registry
 from fedge.child_processes import limit_to_one_thread
+from fedge.clock import RealClock
 from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background, find_board_spec, read_reference_table
 from fedge.predictors import PREDICTORS
 from fedge.predictors.explorers import EXPLORERS
-from fedge.protocols import RealClock
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.prediction_cells import (
     CellResult,

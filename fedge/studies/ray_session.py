@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedge.child_processes import ROOT, THREAD_VARIABLES, set_environment
+from fedge.child_processes import THREAD_VARIABLES, set_environment
 from fedge.errors import BadInput, RunFailed
+from fedge.import_path import ROOT
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LISTENS_WITHIN_S = 5.0

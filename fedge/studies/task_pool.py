@@ -19,8 +19,9 @@ from typing import Any, Generic, TypeVar
 
 import fedge
 from fedge import phases
-from fedge.child_processes import ROOT, count_cores
+from fedge.child_processes import count_cores
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.import_path import ROOT
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import open_ray, uses_cluster
 

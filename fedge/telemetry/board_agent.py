@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedge.atomic_files import FileLock
+from fedge.clock import RealClock
 from fedge.devices import catalogue
 from fedge.devices.board_spec import BoardIdentity, match_board_spec
 from fedge.devices.local_board import SETTINGS_PATH, NodeSettings, TelemetrySettings, read_settings
@@ -26,7 +27,7 @@ from fedge.errors import BadInput, FedgeError, SensorLost
 from fedge.powerd.board_control import identify_board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.protocols import Clock, RealClock
+from fedge.protocols import Clock
 from fedge.strict_json import BOARD
 from fedge.telemetry.live_records import COLUMN_RANGES, OVERLAP_S, BoardProgress, keep_plausible, plausible_or_none
 from fedge.telemetry.outbox import Outbox, Spool

@@ -9,8 +9,8 @@ import numpy as np
 from contracts.reports import answer, front
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from fedge.clock import SimulatedClock
 from fedge.flower.messages import ensure_identity
-from fedge.protocols import SimulatedClock
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import fedge
-from fedge.child_processes import ROOT
 from fedge.errors import BadInput, UnknownName
+from fedge.import_path import ROOT
 from fedge.types import Modes, Predictions
 
 SCRIPT = """

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fedge import json_reader
 from fedge.errors import BadInput
-from fedge.json_reader import MAX_DEPTH, JsonLines, MalformedJson, parse_json, read_json, replay_lines
+from fedge.json_reader import MAX_DEPTH, MalformedJson, parse_json, read_json
+from fedge.jsonlines import JsonLines, replay_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_PROCESSES = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedge.protocols import Clock, RealClock, SimulatedClock
+from fedge.clock import RealClock, SimulatedClock
+from fedge.protocols import Clock
 
 
 class ClockContract:

@@ -34,12 +34,13 @@ from fedge.analysis.placement.inference_jobs import (
     prepare_model_source,
 )
 from fedge.analysis.placement.placement_advice import parse_batch_sizes
-from fedge.child_processes import exit_with_parent, limit_to_one_thread, start_children
+from fedge.child_processes import exit_with_parent, limit_to_one_thread
+from fedge.clock import RealClock
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.sensing import open_sensor
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.import_path import start_children
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

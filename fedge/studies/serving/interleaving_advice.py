@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedge import registry
+from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
-from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import JobPair
 from fedge.serving.side_by_side import describe_arrivals
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for

@@ -26,10 +26,10 @@ from experiments.backends.run_processes import RUN_MARK, find_marked_processes
 from experiments.backends.sim_backend import find_free_port, simulation_environment
 from experiments.report.run.loaded_runs import load_run
 from experiments.spec.experiment_loader import load_experiment
+from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.flower.messages import ensure_identity
-from fedge.protocols import SimulatedClock
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.wire import ReplyMessage, RequestMessage

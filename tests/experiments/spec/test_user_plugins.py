@@ -14,8 +14,8 @@ from experiments.spec import user_plugins
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
 from experiments.spec.user_plugins import list_plugin_files
-from fedge.child_processes import ROOT
 from fedge.errors import BadInput
+from fedge.import_path import ROOT
 
 EXPERIMENT = """\
 name: mine

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from fedge.characterisation.mode_measurement import ProfilingBench
+from fedge.clock import SimulatedClock
 from fedge.devices.catalogue import load_catalogue
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.protocols import SimulatedClock
 from fedge.types import Measurement, Modes, PowerMode, Workload
 
 SPEC = load_catalogue()["nano"]

@@ -29,6 +29,7 @@ from fedge.characterisation.worker_bench import (
 )
 from fedge.client import worker_training
 from fedge.client.real import CLAIM_FILE, write_claim
+from fedge.clock import SimulatedClock
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.local_board import NodeSettings
@@ -37,7 +38,6 @@ from fedge.errors import BadInput, BoardError, WorkerFailed
 from fedge.experiment import WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file
 from fedge.powerd.powerd_client import PowerdClient as Power
-from fedge.protocols import SimulatedClock
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 

@@ -9,8 +9,8 @@ from contracts.rounds import LOW, MAXN, WORK, ExactDevice
 
 from fedge.client.round_trace import RoundPhase
 from fedge.client.tracing_device import TracingDevice
+from fedge.clock import SimulatedClock
 from fedge.devices.sensing.sampler import Sampler
-from fedge.protocols import SimulatedClock
 from fedge.telemetry.trace_operations import MOST_STRETCHES, check_trace
 from fedge.types import Measurement, SensorSample, Workload
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from contracts import jetsons
 
+from fedge.clock import RealClock
 from fedge.devices.board_archive import BOOT_ID, NO_BOOT_ID, write_board_archive
 from fedge.devices.sensing import open_sensor
 from fedge.errors import BadInput
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock
 
 
 def unpacked(machine: Machine, tmp_path: Path) -> Machine:

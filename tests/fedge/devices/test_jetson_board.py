@@ -16,6 +16,7 @@ from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.clock import SimulatedClock
 from fedge.devices import catalogue, jetson_board
 from fedge.devices.board_spec import build_board_spec
 from fedge.devices.jetson_board import (
@@ -32,7 +33,6 @@ from fedge.devices.jetson_board import (
 )
 from fedge.errors import ModeNotSet, SensorLost
 from fedge.powerd.powerd_client import PowerdError
-from fedge.protocols import SimulatedClock
 from fedge.types import Energy, PowerMode, Workload
 
 KNOBS = {

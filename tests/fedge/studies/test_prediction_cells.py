@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.clock import SimulatedClock
 from fedge.decisions.mode_objectives import find_fastest_within_power
 from fedge.predictors.table_board import TableBoard
-from fedge.protocols import SimulatedClock
 from fedge.studies.prediction_cells import (
     CHOICE_RULES,
     MARGIN_CONFIDENCE,

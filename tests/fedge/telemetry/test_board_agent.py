@@ -21,9 +21,10 @@ from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.clock import SimulatedClock
 from fedge.devices.local_board import NodeSettings, TelemetrySettings
 from fedge.errors import BadInput
-from fedge.protocols import Clock, SimulatedClock
+from fedge.protocols import Clock
 from fedge.telemetry import board_agent
 from fedge.telemetry.board_agent import (
     CLOCK_SET_S,

@@ -13,8 +13,8 @@ import pytest
 from contracts.crashing import disk_full, every_crash
 from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
+from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
-from fedge.protocols import SimulatedClock
 from fedge.telemetry import store, store_files
 from fedge.telemetry.store import MemoryTables, RunTables
 from fedge.telemetry.store_reader import read_rows

@@ -12,9 +12,9 @@ from contracts.timed_grid import MODEL, TimedGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
-from fedge.protocols import SimulatedClock
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 from fedge.telemetry.store import MemoryTables

@@ -11,9 +11,9 @@ from contracts.reports import answer
 from contracts.timed_grid import Up
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
-from fedge.protocols import SimulatedClock
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import GridPort

@@ -10,8 +10,8 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
-from fedge.protocols import SimulatedClock
 from fedge.wire import RequestMessage
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import REJECTED_TEXT, GridPort

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from contracts.power_sensor import PowerSensorContract, Rig
 
+from fedge.clock import RealClock
 from fedge.devices.sensing import OpenSensor, open_sensor
 from fedge.devices.sensing.jtop_sensor import JtopSensor
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock
 
 SOURCES = Path(__file__).resolve().parents[4]
 

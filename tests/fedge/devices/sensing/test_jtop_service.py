@@ -19,10 +19,10 @@ from contracts import jtop_service
 from contracts.power_sensor import HWMON, ORIN_NX, plant
 from contracts.processes import wait_for
 
+from fedge.clock import RealClock
 from fedge.devices.sensing import open_sensor
 from fedge.devices.sensing.jtop_sensor import AutoSensor, JtopSensor
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock
 
 VERSIONS = (pytest.param("4.3.2", marks=pytest.mark.long), "7.2.2")
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="the jtop service runs as root only")

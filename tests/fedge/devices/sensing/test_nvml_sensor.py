@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from contracts.fake_nvml import FakeCard, FakeNvml, install
 
+from fedge.clock import SimulatedClock
 from fedge.devices.sensing import open_sensor
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
-from fedge.protocols import SimulatedClock
 
 RAPL = "sys/class/powercap/intel-rapl:0"
 

@@ -8,10 +8,10 @@ import pytest
 from contracts import jetsons
 from contracts.jetsons.kernel import KernelMachine, lost_sensor
 
+from fedge.clock import SimulatedClock
 from fedge.devices import catalogue
 from fedge.devices.sensing.sysfs_sensor import SysfsSensor
 from fedge.errors import SensorLost
-from fedge.protocols import SimulatedClock
 
 pytestmark = pytest.mark.parametrize("name", jetsons.BOARDS)
 

@@ -12,9 +12,10 @@ from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.clock import RealClock
 from fedge.devices.sensing.sampler import Sampler, next_tick
 from fedge.errors import BadInput, SensorLost
-from fedge.protocols import Clock, RealClock
+from fedge.protocols import Clock
 from fedge.types import SensorSample
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from contracts.power_sensor import HWMON, IIO, NANO, ORIN_NX, PowerSensorContract, Rig, plant
 
+from fedge.clock import RealClock, SimulatedClock
 from fedge.devices.sensing import OpenSensor, open_sensor
 from fedge.devices.sensing.sysfs_sensor import SysfsSensor
 from fedge.errors import SensorLost, UnknownName
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock, SimulatedClock
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to count open files in")
 

@@ -17,12 +17,12 @@ from contracts.processes import wait_for
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedge.clock import RealClock, SimulatedClock
 from fedge.devices.sensing import OpenSensor, open_sensor
 from fedge.devices.sensing import sampler as arrival_module
 from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor, parse_line, parse_rails_mw
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
-from fedge.protocols import RealClock, SimulatedClock
 from fedge.types import SensorSample
 
 LINE = (

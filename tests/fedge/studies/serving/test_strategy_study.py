@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from contracts.jobs import SIZES, pair
 
+from fedge.clock import SimulatedClock
 from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
-from fedge.protocols import SimulatedClock
 from fedge.serving.job_pair import build_pair
 from fedge.serving.strategies import SearchContext
 from fedge.serving.trial_search import ProblemFamily, ServingProblem, Trial, default_problems, find_best_choice
