@@ -27,6 +27,7 @@ from typing import Any
 
 from figures import measure_s
 
+from fedge.atomic_files import replace_file
 from fedge.telemetry import open_run, store_files
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import read_rows
@@ -209,10 +210,8 @@ def measure_long_run(folder: Path) -> tuple[list[float], list[float]]:
 
     def rewrite() -> None:
         for name, table, rows in (("clients", CLIENTS, clients), ("rounds", ROUNDS, rounds)):
-            target = folder / f"{name}.new"
-            pq.write_table(pa.Table.from_batches([rows_to_batch(table, rows)]), target)
-            store_files.sync_file(target)
-            target.replace(folder / f"{name}.parquet")
+            with replace_file(folder / f"{name}.parquet") as part:
+                pq.write_table(pa.Table.from_batches([rows_to_batch(table, rows)]), part)
 
     def append(now: list[ClientRow], row: RoundRow) -> None:
         tables.append(now)

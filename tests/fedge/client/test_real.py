@@ -405,7 +405,7 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
         raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/node/x")
 
     if raised == "claim":
-        monkeypatch.setattr(real.run_claim, "write_claim", full)
+        monkeypatch.setattr(real, "write_claim", full)
     else:
         monkeypatch.setattr(board_session.sources, "write_file", full)
     other = EXPERIMENT.model_copy(update={"seed": 99})
