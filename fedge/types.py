@@ -561,7 +561,9 @@ class Front:
 
     Attributes:
         points: The optimal modes from fastest to cheapest.
+        maxn: The same work at MAXN.
         idle_w: Power in the mode in which the board waits.
+        link_s: Seconds to download and upload the model.
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
         radio_j: Energy of the radio above idle during both transfers, whatever the mode.
@@ -636,6 +638,8 @@ class FleetPlan:
 
     Attributes:
         deadline_s: Deadline in seconds from the round's start; None if none was planned.
+        round_s: Expected length of the round.
+        energy_j: Expected energy of all clients.
         maxn_round_s: Expected length with every client at MAXN.
         maxn_energy_j: Expected energy with every client at MAXN.
         feasible: Whether the plan's limits can be met.
@@ -657,9 +661,14 @@ class ClientStatus:
 
     Attributes:
         front: The client's latest offer.
+        loss: Mean training loss in its last round.
         accuracy: Mean training accuracy in its last round, from 0 to 1.
         busy_s: Length of its last round.
+        last_round: Number of its last round.
+        rounds: Rounds that it took part in.
         charge: State of charge from 0 to 1; None on mains.
+        charge_j: Energy left in the battery; None on mains.
+        temperature_c: Last known temperature.
     """
 
     board: str
@@ -681,7 +690,9 @@ class SelectionContext:
 
     Attributes:
         count: Number of clients to select.
+        options: The selector's options from the experiment.
         memory: Numbers that the selector returned after the previous round, by names of its own.
+        limits: Limits of the round's goal.
     """
 
     round: int

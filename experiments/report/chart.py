@@ -96,7 +96,7 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
     shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
-    if len(shown) < 3 and high > low:
+    if len(shown) < 3 and 10.0**high > 10.0**low * (1 + 1e-9):  # else no float lies between the ends
         first, last = 10.0**low, 10.0**high
         unit = 10.0 ** math.floor(math.log10(last - first))
         step = next(factor * unit for factor in (2, 1, 0.5, 0.2) if last - first >= 4 * factor * unit)

@@ -79,6 +79,8 @@ def make_unbounded_estimate(value: float) -> Estimate:
 def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return the two-sided quantile of Student's t; infinite below 1 degree of freedom.
 
+    ``confidence`` is the probability of the interval, from 0 to 1.
+
     Exact for 1 and 2 degrees of freedom, interpolated in the inverse degrees of freedom up to 3, and from 3 on by an
     asymptotic expansion (error 0.2 % at 3, less above): Abramowitz and Stegun, 26.7.5.
     """

@@ -375,7 +375,10 @@ class _PipelineFit:
 
 
 def uncontended_compute_s(one: PointObservation, host: HostCores, host_share: float) -> float:
-    """Return the compute time per minibatch with no other work on the cores, in seconds."""
+    """Return the compute time per minibatch with no other work on the cores, in seconds.
+
+    ``host_share`` is the part of it that is bound to the host, from 0 to 1.
+    """
     return one.means.compute_s / (1.0 + host_share * (_contention_factors(one, host)[1] - 1.0))
 
 

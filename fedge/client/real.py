@@ -42,7 +42,12 @@ MAX_LENGTH_RATIO = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunClaim:
-    """A reservation of the board."""
+    """A reservation of the board.
+
+    Attributes:
+        until_s: Unix time at which it expires.
+        stands_s: Its length in seconds.
+    """
 
     run: str
     until_s: float

@@ -73,8 +73,8 @@ def draw_board_surface(
 ) -> ModeSurface:
     """Draw the surface of one board of a kind: the average, times the board's deviation and a smooth residual.
 
-    The residual is as large as that of the calibration, so that the board differs from the physical model as much as a
-    real one does.
+    The residuals' standard deviations are in log units. They are as large as those of the calibration, so that the
+    board differs from the physical model as much as a real one does.
     """
     time = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_time_sd_log, rng)
     power = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_power_sd_log, rng)
@@ -84,7 +84,10 @@ def draw_board_surface(
 def draw_kind_surface(
     average: ModeSurface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
 ) -> ModeSurface:
-    """Draw a surface for all boards of a kind, with a smooth residual but without a board's deviation."""
+    """Draw a surface for all boards of a kind, with a smooth residual but without a board's deviation.
+
+    The residuals' standard deviations are in log units.
+    """
     time = draw_smooth_residual(average.modes, residual_time_sd_log, rng)
     return _shift_surface(average, time, draw_smooth_residual(average.modes, residual_power_sd_log, rng))
 

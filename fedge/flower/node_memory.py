@@ -1,4 +1,4 @@
-"""What a node of a plain Flower app keeps: the price of its steps, and its memory between rounds and between runs.
+"""Memory of a node of a plain Flower app, between rounds and between runs; and the price of its steps.
 
 The memory is in the node's context between rounds and in a knowledge folder between runs. A context ends with its run.
 So a node's measurements are an entry of the folder, too, one per run and node: nodes that share a folder never write

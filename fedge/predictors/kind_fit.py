@@ -144,16 +144,25 @@ class UpdatedFit:
     power: UpdatedBlend
 
     def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
-        columns = [_correlate_with_modes(x, tuple(row)) for row in self.x.tolist()]
+        correlate = _mode_correlation(x)
+        columns = [correlate(tuple(row)) for row in self.x.tolist()]
         near = np.array(columns, dtype=np.float32).reshape(len(columns), len(x.x))
         time, power = _tabulate(self.kind, x)
         return _UpdatedPrediction(self.time, time, near), _UpdatedPrediction(self.power, power, near)
 
 
-@lru_cache(maxsize=256)
-def _correlate_with_modes(x: KnobTable, mode: tuple[float, ...]) -> Float32Array:
-    """Correlate a mode's misfit with those of n modes, shape (n,); kept, as boards of a kind measure the same few."""
-    return misfit_correlation(x, np.array([mode]))[:, 0]
+@lru_cache(maxsize=16)
+def _mode_correlation(x: KnobTable) -> Callable[[tuple[float, ...]], Float32Array]:
+    """Return the function that correlates a mode's misfit with those of the n modes of ``x``, shape (n,).
+
+    Its results are kept, as boards of a kind measure the same few modes; only of as many tables as ``_tabulate`` keeps.
+    """
+
+    @lru_cache(maxsize=64)
+    def correlate(mode: tuple[float, ...]) -> Float32Array:
+        return misfit_correlation(x, np.array([mode]))[:, 0]
+
+    return correlate
 
 
 class _UpdatedPrediction:

@@ -1,4 +1,6 @@
-"""Training of a pair of networks on measured modes: rows, scaler, split, epochs, and selection of the best epoch.
+"""Training of a pair of networks on measured modes, and ``NetworkPredictor``, which predicts with such a pair.
+
+Training has rows, a scaler, a split, epochs, and a selection of the best epoch.
 
 PowerTrain: 100 epochs of minibatches of 32 rows, Adam, mean squared error (or mean relative error). After each epoch
 both networks are evaluated on held-out rows, and each network's best epoch is kept. Targets are milliseconds per step

@@ -1,4 +1,4 @@
-"""Profiling of a measured table as if it were a board, and the errors of predictions against it.
+"""A measured table as a board: its profiling, where an explorer selects modes, and predictions' errors against it.
 
 Symbols: y measured, m predicted, s the prediction's spread in log units. APE = |m - y| / y; the 90 % interval is
 m exp(-1.645 s) ... m exp(1.645 s).

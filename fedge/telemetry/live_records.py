@@ -60,6 +60,7 @@ class BoardProgress:
     """A board's current activity.
 
     Attributes:
+        at_s: Unix time of the report.
         run: Name of the run that it works for; empty: none.
         steps: Steps of the round's share.
         mode: Current power mode, as ``PowerMode`` prints it.
@@ -126,6 +127,8 @@ class TelemetryBatch:
 
     Attributes:
         stream: Name of the sender's start, so that the server can identify messages that it has already accepted.
+        seq: Number within the stream, from 1.
+        trace: Samples in Unix time.
         lost: Samples that the board has had to drop in this stream because they could not be sent in time.
     """
 

@@ -93,7 +93,10 @@ class Outbox:
             self._growing.trace = join_traces([self._growing.trace, trace])
 
     def save(self, now_s: float, *, at_once: bool = False) -> None:
-        """Write to disk what has waited too long, or everything ``at_once`` because the program ends."""
+        """Write to disk what has waited too long, or everything ``at_once`` because the program ends.
+
+        ``now_s`` is Unix time, here and in the other methods.
+        """
         with self._turn:
             if self._given is not None and (at_once or now_s - self._given[2] > MAX_UNSAVED_S):
                 number, batch, _ = self._given

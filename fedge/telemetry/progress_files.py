@@ -120,8 +120,9 @@ class ProgressReporter:
     ) -> None:
         """Start with a first progress.
 
-        Without a folder nothing is written. ``states_at_once`` reports changes of state immediately: not for rounds
-        that last milliseconds.
+        Without a folder nothing is written. ``wall_s`` returns Unix time in seconds, and ``last_s`` is the Unix time of
+        the board's last report. ``states_at_once`` reports changes of state immediately: not for rounds that last
+        milliseconds.
         """
         self._folder, self._now, self._wall_s = folder, begun, wall_s
         self._every_s, self._states_at_once = every_s, states_at_once

@@ -44,7 +44,7 @@ SHAPES: Dict[str, Shape] = {
 }
 """Shape of a sample and number of scores of each data set.
 
-The last two have 203 and 200 classes; the published weights of their workloads (``fedge/costs/workload_sizes.yaml``)
+The last two have 203 and 200 classes; the published weights of their workloads (``fedge/costs/workloads.yaml``)
 belong to networks with 1,000 scores.
 """
 

@@ -302,7 +302,10 @@ class Interleaver:
             self._working = ""
 
     def serve_while_idle(self, until_s: float = math.inf, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve what is due while nothing is training; ``stop``, checked after each wait and batch, ends it."""
+        """Serve what is due while nothing is training, until the time ``until_s``.
+
+        ``stop``, checked after each wait and batch, ends it earlier if it returns true.
+        """
         self.end_step()
         while not stop():
             now_s = self._now_s()

@@ -1,4 +1,7 @@
-"""Refused requests: their kinds on the wire, and the validation of a request's fields before any state is changed."""
+"""Refused requests: errors, their kinds and answers on the wire, and the validation of a request's fields.
+
+Fields are validated before any state is changed.
+"""
 
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 

@@ -1,5 +1,7 @@
-"""Timed steps and timed loading: each sample is stamped where it is loaded, and the stamps travel with the batch.
+"""Timing of a step's copy and computation, and of loading: data sets, batches and loaders with time stamps.
 
+A step is timed by CUDA events on a GPU, otherwise by the monotonic clock. Each sample is stamped where it is loaded,
+and the stamps travel with the batch.
 Stamps are from ``time.monotonic``, which on Linux is one clock for all processes of a machine, also in containers.
 """
 

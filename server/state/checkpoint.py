@@ -80,6 +80,8 @@ class PendingResult:
     """A result that has not been merged into the model.
 
     Attributes:
+        start_s: Simulated time at which the work started.
+        end_s: Simulated time at which the reply arrives.
         trained: The result. For a late reply, its arrays are the output of ``compute_change`` in
             ``contribution_weights``, because the model that it started from is not kept.
     """

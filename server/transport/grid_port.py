@@ -300,6 +300,7 @@ class GridPort:
         """Push requests and pull replies until all or enough have arrived or the time is up.
 
         Args:
+            timeout_s: Maximum wait in seconds of wall time.
             kept_s: Seconds after sending for which an unanswered request stays outstanding.
         """
         at_s = self._clock.now_s()

@@ -251,6 +251,8 @@ class SentRequest:
     """A request that was sent.
 
     Attributes:
+        at_s: Wall time at which it was sent.
+        until_s: Wall time at which it is dropped.
         spare: True if its round continued because enough other clients were done.
     """
 

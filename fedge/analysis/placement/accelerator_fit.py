@@ -1,4 +1,6 @@
-"""Measurements of placements as a table (CSV): one row per run of several instances together.
+"""Fit of a board's parameters to measured placements, to predict others; and the table of the measurements (CSV).
+
+One row per run of several instances together:
 
     instances,batch_sizes,precisions,images_per_s,watts
     cuda-cores,64,fp32,415.2,55.1
@@ -6,8 +8,6 @@
 
 Cells of several instances are joined by ``+``; one batch size or precision stands for all. ``watts`` may be empty or
 absent; further columns are ignored.
-
-Fit a board's parameters to measured placements, in order to predict placements that were not measured.
 
 Fitted, as logarithms relative to the board's own figures: the speed of every accelerator in every measured precision,
 its launches, its spill batch, the bandwidth, and the overlap if two kinds of cores of one GPU were measured together.

@@ -1,6 +1,7 @@
-"""Accelerators and precisions that this machine can run, with their library, or the reason why it cannot.
+"""Inference jobs, which run one batch to its end, built per library; and which of them this machine can run.
 
-Inference jobs: functions that run one batch to its end, built per library inside an instance's process.
+Jobs are built inside an instance's process. An accelerator in a precision has its library, or the reason why the
+machine cannot run it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Demand of one batch of an instance on a board without contention: seconds of engine, memory and GPU, and joules.
+"""Contention between instances, as a fixed point; and the demand of one batch of an instance without contention.
+
+Demand: seconds of engine, memory and GPU, and joules.
 
 fixed    seconds that occupy the engine without computing (launches)
 compute  FLOP / the attained speed
@@ -14,7 +16,7 @@ References:
     TensorRT, "DLA Supported Layers and Restrictions"; the operator matrix of NVIDIA's Deep-Learning-Accelerator-SW
     repository (operators that are native through TensorRT).
 
-Contention between instances: how much each is delayed by the others, as a fixed point; many placements at once.
+Contention: how much each instance is delayed by the others; many placements at once.
 
 Arrays are (n placements, g columns); a column is an accelerator of the board, with ``count`` equal instances.
     K  stretch of an instance's time on its engine by sharing it; S the same for memory

@@ -250,16 +250,20 @@ class _PlacementSearch:
     computed: int = 0
 
     def run(self) -> None:
-        """Search every pair of halves, those whose bound is best first."""
+        """Search every pair of halves."""
         halves = split_rows(self.space)
         demands = [self.space.select_demands(rows) for rows in halves]
         one, other = (compute_half_bounds(self.columns, demands[i], demands[1 - i]) for i in (0, 1))
+        # Best bounds of a half first: their outcomes rule out most of the others. One half need not reach the rate.
+        alone = compute_least_cost(replace(self.goal, rate_hz=None), self.space.board.idle_w, one)
+        order = np.argsort(alone, kind="stable")
         lines = max(1, _PAIRS // len(halves[1]))
-        for begin in range(0, len(halves[0]), lines):
-            some = PlacementBounds(*(getattr(one, name)[begin : begin + lines] for name in PlacementBounds.__slots__))
+        for begin in range(0, len(order), lines):
+            lot = order[begin : begin + lines]
+            some = PlacementBounds(*(getattr(one, name)[lot] for name in PlacementBounds.__slots__))
             hope = compute_least_cost(self.goal, self.space.board.idle_w, some.pair_with(other))
             self.considered += hope.size
-            self._evaluate_pairs(halves[0][begin : begin + lines], halves[1], hope)
+            self._evaluate_pairs(halves[0][lot], halves[1], hope)
 
     def _evaluate_pairs(self, one: OptionRows, other: OptionRows, hope: Floats) -> None:
         """Evaluate the pairs that may be better than the best so far, best bound first."""

@@ -1,11 +1,13 @@
-"""Fit the five roofline constants to kernels of many intensities; without a power meter the energies stay unknown.
+"""Micro-benchmarks on a real processor or an emulated board, and the fit of the five roofline constants to them.
+
+Without a power meter the energies stay unknown.
 
 Time: tau_f and tau_m with the least sum of weighted |log error|; such a sum is least where the model meets two of the
 kernels, so that all pairs are tried. A roof is the performance of the best kernels: one that is faster weighs more than
 one that is slower, which may only be a poor kernel. Energy: eps_f, eps_m and pi_0 by non-negative least squares on
 relative errors, with slight regularisation, since FLOP, bytes and time are correlated.
 
-Micro-benchmarks on a real processor: streaming kernels, and a large matrix times more and more columns.
+Kernels on a real processor: streaming ones, and a large matrix times more and more columns.
 
 A product of (rows, DEPTH) and (DEPTH, n) does 2 rows DEPTH n FLOP and moves 4 (rows DEPTH + DEPTH n + rows n) bytes,
 nearly n/2 FLOP per byte as long as n is small. The large matrix is far larger than any cache, so that its bytes come

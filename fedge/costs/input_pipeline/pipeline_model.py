@@ -391,8 +391,8 @@ def compute_host_factor(cpu: Floats, mem: Floats) -> Floats:
 def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, host_share: float) -> InputPipeline:
     """Rescale a pipeline from the top clocks to another power mode.
 
-    The compute time per step in that mode, in seconds, and the share of it in which the device waits for the host are
-    given, because the device has clocks of its own.
+    The compute time per step in that mode, in seconds, and the share of it in which the device waits for the host, from
+    0 to 1, are given, because the device has clocks of its own.
     """
     factor = float(compute_host_factor(np.array([clocks.cpu]), np.array([clocks.mem]))[0])
     of_samples = {name: getattr(top.samples, name) * factor for name in ("fetch_s", "preprocess_s")}

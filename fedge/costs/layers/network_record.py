@@ -112,7 +112,7 @@ class _LayerRecord(BaseModel):
     activations: _Whole
     inputs: list[list[_Whole]]
     output: list[_Whole]
-    convolution: _ConvolutionRecord | None = Field(...)
+    convolution: _ConvolutionRecord | None = None
     training_passes: _Amount = TRAINING_PASSES
     frozen: _Whole = 0
 

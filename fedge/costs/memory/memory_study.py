@@ -1,6 +1,6 @@
-"""Gaussian processes for the residuals of step models, with Matern-3/2 and Matern-5/2 correlations.
+"""Comparison of memory and time predictors for training steps, and the Gaussian processes of models' residuals.
 
-Comparison of memory and time predictors for training steps: perf4sight as published, and fedge's models.
+Compared are perf4sight as published and fedge's models. The processes have Matern-3/2 and Matern-5/2 correlations.
 
 References:
     perf4sight (arXiv 2108.05580): extremely randomised trees on 56 features, separately for memory and time.

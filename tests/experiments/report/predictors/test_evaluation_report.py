@@ -10,6 +10,7 @@ import pytest
 from contracts.boards import MAXN, coefficients, grid
 from contracts.shown import check_drawn
 
+from experiments.report.chart import log_ticks
 from experiments.report.predictors import evaluation_report
 from experiments.report.predictors.evaluation_report import (
     EvaluationColumn,
@@ -82,6 +83,10 @@ def test_axes_say_what_is_measured_and_what_is_predicted(target: PredictionTarge
     assert names[0] == "measured"
     assert "physical: predicted" in names
     assert "physical: measured there" in names
+
+
+def test_an_axis_whose_ends_no_float_tells_apart_has_no_ticks_of_its_own() -> None:
+    assert log_ticks(0.0, 1e-17) == {}
 
 
 def test_profiled_modes_are_not_among_the_points(target: PredictionTarget, outcomes: list[CellResult]) -> None:
