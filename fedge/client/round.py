@@ -33,7 +33,7 @@ from fedge.client.round_state import (
 from fedge.decisions import probe_choice
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
-from fedge.modes import MAX_FRONT_POINTS
+from fedge.pareto import MAX_FRONT_POINTS
 from fedge.protocols import Training
 from fedge.types import Decision, Front, LinkUse, Measurement, ModeMix, PowerMode, Predictions, RoundGoal
 

@@ -31,7 +31,7 @@ from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.board_kinds import mode_idle_power_w
 from fedge.devices.mode_surface import draw_deviations, draw_smooth_residual
 from fedge.experiment import Experiment, list_boards
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.types import Floats, Front, Measurement, PowerMode, Predictions, ProfileTable
 from fedge.wire import ClientState, RequestMessage
 
