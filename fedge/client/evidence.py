@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto
-from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
+from fedge.client.corrections import normalize
+from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.pareto import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.client.corrections import normalize, to_reference
 from fedge.client.evidence import (
     KNOWN_MODE_SD_LOG,
     build_front,
@@ -20,7 +21,7 @@ from fedge.client.evidence import (
     select_consistent_peers,
     select_recalled,
 )
-from fedge.client.prediction_requests import Asking, normalize, run_alone, to_reference
+from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round_state import (
     RoundContext,
     RoundResult,
