@@ -13,23 +13,11 @@ from hypothesis import strategies as st
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.wire import RequestMessage
-from server.transport.claim_terms import ClaimTerms
+from server.transport.claim_terms import INITIAL_CLAIM_S, ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import REJECTED_TEXT, GridPort
-<<<<<<< HEAD
 from server.transport.node_registry import MAX_FOREIGN_CLAIM_S
 from server.transport.outstanding import GIVE_UP_FACTOR, INITIAL_ALLOWANCE_S, MAX_OVERHEADS, reply_wait_s
-=======
-from server.transport.node_registry import (
-    GIVE_UP_FACTOR,
-    INITIAL_ALLOWANCE_S,
-    INITIAL_CLAIM_S,
-    MAX_FOREIGN_CLAIM_S,
-    MAX_OVERHEADS,
-    ClaimTerms,
-    reply_wait_s,
-)
->>>>>>> m-tests
 
 RUN = "digits (run-1, abcd)"
 
