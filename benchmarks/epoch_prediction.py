@@ -33,7 +33,8 @@ from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.knowledge.table_background import build_background
-from fedge.modes import find_nearest_row, stack_modes
+from fedge.modes import stack_modes
+from fedge.pareto import find_nearest_row
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.table_board import TableBoard
 from fedge.types import Floats, PowerMode, ProfileTable

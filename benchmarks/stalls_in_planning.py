@@ -27,8 +27,8 @@ from rich.console import Console
 
 from fedge import workloads
 from fedge.client import emulated
+from fedge.client.corrections import predict_corrected
 from fedge.client.loader_stalls import LoaderCorrection
-from fedge.client.prediction_requests import predict_corrected
 from fedge.devices.board_kinds import build_knowledge
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, WorkloadSpec

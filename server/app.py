@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, list_boards
 from server.run import is_run_over, read_claim_name, run_experiment
+from server.transport.claim_terms import ClaimTerms
 from server.transport.grid_port import GridPort
-from server.transport.node_registry import ClaimTerms
 
 app = ServerApp()
 

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.clock",
         "fedge",
     ),
-    ("fedge.seeds", "fedge.experiment", "fedge.modes"),
+    ("fedge.seeds", "fedge.experiment", "fedge.modes", "fedge.pareto"),
     ("fedge.protocols",),
     ("fedge.registry", "fedge.wire"),
     ("fedge.physics",),

@@ -74,9 +74,11 @@ def _check_import(what: str, check: Callable[[], str]) -> EnvironmentFinding:
 
 
 def _check_local() -> str:
+    import flwr
+
     import experiments.backends.local_backend
 
-    return f"{experiments.backends.local_backend.__name__} imports"
+    return f"{experiments.backends.local_backend.__name__} imports, flwr {flwr.__version__}"
 
 
 def _check_sim() -> str:

@@ -12,7 +12,7 @@ import pytest
 from own_policy import choose_mode
 
 from fedge.devices.catalogue import find
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.types import Decision, Modes, Predictions, RoundGoal
 
 SPEC = find("orin-nano")

@@ -42,7 +42,7 @@ from fedge.experiment import (
     label_network,
     list_boards,
 )
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
     InferenceCosts,

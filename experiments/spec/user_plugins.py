@@ -20,7 +20,7 @@ from fedge.devices.catalogue import is_catalogued
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.import_path import ROOT, append_folder
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.predictors import load_predictor
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, DeviceSpec, Front, Modes, Predictions, SelectionContext

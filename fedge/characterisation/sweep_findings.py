@@ -33,7 +33,7 @@ from fedge.characterisation.point_knobs import (
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.reliability import find_doubtful_points, find_variability
 from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.types import Floats, PowerMode, weakest_label
 
 MAX_PARTS = 3

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedge import __version__
 from fedge.characterisation.mode_measurement import ProfilingBench
-from fedge.client.real import CLAIM_FILE, claim_left_s, explain_refusal, read_claim
+from fedge.client.run_claim import CLAIM_FILE, claim_left_s, explain_refusal, read_claim
 from fedge.client.worker_training import (
     STRETCH_LIMIT_S,
     WorkerTraining,

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedge.client.corrections import Correction, predict_corrected
 from fedge.client.evidence import build_offer, select_consistent_peers, select_recalled
 from fedge.client.inference_service import (
     ExpectedService,
@@ -23,7 +24,7 @@ from fedge.client.memory_scaling import (
     measurement_scale,
     previous_scale,
 )
-from fedge.client.prediction_requests import Asking, Correction, predict_corrected
+from fedge.client.prediction_requests import Asking
 from fedge.client.round import begin_round
 from fedge.client.round_state import RoundContext, RoundState, no_time_limit, warm_up_steps
 from fedge.decisions.planning import is_pinned

@@ -60,7 +60,7 @@ from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import describe_error
 from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.client.prediction_requests import Asking, PredictionRequest, normalize
+from fedge import pareto
+from fedge.client.corrections import normalize
+from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
-from fedge.modes import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
-from fedge.modes import build_front as build_modes_front
+from fedge.pareto import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -192,7 +193,7 @@ def build_front(
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
     link_s = link.down_s + link.up_s
-    front = build_modes_front(
+    front = pareto.build_front(
         predictions,
         steps=steps,
         idle_w=idle_w,

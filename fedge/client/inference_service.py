@@ -19,7 +19,8 @@ from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
 from fedge.experiment import NetworkSpec, PlacedBatchSpec, ServingSpec
-from fedge.modes import find_mode_index, find_nearest_row
+from fedge.modes import find_mode_index
+from fedge.pareto import find_nearest_row
 from fedge.physics import time_power_model
 from fedge.serving.standing_service import (
     InferenceCosts,

@@ -1,8 +1,4 @@
-"""Predictions in the conditions of a round: its differences from the reference condition, and requests fitted together.
-
-The reference condition is training at the requested scale, with every sample ready and nothing served. Each way in
-which a round differs from it is one ``Correction``. A client's corrections form a list, the outermost first: standing
-service, loader stalls, training scale. Measurements pass it in this order, predictions in the reverse order.
+"""Requests for predictions in the conditions of a round, fitted together where several clients ask.
 
 A round is a generator: where it needs predictions it yields a ``PredictionRequest`` and is sent the result. A board
 answers its own requests one by one (``run_alone``); a process that emulates many clients lets all of them run until
@@ -14,74 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.client.corrections import Correction, from_reference, to_reference
 from fedge.errors import try_call
 from fedge.predictors import fit_predictors
 from fedge.protocols import Predictor
 from fedge.types import Measurement, Modes, Predictions
-
-
-class Correction(Protocol):
-    """One difference between a round and the reference condition."""
-
-    def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Return the correction adapted to measurements that still contain the difference."""
-        ...
-
-    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        """Return the measurements as they would be without the difference."""
-        ...
-
-    def from_reference(self, predictions: Predictions) -> Predictions:
-        """Return predictions that include the difference; modes that it rules out are left out."""
-        ...
-
-    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        """Return the measurements as they would be in this round: an earlier one may differ, or vary from its mean."""
-        ...
-
-
-def to_reference(
-    corrections: Sequence[Correction], measurements: Sequence[Measurement]
-) -> tuple[list[Correction], Sequence[Measurement]]:
-    """Fit every correction to the measurements that reach it and convert these to the reference condition.
-
-    Returns:
-        The fitted corrections and the converted measurements.
-    """
-    fitted = list[Correction]()
-    for correction in corrections:
-        fitted.append(correction.fit(measurements))
-        measurements = fitted[-1].to_reference(measurements)
-    return fitted, measurements
-
-
-def predict_corrected(
-    predictor: Predictor, corrections: Sequence[Correction], modes: Modes, measurements: Sequence[Measurement]
-) -> Predictions:
-    """Predict ``modes`` in the conditions of the round from measurements in theirs."""
-    fitted, reference = to_reference(corrections, measurements)
-    predictions = predictor.fit(reference).predict(modes)
-    return from_reference(fitted, predictions)
-
-
-def from_reference(fitted: Sequence[Correction], predictions: Predictions) -> Predictions:
-    """Convert predictions from the reference condition to the round's, by corrections that are fitted."""
-    for correction in reversed(fitted):
-        predictions = correction.from_reference(predictions)
-    return predictions
-
-
-def normalize(corrections: Sequence[Correction], measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Convert the board's own measurements to the usual conditions of this round."""
-    for correction in reversed(corrections):
-        measurements = correction.normalize(measurements)
-    return measurements
-
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.client.corrections import normalize, to_reference
 from fedge.client.evidence import (
     KNOWN_MODE_SD_LOG,
     build_front,
@@ -20,7 +21,7 @@ from fedge.client.evidence import (
     select_consistent_peers,
     select_recalled,
 )
-from fedge.client.prediction_requests import Asking, normalize, run_alone, to_reference
+from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round_state import (
     RoundContext,
     RoundResult,
@@ -33,7 +34,7 @@ from fedge.client.round_state import (
 from fedge.decisions import probe_choice
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
-from fedge.modes import MAX_FRONT_POINTS
+from fedge.pareto import MAX_FRONT_POINTS
 from fedge.protocols import Training
 from fedge.types import Decision, Front, LinkUse, Measurement, ModeMix, PowerMode, Predictions, RoundGoal
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fedge.client.prediction_requests import Correction, normalize
+from fedge.client.corrections import Correction, normalize
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
 from fedge.decisions.probe_choice import ProbeBudget, scale_slack

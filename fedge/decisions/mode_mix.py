@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.decisions.limits import LIMIT_ROUNDING
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.types import Floats
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedge.decisions.limits import add_margin, find_best_row, format_figure, mask_within
 from fedge.errors import BadInput, FedgeError
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.types import Floats, Predictions
 
 FrontCost = Literal["power", "energy"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import least_energy_per_step
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.types import Floats, Modes, PowerMode, Predictions
 
 MIN_EXPECTED_SAVING = 0.001

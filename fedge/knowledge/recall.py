@@ -26,7 +26,8 @@ import numpy as np
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
-from fedge.modes import front_mask, stack_modes
+from fedge.modes import stack_modes
+from fedge.pareto import front_mask
 from fedge.types import Label, Measurement, PowerMode, ReferenceRows
 from fedge.wire import InvalidMessage, from_json, to_json
 

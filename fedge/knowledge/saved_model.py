@@ -20,7 +20,7 @@ from fedge.decisions.mode_objectives import FrontCost, find_front_rows, find_kne
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.model_file import BoardModel, ModelInfo, fit_model_predictor, load_model, predict_candidates
 from fedge.knowledge.model_summary import ModelSummary, prediction_label, summarize_model
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.predictors.table_board import Z_90
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, PowerMode, Predictions

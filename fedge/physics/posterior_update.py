@@ -117,8 +117,8 @@ class SharedPosterior:
             alike: Correlation of their misfits with those of the m rows, shape (o, m), by board.
         """
         curve = self._split_curve(np.stack([rows.x for rows in own]))
-        slopes, far = curve.stack_slopes(), np.stack(alike)[:, None].swapaxes(-1, -2)
-        known: Floats = self.posterior.whitener @ (self._misfit * far)
+        slopes, far = curve.stack_slopes(), np.stack(alike)[:, None]
+        known: Floats = self.posterior.whitener @ (self._misfit * far.swapaxes(-1, -2))
         along = self._after @ slopes - _transpose(self._seen) @ known
         away = self._seen @ slopes + known
         covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * np.stack(within)[:, None]

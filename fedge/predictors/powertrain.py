@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from fedge.errors import BadInput
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.measurement_columns import MeasurementColumns, collect_columns
 from fedge.predictors.network_pair import reset_output_layer

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ServiceUse
 from fedge.worker.inference_interleaver import TRAINING_SHARE
 from fedge.worker.latency_histogram import LatencyHistogram

@@ -25,13 +25,13 @@ import numpy as np
 
 from fedge.client.answers import first_attempt
 from fedge.client.client_setup import ClientSetup, plan_conditions
+from fedge.client.corrections import to_reference
 from fedge.client.emulated import load_client
-from fedge.client.prediction_requests import to_reference
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.board_kinds import mode_idle_power_w
 from fedge.devices.mode_surface import draw_deviations, draw_smooth_residual
 from fedge.experiment import Experiment, list_boards
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.types import Floats, Front, Measurement, PowerMode, Predictions, ProfileTable
 from fedge.wire import ClientState, RequestMessage
 

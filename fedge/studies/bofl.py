@@ -29,7 +29,7 @@ from enum import Enum, auto
 import numpy as np
 
 from fedge.decisions.mode_mix import find_best_split
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.gaussian_process import GaussianProcessPredictor
 from fedge.seeds import make_generator

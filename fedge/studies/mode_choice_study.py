@@ -29,7 +29,7 @@ from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import ExplorationSpec
 from fedge.knowledge.table_background import build_background, find_board_spec
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Predictor

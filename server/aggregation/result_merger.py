@@ -24,8 +24,8 @@ from server.aggregation.contribution_weights import (
     staleness_discount,
 )
 from server.rounds.client_requests import RoundTask, to_contribution
-from server.rounds.client_traces import strip_trace
 from server.state.checkpoint import PendingResult
+from server.state.client_traces import strip_trace
 from server.transport.client_port import IncomingReply
 
 JOINT_FACTOR = 1.5

@@ -25,11 +25,12 @@ from server.aggregation.result_merger import MergedModel, merge_replies, report_
 from server.rounds.client_evaluation import evaluate_on_clients
 from server.rounds.client_requests import RoundTask
 from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, select_round_clients
-from server.rounds.client_traces import book_traces
+from server.rounds.late_replies import LateUpdate, apply_late_replies
 from server.rounds.round_goals import build_joint_context, complete_goals, find_budget_event, update_progress
 from server.rounds.run_start import RunLoop
-from server.state.board_history import LateUpdate, apply_late_replies, apply_late_reports, update_histories
+from server.state.board_history import apply_late_reports, update_histories
 from server.state.checkpoint import FleetState, PendingResult, RunState
+from server.state.client_traces import book_traces
 from server.state.fleet_availability import (
     FleetAvailability,
     advance_to_available,

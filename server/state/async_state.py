@@ -23,8 +23,8 @@ from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.types import Front, NamedArrays
 from fedge.wire import ClientState, ReplyMessage
-from server.rounds.client_traces import book_trace
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
+from server.state.client_traces import book_trace
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 
 

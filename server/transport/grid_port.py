@@ -14,18 +14,11 @@ from flwr.app import Message
 from fedge.errors import RunFailed
 from fedge.protocols import Clock
 from fedge.wire import ReplyMessage, RequestMessage
+from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest, ReplyPredicate, never_enough
 from server.transport.message_codec import decode_reply, encode_request
-from server.transport.node_registry import (
-    GIVE_UP_FACTOR,
-    MAX_OVERHEADS,
-    ClaimTerms,
-    NodeAddress,
-    NodeRegistry,
-    OutstandingRequests,
-    SentRequest,
-    reply_wait_s,
-)
+from server.transport.node_registry import NodeAddress, NodeRegistry
+from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, OutstandingRequests, SentRequest, reply_wait_s
 
 POLL_S = 0.05
 MIN_TRANSFER_SHARE = 0.5

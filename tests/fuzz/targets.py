@@ -206,7 +206,11 @@ def _feed_frame(data: bytes, folder: Path) -> object:
         ours.settimeout(5.0)
         ours.sendall(data[:100_000])
         ours.shutdown(socket.SHUT_WR)
-        return frames.read(theirs)
+        found = frames.read(theirs)
+    if found is not None:
+        _, _, body_bytes = frames.PREFIX.unpack_from(data)
+        assert sum(array.nbytes for array in found[1].values()) == body_bytes
+    return found
 
 
 def _mutate_frame(random: Any, data: bytes) -> bytes:

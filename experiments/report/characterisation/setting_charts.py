@@ -36,7 +36,7 @@ from experiments.report.tables import Cell, Table, percent_cell, text_cell, valu
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
 from fedge.characterisation.reliability import Variability
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.types import Floats
 
 

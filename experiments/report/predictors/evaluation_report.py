@@ -30,7 +30,7 @@ from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.mode_choice_report import ChoiceColumn, describe_seeds, list_known_values
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import Cell, Table, print_lines, swatch_cell, text_cell, value_cell
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionRow, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
 from fedge.types import Floats, weakest_label

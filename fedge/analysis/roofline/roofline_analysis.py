@@ -43,7 +43,8 @@ from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.modes import build_grid, find_mode_index, front_mask
+from fedge.modes import build_grid, find_mode_index
+from fedge.pareto import front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import DeviceSpec, Floats, LayerWork, Modes, ProfileTable, Workload, fitted_label, weakest_label
 

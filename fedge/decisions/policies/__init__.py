@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedge.errors import BadInput
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.protocols import Policy
 from fedge.registry import call_plugin, describe_value, load_named
 from fedge.types import Decision, DeviceSpec, Front, Modes, PowerMode, Predictions, RoundGoal

@@ -25,7 +25,7 @@ from fedge.decisions.mode_objectives import find_fastest_within_power
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, MAX_SLOWDOWN, TIME_WEIGHT
 from fedge.decisions.planning.front_columns import board_maxn_energy_j
 from fedge.errors import BadInput, FedgeError, UnknownName
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.types import Decision, DeviceSpec, Floats, Front, ModeMix, Modes, PowerMode, Predictions, RoundGoal
 
 

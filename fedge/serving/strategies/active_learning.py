@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.predictors.network_pair import (
     LAYERS,
     Adam,

@@ -24,7 +24,7 @@ from fedge.decisions.planning.fleet_planners import find_balanced_deadline, find
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment, LateReplySpec, PolicySpec
-from fedge.modes import MAX_FRONT_POINTS
+from fedge.pareto import MAX_FRONT_POINTS
 from fedge.seeds import make_generator
 from fedge.studies.fleet import client_columns
 from fedge.studies.fleet.client_columns import ColumnState, Flags, FleetColumns, estimate_offsets, select_columns

@@ -25,7 +25,7 @@ from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_lea
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
-from fedge.modes import build_front, find_nearest_row
+from fedge.pareto import build_front, find_nearest_row
 from fedge.types import Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
 
 

@@ -32,7 +32,7 @@ from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge,
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, draw_kind_surface
 from fedge.experiment import Experiment, FleetBoard
-from fedge.modes import find_nearest_row, front_mask
+from fedge.pareto import find_nearest_row, front_mask
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
 from fedge.predictors.explorers import load_explorer

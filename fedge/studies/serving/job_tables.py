@@ -25,7 +25,7 @@ from fedge.knowledge.table_background import (
     name_prior_tables,
     resolve_maxn,
 )
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.registry import split_counts
 from fedge.serving.job_pair import JobPair, build_pair

@@ -75,6 +75,12 @@ def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
     assert "--block" not in told  # with it, one part that is late ends all others
 
 
+def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:
+    told = str(RayDashboard("http://127.0.0.1:8265", Path("/short/token")))
+    assert told == "Ray dashboard: http://127.0.0.1:8265 until the run ends; it asks for the token in /short/token"
+    assert str(RayDashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
+
+
 def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

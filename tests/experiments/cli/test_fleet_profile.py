@@ -23,7 +23,7 @@ from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.playbook_runner import PlaybookCall
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
-from fedge.client.real import CLAIM_FILE, write_claim
+from fedge.client.run_claim import CLAIM_FILE, write_claim
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.experiment import Experiment, WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file

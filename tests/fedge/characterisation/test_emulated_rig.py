@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +89,30 @@ def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before():
     np.testing.assert_array_equal(one.read_minibatches().start_s, two.read_minibatches().start_s)
     assert one.epochs == two.epochs
     assert one.epochs != rig_of(seed=2).measure(POINT, FILES, COURSE, lambda _: None).epochs
+
+
+SEEN_ELSEWHERE = """
+from test_emulated_rig import measure_digest
+print(measure_digest())
+"""
+
+
+def measure_digest() -> str:
+    """Of everything that is seen of a point, to the last bit."""
+    seen = rig_of().measure(replace(POINT, workers=3, storage="hdd"), FILES, COURSE, lambda _: None)
+    tables = (seen.read_minibatches(), seen.read_sensor_trace())
+    columns = b"".join(getattr(table, one.name).tobytes() for table in tables for one in fields(table))
+    return hashlib.sha256(columns + repr(seen.epochs).encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_another_process_sees_the_same():
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, (here, here.parents[1], here.parents[2])))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
+    program = [sys.executable, "-c", SEEN_ELSEWHERE]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert found.strip() == measure_digest()
 
 
 def test_a_board_with_little_memory_forgets_a_large_data_set():

@@ -28,7 +28,7 @@ from fedge.characterisation.worker_bench import (
     wait_for_board,
 )
 from fedge.client import worker_training
-from fedge.client.real import CLAIM_FILE, write_claim
+from fedge.client.run_claim import CLAIM_FILE, write_claim
 from fedge.clock import SimulatedClock
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue

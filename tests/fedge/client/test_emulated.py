@@ -362,6 +362,23 @@ def test_requests_of_different_kinds_are_answered_together_as_each_alone(arrays:
     assert [reply.board for reply, _ in together] == [list_boards(MIXED)[index].name for index in requests]
 
 
+def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays: NamedArrays) -> None:
+    requests = {index: ask_of() for index in range(3)}
+    together = fresh_clients("untrained")
+    tasks = [
+        ClientTask(together, index, request, {"w": np.zeros(3)} if index == 1 else arrays)
+        for index, request in requests.items()
+    ]
+
+    answers = emulated.answer_together(tasks)
+
+    error = answers[1][0].error
+    assert error is not None
+    assert error.startswith("model arrays: got arrays called w; ")
+    _, alone = answer_both({index: requests[index] for index in (0, 2)}, arrays, "trained")
+    assert_same_answers([answers[0], answers[2]], alone)
+
+
 @pytest.mark.parametrize("broken", [0, 2, 4])
 def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_others_as_they_are(
     arrays: NamedArrays, broken: int

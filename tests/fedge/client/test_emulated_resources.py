@@ -11,10 +11,10 @@ import pytest
 from fedge import workloads
 from fedge.client import emulated, emulated_resources
 from fedge.client.client_setup import plan_conditions
+from fedge.client.corrections import to_reference
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
 from fedge.client.memory_scaling import ScalingContext
-from fedge.client.prediction_requests import to_reference
 from fedge.client.round_state import warm_up_steps
 from fedge.devices import catalogue
 from fedge.errors import BadInput, UnknownName

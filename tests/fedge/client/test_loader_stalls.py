@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.client.corrections import predict_corrected
 from fedge.client.loader_stalls import (
     LoaderCorrection,
     LoaderModel,
@@ -18,7 +19,6 @@ from fedge.client.loader_stalls import (
     fit_loading_factor,
     remove_stalls,
 )
-from fedge.client.prediction_requests import predict_corrected
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
 from fedge.devices.catalogue import find, load_catalogue

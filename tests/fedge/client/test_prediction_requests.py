@@ -11,16 +11,14 @@ from contracts.rounds import ALL, MAXN, MODES, Doubtful, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.client.corrections import normalize, predict_corrected, to_reference
 from fedge.client.prediction_requests import (
     Asking,
     CachedPredictor,
     PredictionRequest,
     answer_requests,
-    normalize,
-    predict_corrected,
     run_alone,
     run_together,
-    to_reference,
 )
 from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, Predictions

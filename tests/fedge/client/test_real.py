@@ -25,7 +25,7 @@ from contracts.desk import Desk, desk, note_idle
 from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
-from fedge.client import board_session, real
+from fedge.client import board_session, real, run_claim
 from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.board_kinds import build_link
@@ -405,7 +405,7 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
         raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/node/x")
 
     if raised == "claim":
-        monkeypatch.setattr(real, "write_claim", full)
+        monkeypatch.setattr(run_claim, "write_claim", full)
     else:
         monkeypatch.setattr(board_session.sources, "write_file", full)
     other = EXPERIMENT.model_copy(update={"seed": 99})

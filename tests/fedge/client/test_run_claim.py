@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.client.real import (
+from fedge.client.run_claim import (
     RunClaim,
     claim_left_s,
     explain_refusal,

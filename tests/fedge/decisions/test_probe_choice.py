@@ -27,7 +27,7 @@ from fedge.decisions.probe_choice import (
     list_informative_modes,
     scale_slack,
 )
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Floats, Modes, PowerMode, Predictions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="mods are Flower's")
 pytest.importorskip("torch", reason="its generator is seeded")
 
+import torch
 from contracts.reports import answer
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -76,6 +78,20 @@ def test_a_mod_that_fails_makes_the_client_fail() -> None:
     assert reply.error is not None
     assert reply.error.startswith("a mod failed: ")
     assert "clipping_norm" in reply.error
+
+
+def draw_from_all(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    drawn = {"numpy": np.random.random(), "python": random.random(), "torch": float(torch.rand(1))}  # noqa: NPY002
+    reply = call_next(message, context)
+    next(iter(reply.content.metric_records.values())).update(drawn)
+    return reply
+
+
+def test_every_global_generator_is_seeded() -> None:
+    drawn = [send(build(f"{__name__}:draw_from_all"), number)[1].metrics for number in (1, 1, 2)]
+
+    assert drawn[0] == drawn[1]
+    assert all(drawn[0][name] != drawn[2][name] for name in ("numpy", "python", "torch"))
 
 
 def return_nothing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -16,6 +16,7 @@ import yaml
 
 pytest.importorskip("torch", reason="the apps of these tests train with torch")
 
+import torch
 from contracts.desk import Desk, desk
 from contracts.fake_nvml import FakeCard, FakeNvml, install
 from contracts.reports import MAXN, answer
@@ -56,6 +57,14 @@ def test_an_emulated_board_learns_over_rounds_to_save_energy() -> None:
     last_s, last_j = read_metrics(replies[-1])
     assert last_j < 0.95 * first_j
     assert last_s < 1.6 * first_s
+
+
+def test_it_leaves_the_apps_own_reply_as_it_is() -> None:
+    reply = power_mode(device="emulated:nano")(make_message(), make_context(), make_app(STEPS))
+
+    for name, values in reply.content.array_records["arrays"].to_torch_state_dict().items():
+        assert torch.equal(values, train_network(STEPS)[name])
+    assert reply.content.metric_records["metrics"]["train_loss"] == 1.0
 
 
 def test_nodes_take_the_devices_in_turn_and_their_own_configuration_first() -> None:

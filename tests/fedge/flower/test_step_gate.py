@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the hook is one of torch's optimisers")
 
+import torch
 from contracts.small_training import train_network
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,15 @@ def test_it_runs_the_allowed_steps_and_no_more(parts: list[int], more: int) -> N
 
     assert gate.run_to_end() == sum(parts) + more
     assert seen == list(range(1, sum(parts) + more + 1))
+
+
+def test_the_app_computes_the_same_as_without_it() -> None:
+    gate = StepGate(lambda: train_network(5))
+    gate.advance(2)
+    gate.advance(3)
+
+    for name, values in gate.finish().items():
+        assert torch.equal(values, train_network(5)[name])
 
 
 def test_a_training_that_ends_early_says_so_and_keeps_its_result() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.modes import find_nearest_row
+from fedge.pareto import find_nearest_row
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.studies.bofl import (
     MIN_TRIED_SHARE,

@@ -289,6 +289,26 @@ def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_fail
     assert rows[1].work_s == pytest.approx(1.5)
 
 
+def test_a_time_without_any_board_is_waited_through(tmp_path: Path) -> None:
+    trace = tmp_path / "there.csv"
+    trace.write_text("board,on_s,off_s\na-1,100,\n")
+    fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
+    tables = MemoryTables()
+    coordinator(Scripted({"a-1": [4.0]}), tables, fedbuff(), 1, fleet=fleet).run()
+    row = done_of(tables)[0]
+
+    assert (row.start_s, row.wait_s) == (100.0, 100.0)
+    assert row.energy_j == pytest.approx(100.0 * IDLE_W + 4.0 * POWER_W + LINK_S * IDLE_W + LINK.radio_j)
+
+
+def test_boards_that_never_come_back_end_the_run(tmp_path: Path) -> None:
+    trace = tmp_path / "there.csv"
+    trace.write_text("board,on_s,off_s\na-1,0,8\n")
+    fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
+    with pytest.raises(RunFailed, match="model 2: no board can be asked, nor will one come"):
+        coordinator(Scripted({"a-1": [6.0]}), MemoryTables(), fedbuff(), 3, fleet=fleet).run()
+
+
 def nobody(clients, call, rng) -> SelectionResult:
     return SelectionResult((), why="all are too cold")
 

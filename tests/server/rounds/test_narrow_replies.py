@@ -59,6 +59,17 @@ def test_other_shapes_fail_their_board_alone(own, used, told: str) -> None:
     assert told in found.answer.error
 
 
+def test_values_that_are_not_finite_fail_a_narrow_reply_too() -> None:
+    own = ones(NARROW) | {"b": np.array([1.0, np.nan], np.float32)}
+    found = validate_reply("a", reply(own, TrainingScale(16, 0.5)), MODEL, shapes)
+    assert "not finite" in str(found.answer.error)
+
+
+def test_where_no_narrow_client_is_allowed_a_narrow_reply_fails() -> None:
+    found = validate_reply("a", reply(ones(NARROW), TrainingScale(16, 0.5)), MODEL, None)
+    assert "the model has" in str(found.answer.error)
+
+
 def test_only_strategies_that_average_and_tasks_that_can_allow_narrow_clients() -> None:
     class Task:
         narrow_shapes = staticmethod(shapes)

@@ -29,8 +29,8 @@ from fedge.experiment import (
 from fedge.telemetry.store import MemoryTables, RunTables
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace, SampleRow
-from server.rounds.client_traces import TRACE_EVENT
 from server.run import build_coordinator
+from server.state.client_traces import TRACE_EVENT
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -76,6 +76,13 @@ def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRu
     return restore_async_state(build_availability(Experiment(fleet=fleet)), state)
 
 
+@pytest.mark.parametrize(("left_j", "charging_w", "drawn_j"), [(72.0, 0.0, 72.0), (0.0, 0.5, 500.0), (3e3, 0.0, 2e3)])
+def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(
+    left_j: float, charging_w: float, drawn_j: float
+) -> None:
+    assert run_state(left_j, charging_w, 1_000.0).cancel_in_flight() == pytest.approx(drawn_j + IDLE_W * 1_000.0)
+
+
 def test_a_wait_before_a_task_is_billed_as_far_as_the_battery_went() -> None:
     start = run_state(72.0, 0.5).build_task_start("a-1", 100.0)
 

@@ -22,17 +22,12 @@ from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 from fedge.types import Measurement, NamedArrays, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
-from server.state.board_history import (
-    LATE_REPLY_EVENT,
-    LateUpdate,
-    apply_late_replies,
-    apply_late_reports,
-    update_histories,
-)
+from server.rounds.late_replies import LATE_REPLY_EVENT, LateUpdate, apply_late_replies
+from server.state.board_history import apply_late_reports, update_histories
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
+from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest
 from server.transport.grid_port import GridPort
-from server.transport.node_registry import ClaimTerms
 
 EARLIER = Measurement(LOW, 10, 2.0, 4.0)
 OPEN = RoundStart(round=2, start_s=100.0, deadline_s=30.0, idle_w={})

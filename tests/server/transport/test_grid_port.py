@@ -15,9 +15,9 @@ from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
+from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import GridPort
-from server.transport.node_registry import ClaimTerms
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 

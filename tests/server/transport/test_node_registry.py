@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from fedge.types import RoundGoal
 from fedge.wire import ReplyMessage, RequestMessage
-from server.transport.client_port import OutgoingRequest
-from server.transport.node_registry import (
+from server.transport.claim_terms import (
     CLAIM_FACTOR,
     CLAIM_MARGIN_S,
     INITIAL_CLAIM_S,
-    MAX_FOREIGN_CLAIM_S,
     MIN_CLAIM_S,
     ClaimTerms,
-    NodeRegistry,
     claim_duration_s,
 )
+from server.transport.client_port import OutgoingRequest
+from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, NodeRegistry
 
 NODES = range(11, 16)
 STEPS = st.lists(

@@ -13,16 +13,11 @@ from hypothesis import strategies as st
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.wire import RequestMessage
+from server.transport.claim_terms import INITIAL_CLAIM_S, ClaimTerms
 from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.grid_port import REJECTED_TEXT, GridPort
-from server.transport.node_registry import (
-    GIVE_UP_FACTOR,
-    INITIAL_ALLOWANCE_S,
-    MAX_FOREIGN_CLAIM_S,
-    MAX_OVERHEADS,
-    ClaimTerms,
-    reply_wait_s,
-)
+from server.transport.node_registry import MAX_FOREIGN_CLAIM_S
+from server.transport.outstanding import GIVE_UP_FACTOR, INITIAL_ALLOWANCE_S, MAX_OVERHEADS, reply_wait_s
 
 RUN = "digits (run-1, abcd)"
 
@@ -237,6 +232,13 @@ def test_a_second_reply_to_a_message_and_one_to_a_message_never_sent_change_noth
     assert errors(replies) == {"a": None, "b": None}
     assert port.take_late_replies() == []
     assert port.busy_boards() == {}
+
+
+def test_every_question_is_asked_in_the_name_of_the_run() -> None:
+    grid = grid_of()
+    port_of(grid).ask(questions(1), 600.0)
+
+    assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(RUN, INITIAL_CLAIM_S)}
 
 
 def test_emulated_boards_hear_of_no_run_and_no_farewell() -> None:

@@ -19,7 +19,7 @@ from experiments.report.predictors.evaluation_report import (
     write_evaluation_page,
 )
 from fedge.knowledge.table_background import TableBackground
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCell, PredictionRow, PredictionTarget

@@ -16,7 +16,7 @@ from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.policies import POLICIES, choose_waiting_mode, load_policy
 from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.errors import BadInput, UnknownName
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.protocols import Policy
 from fedge.types import Decision, DeviceSpec, Front, LabelledValue, Modes, PowerMode, Predictions, RoundGoal
 

@@ -16,7 +16,7 @@ from fedge.decisions.policies import load_policy
 from fedge.decisions.policies.mode_policies import ModeFigures, decide_least_energy
 from fedge.devices import catalogue
 from fedge.errors import FedgeError
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.types import Decision, Floats, Front, ModeMix, Modes, Predictions, RoundGoal
 
 GRID = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (4, 2) for g in (900.0, 600.0, 300.0)]))

@@ -21,7 +21,8 @@ from contracts.processes import wait_for
 
 from fedge.clock import RealClock
 from fedge.devices.sensing import open_sensor
-from fedge.devices.sensing.jtop_sensor import AutoSensor, JtopSensor
+from fedge.devices.sensing.auto_sensor import AutoSensor
+from fedge.devices.sensing.jtop_sensor import JtopSensor
 from fedge.powerd.machine import Machine
 
 VERSIONS = (pytest.param("4.3.2", marks=pytest.mark.long), "7.2.2")

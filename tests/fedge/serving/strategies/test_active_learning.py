@@ -17,7 +17,7 @@ from contracts.strategy import (
 )
 
 from fedge.costs.table_calibration import FULCRUM_GRID
-from fedge.modes import front_mask
+from fedge.pareto import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import SearchContext, active_learning
 from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks, fit_network_surface

@@ -21,7 +21,7 @@ from fedge.experiment import (
     PolicySpec,
     SelectionSpec,
 )
-from fedge.modes import build_front
+from fedge.pareto import build_front
 from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
 from fedge.studies.fleet.column_rounds import simulate_round

@@ -19,8 +19,8 @@ from fedge.telemetry.store_records import EventRow
 from fedge.telemetry.trace_operations import join_traces, make_constant_trace
 from fedge.types import EMPTY_TRACE, Trace
 from fedge.wire import ReplyMessage
-from server.rounds.client_traces import TRACE_EVENT, BookedTraces, book_trace, book_traces, strip_trace
 from server.state.async_state import TaskStart, book_cancelled_task, book_finished_task, compute_task_end_s
+from server.state.client_traces import TRACE_EVENT, BookedTraces, book_trace, book_traces, strip_trace
 
 BOARDS = ("a", "b", "c")
 ACTIONS = ("accept", "drop", "discount", "partial")

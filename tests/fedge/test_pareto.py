@@ -1,0 +1,198 @@
+"""Pareto fronts against brute force, and the offer that a board makes from its predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.errors import FedgeError
+from fedge.pareto import build_front, find_nearest_row, front_mask
+from fedge.types import Modes, PowerMode, Predictions
+
+costs = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=30)
+
+
+def table(step_s: list[float], power_w: list[float]) -> Predictions:
+    n = len(step_s)
+    knobs = np.array([[1 + i % 8, 400.0 + 10 * i, 300.0 + 5 * i, 2000.0] for i in range(n)])
+    spread = np.linspace(0.0, 0.1, n)
+    return Predictions(Modes(knobs), np.array(step_s), np.array(power_w), spread, spread)
+
+
+def random_table(n: int, seed: int = 1) -> Predictions:
+    rng = np.random.default_rng(seed)
+    step_s = rng.uniform(0.05, 1.0, n)
+    return table(list(step_s), list(5.0 + 2.0 / step_s * rng.uniform(1.0, 2.0, n)))
+
+
+def hyperbola(n: int) -> Predictions:
+    """Every mode is on the front when the board draws nothing idle: the slower, the cheaper."""
+    step_s = np.linspace(0.1, 1.0, n)
+    return table(list(step_s), list(step_s**-2.0))
+
+
+def beaten(a: np.ndarray, b: np.ndarray, i: int) -> bool:
+    """Row i is beaten by a better row, or is a later copy of an equal one."""
+    for j in range(len(a)):
+        at_most = a[j] <= a[i] and b[j] <= b[i]
+        if at_most and (a[j] < a[i] or b[j] < b[i] or j < i):
+            return True
+    return False
+
+
+@given(costs)
+def test_the_front_is_what_brute_force_finds_with_ties_kept_once(rows: list[tuple[int, int]]) -> None:
+    a, b = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    expected = [not beaten(a, b, i) for i in range(len(a))]
+    assert front_mask(a, b).tolist() == expected
+
+
+ANY_COST = st.one_of(
+    st.sampled_from([0.0, 1.0, 1.5, 2.0, np.inf, -np.inf, np.nan]), st.floats(-1e6, 1e6, allow_subnormal=False)
+)
+
+
+@given(st.lists(st.tuples(ANY_COST, ANY_COST), max_size=25), st.lists(st.integers(0, 24), max_size=10))
+def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(
+    rows: list[tuple[float, float]], copied: list[int]
+) -> None:
+    a, b = np.array([*rows, *(rows[i] for i in copied if i < len(rows))], dtype=np.float64).reshape(-1, 2).T
+    finite = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
+
+    expected = {int(row) for i, row in enumerate(finite) if not beaten(a[finite], b[finite], i)}
+
+    assert set(np.flatnonzero(front_mask(a, b)).tolist()) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed: int) -> None:
+    """Time and energy as of a board: one falls about as the other rises, and clocks make ties of some."""
+    rng = np.random.default_rng(seed)
+    a = np.round(rng.uniform(0.05, 1.0, 400), 2 if seed % 2 else 6)
+    b = np.round((rng.uniform(0.5, 3.0) * a + 1.0 / a) * rng.uniform(1.0, 1.2, 400), 1 if seed % 2 else 6)
+    a[rng.integers(0, 400, 5)] = np.inf
+
+    at_most = (a[:, None] <= a) & (b[:, None] <= b)
+    better = at_most & ((a[:, None] < a) | (b[:, None] < b) | (np.arange(400)[:, None] < np.arange(400)))
+
+    np.testing.assert_array_equal(front_mask(a, b), np.isfinite(a) & ~better.any(axis=0))
+
+
+@given(costs.filter(len), st.randoms(use_true_random=False))
+def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows: list[tuple[int, int]], random: object) -> None:
+    shuffled = list(rows)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    def values(of: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        a, b = np.array(of, dtype=np.float64).T
+        return {row for row, kept in zip(of, front_mask(a, b), strict=True) if kept}
+
+    assert values(rows) == values(shuffled)
+
+
+def test_a_row_that_is_not_finite_neither_stays_nor_hides_others() -> None:
+    a = np.array([np.nan, 1.0, 2.0, 0.0, -np.inf])
+    b = np.array([0.0, 3.0, 1.0, np.nan, 0.0])
+    assert front_mask(a, b).tolist() == [False, True, True, False, False]
+
+
+def test_the_nearest_row_is_the_mode_itself_when_it_is_there() -> None:
+    modes = random_table(50).modes
+    assert [find_nearest_row(modes, mode) for mode in modes] == list(range(50))
+
+
+def test_the_nearest_row_weighs_every_knob_by_its_range() -> None:
+    modes = Modes(np.array([[2, 1000.0, 500.0, 3000.0], [8, 1000.0, 500.0, 2900.0]]))
+    assert find_nearest_row(modes, PowerMode(8, 1000.0, 500.0, 3000.0)) == 1
+
+
+@given(st.lists(st.builds(PowerMode, st.integers(0, 9), *[st.floats(0.0, 3000.0)] * 3), max_size=12))
+def test_the_nearest_row_that_is_kept_is_the_one_that_is_searched_for(asked: list[PowerMode]) -> None:
+    modes = random_table(50).modes
+    largest = modes.knobs.max(axis=0)
+
+    for mode in [*asked, *asked[::-1]]:
+        knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
+        row = np.argmin((np.abs(modes.knobs - knobs) / largest).sum(axis=1))
+        assert find_nearest_row(modes, mode) == row
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed: int) -> None:
+    predictions = random_table(200, seed)
+    front = build_front(predictions, 10, 4.0, 1.5, predictions.modes[0], limit=None)
+    work_s = 10 * predictions.step_s
+    above_j = work_s * (predictions.power_w - 4.0)
+    times = [p.work_s for p in front.points]
+    aboves = [p.work_j - 4.0 * p.work_s for p in front.points]
+    assert times == sorted(times)
+    assert aboves == sorted(aboves, reverse=True)
+    assert times[0] == work_s.min()
+    assert aboves[-1] == pytest.approx(above_j.min())
+    for t, a in zip(times, aboves, strict=True):
+        assert not ((work_s < t - 1e-9) & (above_j < a - 1e-9)).any()
+
+
+def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
+    predictions = table([1.0, 0.5, 0.8], [5.0, 20.0, 30.0])
+    front = build_front(predictions, 4, 2.0, 3.0, predictions.modes[2])
+    assert (front.idle_w, front.link_s) == (2.0, 3.0)
+    assert (front.maxn.mode, front.maxn.work_s, front.maxn.work_j) == (predictions.modes[2], 3.2, pytest.approx(96.0))
+    assert [p.work_s for p in front.points] == [2.0, 4.0]
+
+
+def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap() -> None:
+    """By joules alone the slow mode costs more; above idling it costs less."""
+    predictions = table([1.0, 2.0], [20.0, 11.0])
+    assert len(build_front(predictions, 1, 0.0, 0.0, predictions.modes[0]).points) == 1
+    assert len(build_front(predictions, 1, 10.0, 0.0, predictions.modes[0]).points) == 2
+
+
+@pytest.mark.parametrize("limit", [2, 7, 64, 99])
+def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit: int) -> None:
+    predictions = hyperbola(100)
+    full = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=None).points
+    thin = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=limit).points
+    assert len(full) == 100
+    assert len(thin) == limit
+    assert (thin[0], thin[-1]) == (full[0], full[-1])
+    ranks = [full.index(p) for p in thin]
+    assert max(np.diff(ranks)) - min(np.diff(ranks)) <= 1
+
+
+def test_a_front_has_at_most_64_points_unless_told_otherwise() -> None:
+    predictions = hyperbola(1000)
+    assert len(build_front(predictions, 10, 0.0, 0.0, predictions.modes[0]).points) == 64
+
+
+def test_a_table_of_one_mode_offers_it() -> None:
+    predictions = table([0.5], [10.0])
+    front = build_front(predictions, 2, 1.0, 0.0, PowerMode(12, 2201.6, 1300.5, 3199.0))
+    assert front.points == (front.maxn,)
+
+
+def test_a_table_without_a_finite_prediction_says_so() -> None:
+    predictions = table([np.nan, np.inf], [1.0, 2.0])
+    with pytest.raises(FedgeError, match="none of the 2 modes has a finite prediction"):
+        build_front(predictions, 1, 0.0, 0.0, predictions.modes[0])
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(8, 40)), min_size=1, max_size=18))
+def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_watts(
+    rows: list[tuple[int, int]],
+) -> None:
+    predictions = table([t / 4 for t, _ in rows], [float(w) for _, w in rows])
+    plain, both = (build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=power) for power in (False, True))
+    watts = {(t / 4 * 8, w) for t, w in rows if not any((u <= t and v < w) or (u < t and v <= w) for u, v in rows)}
+    assert {(p.work_s, round(p.work_j / p.work_s, 9)) for p in both.points} >= watts
+    assert set(plain.points) <= set(both.points)
+    assert [p.work_s for p in both.points] == sorted(p.work_s for p in both.points)
+
+
+def test_with_power_each_of_the_two_fronts_keeps_the_limit() -> None:
+    predictions = random_table(500)
+    found = build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=True, limit=5)
+    assert min(p.work_j / p.work_s for p in found.points) == pytest.approx(predictions.power_w.min())
+    assert len(found.points) <= 10
