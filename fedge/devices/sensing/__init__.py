@@ -11,7 +11,7 @@ from fedge.protocols import Clock, PowerSensor
 from fedge.registry import load_named
 
 SENSORS = {
-    "auto": "fedge.devices.sensing.jtop_sensor:AutoSensor",
+    "auto": "fedge.devices.sensing.auto_sensor:AutoSensor",
     "sysfs": "fedge.devices.sensing.sysfs_sensor:SysfsSensor",
     "tegrastats": "fedge.devices.sensing.tegrastats_sensor:TegrastatsSensor",
     "jtop": "fedge.devices.sensing.jtop_sensor:JtopSensor",
