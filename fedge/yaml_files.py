@@ -96,7 +96,7 @@ EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "list_type": "a list, in brackets or with a dash before each entry",
+    "list_type": "a list, such as [a, b]",
     "dict_type": "a mapping (key: value)",
     "greater_than_equal": "{ge:.10g} or more",
     "greater_than": "more than {gt:.10g}",

@@ -110,7 +110,8 @@ def _read_parquet(path: Path, record: type[A]) -> A:
     import pyarrow.parquet as pq
 
     names = [one.name for one in fields(record)]
-    right = "remove it, and the sweep's `fedge characterise` measures this point again"
+    again = "the sweep's `fedge characterise` measures this point again"
+    right = f"remove it, and {again}"
     try:
         with path.open("rb") as file:
             if pq.read_metadata(file).num_rows > MAX_ROWS:
@@ -118,6 +119,8 @@ def _read_parquet(path: Path, record: type[A]) -> A:
             table = pq.read_table(file, columns=names)
         table.validate(full=True)
         return record(**{name: table.column(name).to_numpy() for name in names})
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", again) from error
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(str(path), f"a file that cannot be read ({reason})", right) from error
@@ -277,7 +280,8 @@ def read_result(folder: Path) -> SweepResult:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise BadInput(str(folder), "a folder without a journal", f"one that `{COMMAND}` wrote") from error
+        got = "a folder without a journal" if folder.is_dir() else "no such folder"
+        raise BadInput(str(folder), got, f"one that `{COMMAND}` wrote") from error
     past, _ = parse_journal(path, raw)
     if past.plan is None:
         raise BadInput(str(path), "an empty journal", f"one that `{COMMAND}` wrote")
