@@ -1,4 +1,4 @@
-"""What grows while a run goes on: memory, open files, threads, disk, computing and wall time per round.
+"""Growth of a running experiment: memory, open files, threads, disk, computing and wall time per round.
 
     python benchmarks/soak.py [--rounds 2000] [--backend local] [--clients 3] [--folder DIR]
 

@@ -16,7 +16,7 @@ RETRY_ADVICE = "make room, then give the same command again"
 
 
 class JournalState(Protocol):
-    """What the lines of a journal came to."""
+    """The state that the lines of a journal add up to."""
 
     def apply_event(self, event: Mapping[str, Any]) -> None:
         """Apply a line; raises KeyError, TypeError or ValueError if it is no line of such a journal."""

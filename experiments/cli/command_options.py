@@ -1,4 +1,4 @@
-"""What several commands have: groups, options, and records of options that are made of a command's parameters."""
+"""Declarations that several commands share: groups, options, and records of a command's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before a SuperLink: nginx passes on the Fleet API only, a firewall rule names who may command it."""
+"""Protection of a SuperLink: nginx passes on the Fleet API only, a firewall rule names who may command it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an emulated board has beside its steps: the true speed of its loader, its memory, the cost of evaluations."""
+"""Resources of an emulated board beside its steps: speed of its loader, memory, cost of evaluations."""
 
 from __future__ import annotations
 

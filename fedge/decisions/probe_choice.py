@@ -51,7 +51,7 @@ FEW_ROUNDS = 5
 """With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
 round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
 in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
-experiments/configs/run-lengths-sweep.yaml.
+benchmarks/run_lengths.py.
 """
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 

@@ -58,9 +58,21 @@ class ClientPart:
 
 
 REPORTED_COLUMNS = (
-    *("board", "device", "idle_w", "samples", "temperature_c", "link_mbps"),
-    *("prior_time_ape", "prior_power_ape", "time_ape", "power_ape"),
-    *("own_samples", "shared_samples", "recalled_samples", "step_share", "encoding"),
+    "board",
+    "device",
+    "idle_w",
+    "samples",
+    "temperature_c",
+    "link_mbps",
+    "prior_time_ape",
+    "prior_power_ape",
+    "time_ape",
+    "power_ape",
+    "own_samples",
+    "shared_samples",
+    "recalled_samples",
+    "step_share",
+    "encoding",
 )
 """Columns that are the report's fields of the same names."""
 

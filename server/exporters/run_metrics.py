@@ -1,4 +1,4 @@
-"""What exporters tell of a run: the experiment as parameters, its boards' labels, and named metrics of each round."""
+"""Content of exports of a run: the experiment as parameters, its boards' labels, and named metrics of each round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every run has in common: its parts, and its start with the initial model and each client's prior front."""
+"""The parts of a run that both loops share, and its start with the initial model and each client's prior front."""
 
 from __future__ import annotations
 

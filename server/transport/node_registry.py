@@ -1,4 +1,4 @@
-"""What is known of Flower's nodes: their boards, which cannot be asked, this run's claim, unanswered requests."""
+"""Registry of Flower's nodes: the board of each, and which of them cannot be asked now."""
 
 from __future__ import annotations
 
