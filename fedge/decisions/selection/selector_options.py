@@ -65,7 +65,13 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
         "unknown_share": SelectorOption(0.1, 0.0, 1.0),
     },
 }
-"""Options by name for each selector. docs/explanation/selection.md describes each and the source of its default."""
+"""Options by name for each selector; docs/explanation/selection.md describes each.
+
+Of ``oort``, the exploration, ``slow_penalty``, ``cut_off``, ``clip`` and ``pacer_window`` are the paper's;
+``preferred_percentile`` and ``pacer_percent`` follow the authors' program, because absolute seconds depend on the
+fleet. ``credits`` and ``interval`` of ``tifl``, its equal tier sizes, and twice the clients as candidates of
+``power-of-choice`` are our defaults.
+"""
 
 
 def check_options(selector: str, given: Mapping[str, float], where: str = "selection.options") -> None:

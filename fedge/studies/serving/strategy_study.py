@@ -361,6 +361,10 @@ class ProblemScore:
 class StrategyRow:
     """A strategy's figures on one pair and family. Losses, excesses, shares and violations are in percent.
 
+    Over the solved problems, ``loss_*`` is t_tr / least t_tr - 1 for training alone and 1 - N / most N for both jobs,
+    ``excess_*`` is t_in / t_in of the best choice - 1, and ``steps_per_s_loss_mean`` is the loss of training steps per
+    second against the most of all feasible choices. ``priors`` names the tables behind the strategy's priors.
+
     ``solvable``, ``solved``, ``problems`` and ``answers`` count problems, ``modes_*`` trials: a mode, for inference at
     one batch size; ``power_modes_total`` counts a mode once, whatever the batch sizes. ``modes_mean`` is over the
     solvable problems, as in Fulcrum, and with reuse over all, because any problem may pay for the next.
