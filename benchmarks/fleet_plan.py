@@ -5,7 +5,7 @@
 The fleet of ``experiments/configs/fleet40.yaml``, each entry replaying ``<board>/train/<its cost>.csv``, under
 ``balanced`` and ``least-energy``, without training. Per policy: times and energies per round of the fleet and of its
 baselines; mean and worst seed of the gap to the oracle and of the share of its saving. All rounds, and those from the
-tenth on. The formulas: docs/how-to/studies.md.
+tenth on. The formulas: fedge/studies/fleet/__init__.py.
 """
 
 from __future__ import annotations

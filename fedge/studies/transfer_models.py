@@ -81,16 +81,23 @@ class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
 
     Attributes:
+        part: The model.
         left_out: What was left out with the table.
+        judged: The table.
+        quantity: What was predicted or decided.
         kind: Whether its steps are of training, of inference, or both beside each other.
         variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
-        bias: Mean signed error.
+        modes: Number of measured modes.
+        rows: Number of judged values.
+        error: Mean absolute relative error.
+        bias: Mean signed relative error.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
         saving: Measured energy saved by the chosen mode, compared with MAXN.
         oracle_saving: Energy saved by the best mode within the slowdown.
-        regret: Measured energy of the decisions beyond the oracle's; of problems the training steps that are lost.
+        regret: Measured energy of the decisions beyond the oracle's, of rounds from the tenth on; of problems the
+            training steps that are lost.
         missed: Share of the deadlines that were missed, or of the solvable problems that were not solved; 100 for a
             choice that is slower than allowed.
         refused: Why the model makes no prediction or choice.
