@@ -57,8 +57,8 @@ class WorkerClient:
         """Return the worker's state; answered at once, also during a job.
 
         Returns:
-            Among others: protocol, version, python, torch (None until loaded), device, cuda, state, job, task, restarts,
-            last_exit, refused (why the last task could not be loaded), rss_mb, up_s, and the totals of ``services``.
+            Among others: protocol, version, python, torch (None until loaded), device, cuda, state, job, task, rss_mb,
+            restarts, last_exit, refused (why the last task could not be loaded), up_s, and the totals of ``services``.
         """
         return self._send_control("status", CONTROL_LIMIT_S)
 
@@ -106,7 +106,7 @@ class WorkerClient:
 
         Returns:
             The reply (done, of, seconds, stopped, first_step_after_s, peak_mb; with ``finish`` also loss and accuracy),
-            and the trained arrays (empty unless ``finish``). ``peak_mb`` is the peak memory since the training began, or
+            and the trained arrays (empty unless ``finish``). ``peak_mb`` is the peak memory since the training began;
             None where the kernel does not report it.
         """
         fields: Dict[str, Any] = {"steps": steps, "limit_s": limit_s, "finish": finish}
