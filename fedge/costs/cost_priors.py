@@ -351,8 +351,9 @@ def derive_priors(
         specs: Data sheets by board name.
         batch_size: Samples per step; None for the workload's usual batch size. Profiles of other workloads are rescaled
             to it by the ratio of the two layer estimates.
-        layered: Whether to include the estimate from the layers. Clients in rounds start without it; see
-            docs/explanation/prediction.md.
+        layered: Whether to include the estimate from the layers. Clients in rounds start without it: it assumes a
+            larger share of memory traffic than other workloads' profiles have, so the first probes keep a high memory
+            clock, and on ViT the modes of least energy are never tried (figures: docs/explanation/prediction.md).
 
     Raises:
         BadInput: There is no profile of another workload.

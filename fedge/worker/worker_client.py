@@ -54,7 +54,12 @@ class WorkerClient:
         self._turn = threading.Lock()
 
     def status(self) -> Dict[str, Any]:
-        """Return the worker's state; answered at once, also during a job."""
+        """Return the worker's state; answered at once, also during a job.
+
+        Returns:
+            Among others: protocol, version, python, torch (None until loaded), device, cuda, state, job, task, rss_mb,
+            restarts, last_exit, refused (why the last task could not be loaded), up_s, and the totals of ``services``.
+        """
         return self._send_control("status", CONTROL_LIMIT_S)
 
     def cancel(self) -> bool:
@@ -69,7 +74,8 @@ class WorkerClient:
         """Load a task and its data, or do nothing if the same are loaded.
 
         Args:
-            task: {"builtin": name}, or {"name", "source", "sha256"} of a task file.
+            task: {"builtin": name}, or {"name", "source", "sha256"} of a task file; with {"channels"} of a pruned
+                variant, its network is cut.
             data: A source in the form that ``sources.read`` takes.
             device: ``auto``, ``cpu`` or ``cuda``.
 
@@ -99,7 +105,9 @@ class WorkerClient:
             finish: Whether to end the training and return its arrays.
 
         Returns:
-            The reply, and the trained arrays (empty unless ``finish``).
+            The reply (done, of, seconds, stopped, first_step_after_s, peak_mb; with ``finish`` also loss and accuracy),
+            and the trained arrays (empty unless ``finish``). ``peak_mb`` is the peak memory since the training began;
+            None where the kernel does not report it.
         """
         fields: Dict[str, Any] = {"steps": steps, "limit_s": limit_s, "finish": finish}
         sent = dict(arrays or {})

@@ -1,4 +1,9 @@
-"""The board's own sensors through sysfs: power by rail, temperatures, clocks, load and throttling."""
+"""The board's own sensors through sysfs: power by rail, temperatures, clocks, load and throttling.
+
+The load of memory is not among them: ``/sys/kernel/debug/cactmon/mc_all`` (JetPack 6) and
+``/sys/kernel/actmon_avg_activity/mc_all`` (before) count the memory controller's active cycles, but the count of a full
+load is not documented, and public programs differ by a factor of 100. ``fedge devices record`` records both files.
+"""
 
 from __future__ import annotations
 
