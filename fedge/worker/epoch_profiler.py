@@ -248,6 +248,7 @@ def measure_epochs(spec: EpochSpec) -> Dict[str, Any]:
 
 
 def _fix_threads(spec: EpochSpec, device: str) -> None:
+    # One thread on the processor: points then differ in the knob, not in thread scheduling; the loader has free cores.
     import torch
 
     threads = 1 if spec.threads is None and device == "cpu" else spec.threads

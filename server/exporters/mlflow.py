@@ -41,7 +41,8 @@ BUDGET_EVENT = "budget"
 class MLflow:
     """Exports a run to an MLflow tracking server or a local SQLite file.
 
-    The MLflow run has the name of the run folder. Timestamps of metrics are simulated time.
+    The MLflow run has the name of the run folder. Timestamps of metrics are simulated time. MLflow writes plain folders
+    no longer by default, hence SQLite.
 
     Args:
         tracking_uri: Address of the tracking server; None for a SQLite file in ``out``.

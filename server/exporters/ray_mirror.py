@@ -108,7 +108,7 @@ class ActorLink(Protocol):
 
 
 class ActorProcess:
-    """The actors' driver as a separate process."""
+    """The actors' driver as a separate process, because Ray ends a process that loses its cluster."""
 
     def __init__(self, address: str, cast: ActorLayout, log: Path) -> None:
         self._log = log
