@@ -164,7 +164,7 @@ def test_a_run_with_knowledge_writes_the_same_rows_on_both(
     assert all(row.recalled_samples or row.error for row in first), "also beside a service and with little memory"
 
 
-@pytest.mark.parametrize("kind", ["text with Adam", "LoRA"])
+@pytest.mark.parametrize("kind", ["text with Adam", pytest.param("LoRA", marks=pytest.mark.long)])
 def test_own_tasks_over_natural_groups_write_the_same_rows_and_model_on_both(
     kind: str, project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

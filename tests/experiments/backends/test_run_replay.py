@@ -33,9 +33,10 @@ from fedge.telemetry.store_records import ClientRow, RoundRow
 
 EXPERIMENT = """
 name: small
-rounds: 6
+rounds: 4
 backend: local
 policy: balanced
+workload: {local_epochs: 0.5}
 fleet:
   - {device: nano, count: 2}
   - {device: agx-xavier, count: 1}
