@@ -83,9 +83,9 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict[str, Played]:
-    """Rounds in which two boards serve and two have little memory, and an asynchronous run; both at once.
+    """Every kind of run on both backends, beside a folder called clients.
 
-    They run beside a folder called clients.
+    In ``rounds`` two boards serve, two have little memory, and all recall what an earlier run measured.
     """
     folder = tmp_path_factory.mktemp("backends")
     poisoned = folder / "elsewhere"
@@ -95,10 +95,12 @@ def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict
     runs = {name: Played(folder / f"{name} local", folder / f"a {name} sim run") for name in KINDS}
 
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        assert run_here(patch, *words(project_root, "local", folder / "earlier", *KINDS["rounds"])) == 0
+        kinds = KINDS | {"rounds": (*KINDS["rounds"], "--set", f"knowledge={folder / 'earlier'}")}
         simulated = [
-            pool.submit(simulate, project_root, runs[name].sim, poisoned, *more) for name, more in KINDS.items()
+            pool.submit(simulate, project_root, runs[name].sim, poisoned, *more) for name, more in kinds.items()
         ]
-        for name, more in KINDS.items():
+        for name, more in kinds.items():
             assert run_here(patch, *words(project_root, "local", runs[name].local, *more)) == 0
         for run in simulated:
             assert run.result().returncode == 0, run.result().stdout + run.result().stderr
@@ -150,16 +152,8 @@ def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(
         assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
 
 
-def test_a_run_with_knowledge_writes_the_same_rows_on_both(
-    played: dict[str, Played], project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = (*KINDS["rounds"], "--set", f"knowledge={played['rounds'].local}")
-    process = simulate(project_root, tmp_path / "sim", tmp_path, *more)
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert run_here(monkeypatch, *words(project_root, "local", tmp_path / "local", *more)) == 0
-
-    assert rows(tmp_path / "local") == rows(tmp_path / "sim")
-    first = [row for row in read_rows(tmp_path / "sim", ClientRow) if row.round == 1]
+def test_boards_recall_what_an_earlier_run_measured(played: dict[str, Played]) -> None:
+    first = [row for row in read_rows(played["rounds"].sim, ClientRow) if row.round == 1]
     assert len(first) == 8
     assert all(row.recalled_samples or row.error for row in first), "also beside a service and with little memory"
 

@@ -86,7 +86,7 @@ def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("local",), ("local", "--jobs", "2"), ("sim",)], ids=" ".join)
+@pytest.mark.parametrize("options", [("local", "--jobs", "2"), ("sim",)], ids=" ".join)
 def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder: Path, options: tuple[str, ...]) -> None:
     done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", *options)
     assert (done.returncode, done.stderr) == (0, "")

@@ -76,6 +76,7 @@ def family(name: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_classifier_of_every_family_computes_what_torch_counts():
     from fedge.costs.layers.network_source import _build
 
