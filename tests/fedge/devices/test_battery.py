@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -67,7 +70,8 @@ def test_after_the_rest_that_it_asks_for_it_is_enough_and_not_before(
 @given(SPECS, PHASES)
 def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tuple[float, float]]) -> None:
     now = battery.initial_charge(spec)
-    at_s = battery.time_to_empty_s(now, phases)
+    columns = [(np.array([seconds]), np.array([watts])) for seconds, watts in phases]
+    at_s = float(battery.stack_batteries([now]).time_to_empty_s(columns)[0])
 
     left, past_s = now, 0.0
     for seconds, watts in phases:
@@ -78,7 +82,22 @@ def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tup
             past_s += part_s
             assume(abs(gone_j) > 1e-6)
             if gone_j > 0.0:
-                assert at_s is not None
                 assert past_s - part_s - 1e-6 <= at_s <= past_s + 1e-6
                 return
-    assert at_s is None
+    assert math.isinf(at_s)
+
+
+@given(st.lists(st.tuples(SPECS, st.floats(0.0, 1.0)), min_size=1, max_size=4), st.floats(0.0, 10.0))
+def test_a_column_of_batteries_holds_each_of_them_and_mains_never_end(
+    those: list[tuple[BatterySpec, float]], idle_w: float
+) -> None:
+    charges = [BatteryCharge(spec, share * battery.initial_charge(spec).capacity_j) for spec, share in those]
+    columns = battery.stack_batteries([*charges, None])
+    drawn_j, left = columns.draw_idle(idle_w, 60.0)
+
+    assert [battery.draw_idle(charge, idle_w, 60.0)[0] for charge in [*charges, None]] == drawn_j.tolist()
+    assert [battery.update_charge(c, j, 60.0).left_j for c, j in zip(charges, drawn_j, strict=False)] == (
+        left.left_j[:-1].tolist()
+    )
+    assert [battery.can_take_part(charge) for charge in charges] == columns.mask_sufficient()[:-1].tolist()
+    assert (left.left_j[-1], columns.recharge_time_s(idle_w)[-1]) == (math.inf, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report
 from hypothesis import given
@@ -12,18 +13,23 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.telemetry.client_rows import RoundStart, compute_completed_work
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.round_columns import (
+    RoundVerdict,
+    WorkEnds,
+    classify_clients,
+    compute_completed_work,
+    compute_cutoff_s,
+)
 from fedge.telemetry.settlement import (
     NO_CUTOFF,
-    Completion,
     RealCutoff,
-    classify_clients,
-    compute_cutoff_s,
     compute_real_cutoff,
     has_enough_replies,
     round_row,
     settle_round,
 )
+from fedge.telemetry.store_records import Status
 from fedge.types import LinkUse, Measurement, RoundReport
 from fedge.wire import ReplyMessage
 
@@ -301,11 +307,24 @@ def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
     assert settled.end_s - settled.start_s == pytest.approx(33.0)
 
 
+Endings = dict[str, tuple[float, bool]]
+"""Seconds until each board's end, and whether it failed then."""
 ENDINGS = st.dictionaries(
     st.sampled_from("abcdefgh"),
-    st.builds(Completion, st.integers(1, 12).map(float), st.sampled_from([None, None, None, "went away"])),
+    st.tuples(st.integers(1, 12).map(float), st.sampled_from([False, False, False, True])),
     min_size=1,
 )
+
+
+def classify(
+    endings: Endings, cut_s: float | None, wanted: int | None, empty_s: float
+) -> tuple[RoundVerdict, dict[str, Status]]:
+    """The verdict, and each board's status; a board that never ends was cut off."""
+    names = sorted(endings)
+    at_s, error = (np.array([endings[name][place] for name in names]) for place in (0, 1))
+    ends = WorkEnds(at_s.astype(float), error=error.astype(bool), flat=np.zeros(len(names), dtype=bool))
+    verdict = classify_clients(ends, cut_s, wanted, empty_s)
+    return verdict, dict(zip(names, verdict.list_statuses(), strict=True))
 
 
 def test_without_a_deadline_nobody_is_late() -> None:
@@ -324,49 +343,59 @@ def test_only_drop_and_discount_go_on_without_those_who_are_late() -> None:
 
 
 @given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([None, 1, 2, 3]))
-def test_everybody_is_judged_by_when_the_round_ends(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int | None
-) -> None:
-    verdict = classify_clients(endings, cut_s, wanted, 0.0)
-    done = {board for board, status in verdict.status.items() if status == "done"}
+def test_everybody_is_judged_by_when_the_round_ends(endings: Endings, cut_s: float | None, wanted: int | None) -> None:
+    verdict, statuses = classify(endings, cut_s, wanted, 0.0)
+    done = {board for board, status in statuses.items() if status == "done"}
 
-    assert verdict.status.keys() == endings.keys()
     assert cut_s is None or verdict.round_s <= cut_s
-    for board, status in verdict.status.items():
-        ending = endings[board]
+    for board, status in statuses.items():
+        at_s, error = endings[board]
         if status in ("done", "failed"):
-            assert ending.at_s <= verdict.round_s
-            assert (ending.error is None) == (status == "done")
+            assert at_s <= verdict.round_s
+            assert error == (status == "failed")
         elif status == "late":
-            assert verdict.round_s == cut_s < ending.at_s
+            assert verdict.round_s == cut_s < at_s
         else:
             assert len(done) == wanted
-            assert all((endings[other].at_s, other) < (ending.at_s, board) for other in done)
+            assert all((endings[other][0], other) < (at_s, board) for other in done)
 
 
-@given(ENDINGS, st.sampled_from([None, 3.0, 6.5]), st.sampled_from([None, 1, 2]))
-def test_the_order_in_which_boards_are_told_changes_nothing(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int | None
-) -> None:
-    turned = dict(reversed(endings.items()))
+@pytest.mark.parametrize("wanted", [None, 1])
+def test_the_order_in_which_answers_arrive_changes_nothing(wanted: int | None) -> None:
+    opening = dataclasses.replace(OPEN, wanted=wanted, leaves_s={"b": 105.0})
+    answers = {board: answer(board, work_s) for board, work_s in (("a", 20.0), ("b", 10.0), ("c", 20.0))}
+    late, turned = LateReplySpec(action="drop", grace=0.1), dict(reversed(answers.items()))
 
-    assert classify_clients(endings, cut_s, wanted, 0.0) == classify_clients(turned, cut_s, wanted, 0.0)
+    assert settle_round(opening, answers, late) == settle_round(opening, turned, late)
 
 
 def test_of_equally_fast_boards_the_first_by_name_counts() -> None:
-    verdict = classify_clients({"b": Completion(5.0), "a": Completion(5.0)}, None, 1, 0.0)
+    verdict, statuses = classify({"b": (5.0, False), "a": (5.0, False)}, None, 1, 0.0)
 
-    assert (verdict.round_s, verdict.status) == (5.0, {"a": "done", "b": "cancelled"})
+    assert (verdict.round_s, statuses) == (5.0, {"a": "done", "b": "cancelled"})
 
 
 def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed() -> None:
-    verdict = classify_clients({"a": Completion(5.0), "b": Completion(9.0, "went away")}, None, None, 0.0)
+    verdict, statuses = classify({"a": (5.0, False), "b": (9.0, True)}, None, None, 0.0)
 
-    assert (verdict.round_s, verdict.status["b"]) == (9.0, "failed")
+    assert (verdict.round_s, statuses["b"]) == (9.0, "failed")
 
 
 def test_a_round_of_no_board_is_as_long_as_planned() -> None:
-    assert classify_clients({}, None, None, 7.0).round_s == pytest.approx(7.0)
+    silent = dict.fromkeys("ab", (math.nan, False))
+
+    assert classify({}, None, None, 7.0)[0].round_s == 7.0
+    assert classify(silent, None, None, 7.0)[0].round_s == 7.0
+
+
+@given(ENDINGS, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
+def test_a_board_that_sent_no_report_failed_and_changes_nothing_for_the_others(
+    endings: Endings, cut_s: float | None, wanted: int | None
+) -> None:
+    verdict, statuses = classify(endings, cut_s, wanted, 7.0)
+    found, among = classify(endings | {"d2": (math.nan, False)}, cut_s, wanted, 7.0)
+
+    assert (found.round_s, among) == (verdict.round_s, {**statuses, "d2": "failed"})
 
 
 ACTIONS = ("accept", "drop", "discount", "partial")
@@ -399,17 +428,16 @@ def test_without_a_deadline_no_real_board_is_given_up() -> None:
 
 @given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([1, 2, 3]))
 def test_a_round_goes_on_without_the_others_just_when_as_many_as_are_wanted_would_count(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int
+    endings: Endings, cut_s: float | None, wanted: int
 ) -> None:
-    good = {board: ending for board, ending in endings.items() if ending.error is None}
-    missing = {board: Completion(math.inf) for board in "xyz"}
-    verdict = classify_clients(good | missing, cut_s, wanted, 7.0)
-    done = sum(status == "done" for status in verdict.status.values())
+    good = {board: (at_s, error) for board, (at_s, error) in endings.items() if not error}
+    missing = dict.fromkeys("xyz", (math.inf, False))
+    _, statuses = classify(good | missing, cut_s, wanted, 7.0)
+    done = sum(status == "done" for status in statuses.values())
+    replied_s = [at_s for at_s, _ in good.values()]
 
-    assert has_enough_replies(RealCutoff(wanted=wanted, counts_s=cut_s), [ending.at_s for ending in good.values()]) == (
-        done == wanted
-    )
-    assert not has_enough_replies(RealCutoff(counts_s=cut_s), [ending.at_s for ending in good.values()])
+    assert has_enough_replies(RealCutoff(wanted=wanted, counts_s=cut_s), replied_s) == (done == wanted)
+    assert not has_enough_replies(RealCutoff(counts_s=cut_s), replied_s)
 
 
 CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)
@@ -417,13 +445,13 @@ CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)
 
 @given(ENDINGS, CUT_OFF, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
 def test_a_board_that_was_cut_off_never_counts_and_never_fails(
-    endings: dict[str, Completion], cut_off: set[str], cut_s: float | None, wanted: int | None
+    endings: Endings, cut_off: set[str], cut_s: float | None, wanted: int | None
 ) -> None:
-    verdict = classify_clients(endings | {board: Completion(math.inf) for board in cut_off}, cut_s, wanted, 7.0)
+    verdict, statuses = classify(endings | dict.fromkeys(cut_off, (math.inf, False)), cut_s, wanted, 7.0)
 
     assert math.isfinite(verdict.round_s)
-    enough = wanted is not None and sum(status == "done" for status in verdict.status.values()) == wanted
-    assert {verdict.status[board] for board in cut_off} == {"cancelled" if enough else "late"}
+    enough = wanted is not None and sum(status == "done" for status in statuses.values()) == wanted
+    assert {statuses[board] for board in cut_off} == {"cancelled" if enough else "late"}
     if not enough:
         assert verdict.round_s == cut_s or (cut_s is None and verdict.round_s >= 7.0)
 
