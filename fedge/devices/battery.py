@@ -1,8 +1,7 @@
 """Batteries of emulated boards: charge over time, and when a battery is empty or sufficiently charged. Pure functions.
 
 Symbols: capacity C (J), charge c (J), charging power h (W), floor f (J), a board's own power p (W). Over t seconds at p
-the charge goes to c + (h - p) t, clipped to [0, C]. ``Batteries`` holds these rules for any number of boards; the
-functions on one ``BatteryCharge`` apply them to a column of one.
+the charge goes to c + (h - p) t, clipped to [0, C]. The rules are those of ``Batteries``, also for a single board.
 """
 
 from __future__ import annotations
@@ -108,26 +107,6 @@ def stack_batteries(charges: Iterable[BatteryCharge | None]) -> Batteries:
 def initial_charge(spec: BatterySpec) -> BatteryCharge:
     """Return the battery at the start of a run."""
     return BatteryCharge(spec, spec.charge * spec.capacity_wh * J_PER_WH)
-
-
-def update_charge(charge: BatteryCharge, spent_j: float, seconds: float) -> BatteryCharge:
-    """Return the battery after a period of use."""
-    return BatteryCharge(charge.spec, float(stack_batteries([charge]).update(spent_j, seconds).left_j[0]))
-
-
-def can_take_part(charge: BatteryCharge) -> bool:
-    """Return True if the battery is not empty and its charge is not below the floor."""
-    return bool(stack_batteries([charge]).mask_sufficient()[0])
-
-
-def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
-    """Return the seconds of idling after which a board may take part.
-
-    Returns:
-        0 if it may take part now, None if it never will.
-    """
-    wait_s = float(stack_batteries([charge]).recharge_time_s(idle_w)[0])
-    return wait_s if math.isfinite(wait_s) else None
 
 
 def draw_idle(charge: BatteryCharge | None, idle_w: float, seconds: float) -> tuple[float, BatteryCharge | None]:

@@ -79,11 +79,10 @@ class FleetAvailability:
         if charge is None:
             return self.presences[board.name].next_available_s(from_s)
         idle_w = get_idle_w(fleet.fronts, board.name)
-        rest_s = battery.recharge_time_s(charge, idle_w)
-        at_s = None if rest_s is None else self.presences[board.name].next_available_s(from_s + rest_s)
-        if at_s is None or not battery.can_take_part(
-            battery.update_charge(charge, idle_w * (at_s - from_s), at_s - from_s)
-        ):
+        batteries = battery.stack_batteries([charge])
+        rest_s = float(batteries.recharge_time_s(idle_w)[0])
+        at_s = self.presences[board.name].next_available_s(from_s + rest_s) if math.isfinite(rest_s) else None
+        if at_s is None or not batteries.draw_idle(idle_w, at_s - from_s)[1].mask_sufficient()[0]:
             return None
         return at_s
 
