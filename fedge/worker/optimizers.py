@@ -2,7 +2,7 @@
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,24 @@ from fedge.worker.tasks import TrainingTask
 if TYPE_CHECKING:
     from typing import Any
 
-    from fedge.worker.trainer import TrainingOptions
+
+class TrainingOptions(NamedTuple):
+    """Options of a training.
+
+    Attributes:
+        momentum: Momentum, 0 to below 1.
+        proximal_mu: Weight of FedProx's proximal term; 0: none.
+        width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
+        mixed: Whether to compute in half precision where torch considers it safe.
+    """
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.9
+    proximal_mu: float = 0.0
+    width: float = 1.0
+    mixed: bool = False
 
 
 class SgdOptimizer:
@@ -25,7 +42,7 @@ class SgdOptimizer:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
     """
 
-    def __init__(self, net: nn.Module, task: TrainingTask, options: "TrainingOptions") -> None:
+    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._task, self._options = net, task, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
@@ -70,7 +87,7 @@ class TaskOptimizer:
     Also in half precision: bfloat16, or on GPUs without it float16, whose gradients are scaled so that none vanish.
     """
 
-    def __init__(self, net: nn.Module, task: TrainingTask, options: "TrainingOptions") -> None:
+    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._task, self._options = net, task, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
@@ -106,7 +123,7 @@ class TaskOptimizer:
 AnyOptimizer = Union[SgdOptimizer, TaskOptimizer]
 
 
-def make_optimizer(net: nn.Module, task: TrainingTask, options: "TrainingOptions") -> AnyOptimizer:
+def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> AnyOptimizer:
     """Return the task's own optimiser for a training, or SGD."""
     plain = task.optimizer is None and not options.mixed
     return SgdOptimizer(net, task, options) if plain else TaskOptimizer(net, task, options)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedge.worker import narrow_networks, subnetwork_arrays
 from fedge.worker.minibatches import MinibatchFeed, minibatches
 from fedge.worker.network_arrays import check_arrays, collect_exchanged, copy_arrays, load_arrays, to_arrays
-from fedge.worker.optimizers import AnyOptimizer, compute_metric, make_optimizer
+from fedge.worker.optimizers import AnyOptimizer, TrainingOptions, compute_metric, make_optimizer
 from fedge.worker.refusal import TEST_SAMPLES_NEEDED, BadCall, JobStopped, iter_causes
 from fedge.worker.sources import Data, Labels, class_labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
@@ -42,25 +42,6 @@ TIGHT_MEMORY = (
     "NvMapMem",  # the boards' own memory driver
 )
 """Messages of a ``RuntimeError`` of torch 1.10 to 2.x when memory is short; the last two occur on Jetsons only."""
-
-
-class TrainingOptions(NamedTuple):
-    """Options of a training.
-
-    Attributes:
-        momentum: Momentum, 0 to below 1.
-        proximal_mu: Weight of FedProx's proximal term; 0: none.
-        width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
-        mixed: Whether to compute in half precision where torch considers it safe.
-    """
-
-    steps: int
-    batch_size: int
-    learning_rate: float
-    momentum: float = 0.9
-    proximal_mu: float = 0.0
-    width: float = 1.0
-    mixed: bool = False
 
 
 class TrainingResult(NamedTuple):
