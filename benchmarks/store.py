@@ -4,8 +4,8 @@ Samples (with three rails each) arrive as the traces of boards, as in a run; in 
 written as one JSON object per line and as CSV, and into SQLite, and queried for each board's joules and mean power; the
 times of these for fewer rows are scaled up. They are compared in CPU time, so that other load on the machine does not
 count; the store's query is given in wall time too. Last, 100 rounds of 1,000 boards: the store's appends, and, in every
-tenth round, rewriting the tables, as version 1 did after each. Everything is written to a temporary folder, which is
-removed.
+tenth round, rewriting the tables, as a store without write-ahead files would after each. Everything is written to a
+temporary folder, which is removed.
 
     OMP_NUM_THREADS=1 python benchmarks/store.py [MILLIONS_OF_ROWS]
 """

@@ -44,7 +44,7 @@ with open({model!r}, "rb") as file:
     import numpy
     arrays = dict(numpy.load(file))
 options = {options!r}
-from fedge.worker.trainer import TrainingOptions
+from fedge.worker.optimizers import TrainingOptions
 training = trainer.start(arrays, None, 0, TrainingOptions(**options))
 begun = []
 def stop():

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedge.errors import BadInput
 from fedge.telemetry import run_folder
-from fedge.telemetry.store_files import read_store_version
+from fedge.telemetry.store_files import has_store
 from fedge.yaml_files import read_yaml, validate_fields
 
 LOOPBACK = "127.0.0.1"
@@ -73,7 +73,7 @@ def find_run_folder(path: Path) -> Path:
         right = "the folder of a run, or one that is not there yet: the page waits for it"
         raise BadInput("RUN_OR_ADDRESS", f"{path}, which holds other things than a run", right)
     if (path / run_folder.RUN_YAML).is_file():
-        read_store_version(path)
+        has_store(path)  # refuses a store of another version at once
     if not path.exists() and not path.absolute().parent.is_dir():
         raise BadInput(
             "RUN_OR_ADDRESS",

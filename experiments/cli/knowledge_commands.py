@@ -30,7 +30,6 @@ Folder = Annotated[
     ),
 ]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Name of an entry, or its beginning.")]
-COLUMNS = ("entry", "what", "board", "workload", "batch", "rows", "label", "date")
 
 
 @app.command("list")
@@ -55,25 +54,22 @@ def list_knowledge(
     if as_json:
         print_json(entries)
         return
-    from experiments.report.tables import Table, text_cell, value_cell
-
-    rows = tuple(
-        (
-            text_cell(one.id),
-            text_cell(one.form),
-            text_cell(f"{one.device} ({len(one.boards)})" if one.boards else one.device),
-            text_cell(one.workload),
-            value_cell(one.batch_size),
-            value_cell(one.rows),
-            text_cell(one.label),
-            text_cell(one.date[:10]),
-        )
-        for one in entries
-    )
-    if not rows:
+    if not entries:
         print_line(f"nothing is known yet in {_find_folder(folder)}")
         return
-    Table("knowledge", COLUMNS, rows).print(make_console())
+    from experiments.report.tables import Column, build_table, text_cell, value_cell
+
+    columns: tuple[Column[KnowledgeEntry], ...] = (
+        ("entry", lambda one: text_cell(one.id)),
+        ("what", lambda one: text_cell(one.form)),
+        ("board", lambda one: text_cell(f"{one.device} ({len(one.boards)})" if one.boards else one.device)),
+        ("workload", lambda one: text_cell(one.workload)),
+        ("batch", lambda one: value_cell(one.batch_size)),
+        ("rows", lambda one: value_cell(one.rows)),
+        ("label", lambda one: text_cell(one.label)),
+        ("date", lambda one: text_cell(one.date[:10])),
+    )
+    build_table("knowledge", columns, entries).print(make_console())
 
 
 @app.command()

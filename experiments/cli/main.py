@@ -159,20 +159,22 @@ def doctor(
 
     Example: fedge doctor
     """
-    from experiments.backends.environment_check import check_environment
+    from experiments.backends.environment_check import EnvironmentFinding, check_environment
 
     findings = check_environment()
     if as_json:
         print_json(findings)
         return
-    from experiments.report.tables import Table, text_cell
+    from experiments.report.tables import Column, build_table, text_cell
 
-    rows = tuple(
-        (text_cell(one.what), text_cell("yes" if one.usable else "no"), text_cell(one.found), text_cell(one.remedy))
-        for one in findings
+    columns: tuple[Column[EnvironmentFinding], ...] = (
+        ("what", lambda one: text_cell(one.what)),
+        ("usable", lambda one: text_cell("yes" if one.usable else "no")),
+        ("found", lambda one: text_cell(one.found)),
+        ("what to do", lambda one: text_cell(one.remedy)),
     )
     title = f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    Table("doctor", ("what", "usable", "found", "what to do"), rows, title).print(make_console())
+    build_table("doctor", columns, findings, title).print(make_console())
 
 
 def _find_command_name(words: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from experiments.cli.command_output import (
     write_json,
     write_output,
 )
-from experiments.report.tables import Table, number_cell, text_cell, value_cell
+from experiments.report.tables import Column, Table, build_table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
@@ -153,27 +153,23 @@ def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_j
 
 
 def _measurements_table(runs: Sequence[PlacementRun]) -> Table:
-    rows = tuple(
+    columns: tuple[Column[PlacementRun], ...] = (
+        ("placement", lambda run: text_cell(run.measurement.placement)),
+        ("images/s", lambda run: value_cell(run.measurement.images_per_s, ".1f")),
         (
-            text_cell(each.measurement.placement),
-            value_cell(each.measurement.images_per_s, ".1f"),
-            number_cell(" + ".join(f"{1e3 * one.median_s:.1f}" for one in each.instance_runs)),
-            value_cell(each.measurement.watts, ".1f"),
-        )
-        for each in runs
+            "median batch, ms",
+            lambda run: number_cell(" + ".join(f"{1e3 * one.median_s:.1f}" for one in run.instance_runs)),
+        ),
+        ("W", lambda run: value_cell(run.measurement.watts, ".1f")),
     )
-    return Table("measured", ("placement", "images/s", "median batch, ms", "W"), rows, "Measured on this machine")
+    return build_table("measured", columns, runs, "Measured on this machine")
 
 
 def _runtimes_table(runtimes: Sequence[AcceleratorRuntime]) -> Table:
-    rows = tuple(
-        (
-            text_cell(runtime.accelerator),
-            text_cell("yes" if runtime.reason is None else f"no: {runtime.reason}"),
-            text_cell(runtime.precision),
-            text_cell(runtime.library),
-        )
-        for runtime in runtimes
+    columns: tuple[Column[AcceleratorRuntime], ...] = (
+        ("accelerator", lambda runtime: text_cell(runtime.accelerator)),
+        ("available", lambda runtime: text_cell("yes" if runtime.reason is None else f"no: {runtime.reason}")),
+        ("precision", lambda runtime: text_cell(runtime.precision)),
+        ("library", lambda runtime: text_cell(runtime.library)),
     )
-    heads = ("accelerator", "available", "precision", "library")
-    return Table("runtimes", heads, rows, "What can run on this machine")
+    return build_table("runtimes", columns, runtimes, "What can run on this machine")

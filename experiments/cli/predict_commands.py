@@ -150,20 +150,18 @@ def train_reference(
 
 
 def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
-    from experiments.report.tables import Table, text_cell, value_cell
+    from experiments.report.tables import Column, build_table, text_cell, value_cell
 
-    rows = tuple(
-        (
-            *map(text_cell, (one.device, one.workload)),
-            value_cell(one.rows),
-            *(value_cell(100 * error, ".1f", "%") for error in (one.time_mape, one.power_mape)),
-            value_cell(one.train_s, ".1f", "s"),
-            text_cell("cached" if one.cached else "trained"),
-        )
-        for one in results
+    columns: tuple[Column[ReferenceNetworks], ...] = (
+        ("board", lambda one: text_cell(one.device)),
+        ("workload", lambda one: text_cell(one.workload)),
+        ("rows", lambda one: value_cell(one.rows)),
+        ("time MAPE", lambda one: value_cell(100 * one.time_mape, ".1f", "%")),
+        ("power MAPE", lambda one: value_cell(100 * one.power_mape, ".1f", "%")),
+        ("seconds", lambda one: value_cell(one.train_s, ".1f", "s")),
+        ("network", lambda one: text_cell("cached" if one.cached else "trained")),
     )
-    heads = ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", "network")
-    return Table("reference-networks", heads, rows, "Reference networks; error on held-out modes, percent")
+    return build_table("reference-networks", columns, results, "Reference networks; error on held-out modes, percent")
 
 
 @app.command("import")

@@ -158,31 +158,19 @@ def runs(
 def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
     """Build a table with one row per run."""
     from experiments.report.quantities import energy, percent
-    from experiments.report.tables import Table, number_cell, text_cell
+    from experiments.report.tables import Column, build_table, number_cell, text_cell
 
-    has_tags = any(one.tags for one in found)
-    rows = tuple(
-        (
-            text_cell(one.name),
-            *([text_cell(", ".join(one.tags))] if has_tags else []),
-            text_cell(describe_differences(one)),
-            text_cell("unreadable" if one.problem else one.state),
-            number_cell(f"{one.rounds}/{one.planned}", one.rounds),
-            number_cell(percent(one.accuracy), one.accuracy),
-            number_cell(energy(one.energy_j if one.rounds else None), one.energy_j),
-        )
-        for one in found
-    )
-    heads = (
-        "run",
-        *(["tags"] if has_tags else []),
-        "differs in",
-        "state",
-        "rounds",
-        "accuracy",
-        "energy",
-    )
-    return Table("runs", heads, rows, title)
+    tags: list[Column[ListedRun]] = [("tags", lambda one: text_cell(", ".join(one.tags)))]
+    columns: list[Column[ListedRun]] = [
+        ("run", lambda one: text_cell(one.name)),
+        *(tags if any(one.tags for one in found) else []),
+        ("differs in", lambda one: text_cell(describe_differences(one))),
+        ("state", lambda one: text_cell("unreadable" if one.problem else one.state)),
+        ("rounds", lambda one: number_cell(f"{one.rounds}/{one.planned}", one.rounds)),
+        ("accuracy", lambda one: number_cell(percent(one.accuracy), one.accuracy)),
+        ("energy", lambda one: number_cell(energy(one.energy_j if one.rounds else None), one.energy_j)),
+    ]
+    return build_table("runs", columns, found, title)
 
 
 def describe_differences(one: ListedRun) -> str:

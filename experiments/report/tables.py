@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from markupsafe import Markup
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Content = str | Markup
+T = TypeVar("T")
+Column = tuple[str, Callable[[T], "Cell"]]
+"""Heading of a column, and how its cell is made of a row's item."""
 GAP = 2
 """Spaces between two columns in a terminal."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -208,6 +211,12 @@ class Table:
             pairs = zip(self.heads[1:], others, strict=True)
             lines += [f"  {head}: {value}" for head, value in pairs if value not in {"", UNKNOWN}]
         return Text("\n".join(lines), overflow="ignore")  # a path that is longer than a line stays whole
+
+
+def build_table(key: str, columns: Sequence[Column[T]], items: Iterable[T], title: str = "") -> Table:
+    """Build a table with one row per item."""
+    rows = tuple(tuple(make(item) for _, make in columns) for item in items)
+    return Table(key, tuple(heading for heading, _ in columns), rows, title)
 
 
 def _copy_button(form: str, copied: str) -> Markup:

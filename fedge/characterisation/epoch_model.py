@@ -35,11 +35,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.observed_pipeline import PointObservation, fit_input_pipeline, uncontended_compute_s
+from fedge.characterisation.observed_pipeline import PointObservation, fit_input_pipeline
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
 from fedge.costs.cost_priors import build_priors
-from fedge.costs.input_pipeline.pipeline_fit import FittedPipeline
+from fedge.costs.input_pipeline.pipeline_fit import FittedPipeline, uncontended_compute_s
 from fedge.costs.input_pipeline.pipeline_model import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
@@ -222,7 +222,8 @@ class EpochModel:
         )
         by_size: dict[int, list[float]] = {}
         for one in (one for one in observations if one.is_counted):
-            alone_s = uncontended_compute_s(one, made.top.host, _host_share(priors[0], self.spec, one.mode))
+            share = _host_share(priors[0], self.spec, one.mode)
+            alone_s = uncontended_compute_s(one.means, made.top.host, one.mode.cores, share)
             believed_s = self._prior_step_s(priors[0], one.mode)
             by_size.setdefault(one.means.batch_size, []).append(math.log(alone_s / believed_s))
         off = np.concatenate([np.array(logs) - np.mean(logs) for logs in by_size.values()])
@@ -253,7 +254,7 @@ class EpochModel:
         """Convert an observation to a measurement of computing alone, in time and in power."""
         means = one.means
         share = _host_share(self.priors_[0], self.spec, one.mode)
-        alone_s = uncontended_compute_s(one, self.pipeline_.top.host, share)
+        alone_s = uncontended_compute_s(one.means, self.pipeline_.top.host, one.mode.cores, share)
         loader = {"workers": means.workers, "prefetch": means.prefetch}
         setting = EpochSetting(means.batch_size, one.steps, storage=one.point.storage, cached=one.cached, **loader)
         watts = 1.0 if one.power_w is None else one.power_w

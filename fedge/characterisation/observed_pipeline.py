@@ -27,7 +27,14 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.sweep_plan import StoragePlan, SweepPoint, WorkloadPlan
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, load_storages
-from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING, WARM_SHARE, FittedPipeline, LoaderMeans
+from fedge.costs.input_pipeline.pipeline_fit import (
+    UNKNOWN_CROWDING,
+    WARM_SHARE,
+    FittedPipeline,
+    LoaderMeans,
+    contention_factors,
+    uncontended_compute_s,
+)
 from fedge.costs.input_pipeline.pipeline_model import (
     BatchNeeds,
     HostCores,
@@ -37,7 +44,6 @@ from fedge.costs.input_pipeline.pipeline_model import (
     StepCost,
     Storage,
     compute_host_factor,
-    compute_slowdown,
     count_served_readers,
     file_read_s,
     solve_steady_states,
@@ -241,14 +247,15 @@ class _PipelineFit:
             groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
             if one.is_counted:
                 clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, one.means.batch_size)
-                alone_s = uncontended_compute_s(one, host, self.host_share(mode))
+                alone_s = uncontended_compute_s(one.means, host, mode.cores, self.host_share(mode))
                 groups.setdefault(clocks, []).append(float(np.log(alone_s)))
         off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
         return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
 
     def _sample_s(self, one: PointObservation, batch_s: float, host: HostCores) -> float:
         """Return the seconds of loading per sample, at the top clocks and alone on its core."""
-        return batch_s / one.means.batch_size / self._slowdown(one) / _contention_factors(one, host)[0]
+        slower_loading, _ = contention_factors(one.means, host, one.mode.cores)
+        return batch_s / one.means.batch_size / self._slowdown(one) / slower_loading
 
     def _slowdown(self, one: PointObservation) -> float:
         """Return the factor by which work on a core takes longer in the observed mode than at the top clocks."""
@@ -285,7 +292,7 @@ class _PipelineFit:
         """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
 
         def top(one: PointObservation, seconds: float) -> float:
-            return seconds / self._slowdown(one) / _contention_factors(one, host)[1]
+            return seconds / self._slowdown(one) / contention_factors(one.means, host, one.mode.cores)[1]
 
         alone = [one for one in self.observations if one.point.workers == 0]
         beside = [one for one in self.observations if one.point.workers > 0]
@@ -333,7 +340,7 @@ class _PipelineFit:
         """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
         factor, share, size = self._slowdown(one), self.host_share(one.mode), one.means.batch_size
         samples, step, more = pipeline.samples, pipeline.step, size / pipeline.batch_size
-        compute_s = uncontended_compute_s(one, pipeline.host, share)
+        compute_s = uncontended_compute_s(one.means, pipeline.host, one.mode.cores, share)
         missing = (1.0 - one.cached) if samples.file_mb > 0 else 0.0
         taken_s = step.handover_s if one.point.workers else 0.0
         return (
@@ -372,25 +379,6 @@ class _PipelineFit:
         ]
         cached_s = float(np.median(warm)) * self._slowdown(one) if warm else 0.0
         return (one.means.fetch_s / one.means.batch_size - cached_s) / (1.0 - one.cached)
-
-
-def uncontended_compute_s(one: PointObservation, host: HostCores, host_share: float) -> float:
-    """Return the compute time per minibatch with no other work on the cores, in seconds.
-
-    ``host_share`` is the part of it that is bound to the host, from 0 to 1.
-    """
-    return one.means.compute_s / (1.0 + host_share * (_contention_factors(one, host)[1] - 1.0))
-
-
-def _contention_factors(one: PointObservation, host: HostCores) -> tuple[float, float]:
-    """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be."""
-    here, means = dataclasses.replace(host, cores=float(one.mode.cores)), one.means
-    if means.workers == 0:
-        alone = compute_slowdown(here, 1.0)
-        return alone, alone
-    making = min(float(means.workers), (means.fetch_s + means.preprocess_s) / means.step_s)
-    training = 1.0 - means.stall_s / means.step_s
-    return compute_slowdown(here, max(1.0, making) + training), compute_slowdown(here, 1.0 + making)
 
 
 def _geometric_mean(values: object) -> float:

@@ -12,7 +12,7 @@ and power alike:
    absolute deviation, are clipped for step 2 and left out of the mean (Hampel's identifier).
 4. The standard error is s / sqrt(k) * sqrt((1 + r) / (1 - r)) with r >= 0: that of a mean of correlated values.
 5. Settled: enough chunks, steps and seconds, both standard errors below the target, and no difference between the two
-   halves of the values kept (Welch's t-test; a difference below ``DRIFT_TOLERANCE`` is ignored).
+   halves of the values kept (Welch's t-test over batch means, 99 %; below ``DRIFT_TOLERANCE`` it is ignored).
 
 The rule for an epoch, a series of seconds per minibatch x_1 .. x_n in execution order:
 
@@ -71,8 +71,6 @@ MAX_OUTLIER_SHARE = 0.2
 # If a larger share of values is far off, that is the board's normal behaviour and none are outliers. Default.
 DRIFT_TOLERANCE = 0.01
 # Halves that differ by less (relative) have not drifted. Default: about the variation between runs.
-DRIFT_STANDARD_ERRORS = 3.0
-# Halves have drifted if they differ by more than this many standard errors. Default: 3 makes false alarms rare.
 SD_OF_MAD = 1.4826
 # Standard deviation of a normal distribution divided by its median absolute deviation.
 MAX_CORRELATION = 0.9
@@ -203,7 +201,7 @@ def _summarize_steady(values: Floats) -> _SteadyFigure:
         outliers = np.zeros(len(values), dtype=np.bool_)
     usual = values[~outliers]
     mean = float(usual.mean())
-    return _SteadyFigure(mean, _standard_error(usual) / mean, _has_drifted(usual, mean), outliers)
+    return _SteadyFigure(mean, _standard_error(usual) / mean, _halves_differ(usual, DRIFT_TOLERANCE), outliers)
 
 
 def _standard_error(values: Floats) -> float:
@@ -211,16 +209,6 @@ def _standard_error(values: Floats) -> float:
     if len(values) < 2:
         return math.inf
     return math.sqrt(float(values.var(ddof=1)) / len(values) * variance_inflation(values, MAX_CORRELATION))
-
-
-def _has_drifted(values: Floats, mean: float) -> bool:
-    half = len(values) // 2
-    if half < 2:
-        return False
-    first, second = values[:half], values[half:]
-    apart = abs(float(first.mean() - second.mean()))
-    spread = math.sqrt(float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second))
-    return apart > DRIFT_STANDARD_ERRORS * spread and apart > DRIFT_TOLERANCE * mean
 
 
 MSER_BATCH = 5
@@ -301,7 +289,7 @@ def describe_drift(series: Floats) -> str:
         return f"only {n} minibatches after the start"
     clipped = clip_outliers(series, MIN_OUTLIER_DISTANCE)
     half = n // 2
-    if _have_different_means(clipped[:half], clipped[half:], DRIFT_CONFIDENCE):
+    if _halves_differ(clipped, MIN_DRIFT):
         change = float(clipped[half:].mean() / clipped[:half].mean()) - 1.0
         return f"the second half's minibatches take {_format_change(change)} time than the first half's"
     change = _relative_trend(clipped)
@@ -312,15 +300,22 @@ def _format_change(change: float) -> str:
     return f"{100 * abs(change):.1f} % {'more' if change > 0 else 'less'}"
 
 
-def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:
-    """Return whether two stretches have different means: beyond ``MIN_DRIFT``, and beyond chance."""
-    one, two = batch_means(first), batch_means(second)
-    apart = abs(float(first.mean() - second.mean()))
-    if apart <= MIN_DRIFT * abs(float(second.mean())) or min(len(one), len(two)) < 2:
+def _halves_differ(series: Floats, tolerance: float) -> bool:
+    """Return whether the halves of a series have different means: relatively beyond ``tolerance``, and beyond chance.
+
+    Chance by Welch's t-test over batch means, ``DRIFT_CONFIDENCE``.
+    """
+    half = len(series) // 2
+    if half < 2:
         return False
+    first, second = series[:half], series[half:]
+    apart = abs(float(first.mean() - second.mean()))
+    if apart <= tolerance * abs(float(second.mean())):
+        return False
+    one, two = batch_means(first), batch_means(second)
     variances = [float(means.var(ddof=1)) / len(means) * variance_inflation(means) for means in (one, two)]
     se, freedom = combine_errors([(math.sqrt(v), len(m) - 1) for v, m in zip(variances, (one, two), strict=True)])
-    return apart > student_t(freedom, sure) * se
+    return apart > student_t(freedom, DRIFT_CONFIDENCE) * se
 
 
 def _relative_trend(series: Floats) -> float:

@@ -38,6 +38,7 @@ from fedge.protocols import LearningTask, Training
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, NamedArrays, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
+from fedge.worker.refusal import TEST_SAMPLES_NEEDED
 from fedge.workloads import load_experiment_task
 
 SAMPLE_ELEMENTS = 3 * 224 * 224
@@ -211,11 +212,14 @@ def evaluate_emulated(
     arrays: NamedArrays,
     share: NDArray[np.int64],
 ) -> ReplyMessage:
-    """Evaluate ``arrays`` on the test samples ``share``, at least one, and return the reply of an emulated board.
+    """Evaluate ``arrays`` on the test samples ``share`` and return the reply of an emulated board.
 
     Raises:
+        BadInput: There are no test samples.
         FedgeError: The task gives no result.
     """
+    if not len(share):
+        raise BadInput("evaluate", "no test samples", TEST_SAMPLES_NEEDED)
     name, entry, state = setup.board.name, setup.board.entry, request.state
     surface, batch_size = _draw_surface(experiment, setup, kind)
     board = EmulatedBoard(

@@ -1,15 +1,21 @@
 """Batteries of emulated boards: charge over time, and when a battery is empty or sufficiently charged. Pure functions.
 
-Symbols: capacity C (J), charge c (J), charging power h (W), floor f (share of C), a board's own power p (W). Over t
-seconds at p the charge goes to c + (h - p) t, clipped to [0, C].
+Symbols: capacity C (J), charge c (J), charging power h (W), floor f (J), a board's own power p (W). Over t seconds at p
+the charge goes to c + (h - p) t, clipped to [0, C]. The rules are those of ``Batteries``, also for a single board.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedge.experiment import BatterySpec
+from fedge.types import Floats
 
 J_PER_WH = 3600.0
 FLOOR_TOLERANCE_J = 1e-6
@@ -34,59 +40,76 @@ class BatteryCharge:
         return self.left_j / self.capacity_j
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Batteries:
+    """The batteries of n boards, shape (n,) each; a board on mains has infinite charge and capacity."""
+
+    left_j: Floats
+    capacity_j: Floats
+    floor_j: Floats
+    charging_w: Floats
+
+    def update(self, spent_j: Floats | float, seconds: Floats | float) -> Batteries:
+        """Return the batteries after a period of use, in which they are charged during all ``seconds``."""
+        left_j = np.clip(self.left_j - spent_j + self.charging_w * seconds, 0.0, self.capacity_j)
+        return dataclasses.replace(self, left_j=left_j)
+
+    def limit_energy_j(self, wanted_j: Floats | float, seconds: Floats | float) -> Floats:
+        """Return the energy that boards can draw in ``seconds``, while their batteries are charged."""
+        limited: Floats = np.minimum(wanted_j, self.left_j + self.charging_w * seconds)
+        return limited
+
+    def draw_idle(self, idle_w: Floats | float, seconds: Floats | float) -> tuple[Floats, Batteries]:
+        """Return the energy that idle boards draw in ``seconds``, at most what there is, and the batteries after it."""
+        drawn_j = self.limit_energy_j(idle_w * seconds, seconds)
+        return drawn_j, self.update(drawn_j, seconds)
+
+    def mask_sufficient(self) -> NDArray[np.bool_]:
+        """Mask the batteries that are not empty and whose charge is not below the floor."""
+        sufficient: NDArray[np.bool_] = (self.left_j > 0.0) & (self.left_j >= self.floor_j - FLOOR_TOLERANCE_J)
+        return sufficient
+
+    def recharge_time_s(self, idle_w: Floats | float) -> Floats:
+        """Return the seconds of idling after which boards may take part: 0 for now, infinity for never."""
+        gain_w = self.charging_w - idle_w
+        missing_j = np.maximum(self.floor_j - self.left_j, FLOOR_TOLERANCE_J)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wait_s = np.where(gain_w > 0, missing_j / gain_w, np.inf)
+        return np.where(self.mask_sufficient(), 0.0, wait_s)
+
+    def time_to_empty_s(self, phases: Iterable[tuple[Floats, Floats]]) -> Floats:
+        """Return the seconds until each battery is empty; infinity if it lasts through all phases.
+
+        ``phases`` are durations in seconds and powers in watts, one after the other.
+        """
+        past_s, left_j, empty_s = np.zeros(len(self.left_j)), self.left_j, np.full(len(self.left_j), np.inf)
+        for seconds, watts in phases:
+            net_w = watts - self.charging_w
+            ends = (net_w * seconds > left_j) & np.isinf(empty_s)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                empty_s = np.where(ends, past_s + left_j / net_w, empty_s)
+            left_j = np.minimum(self.capacity_j, left_j - net_w * seconds)
+            past_s = past_s + seconds
+        return empty_s
+
+
+def stack_batteries(charges: Iterable[BatteryCharge | None]) -> Batteries:
+    """Stack charges to columns; None stands for mains power."""
+    mains = (math.inf, math.inf, 0.0, 0.0)
+    rows = [
+        mains if c is None else (c.left_j, c.capacity_j, c.spec.floor * c.capacity_j, c.spec.charging_w)
+        for c in charges
+    ]
+    left_j, capacity_j, floor_j, charging_w = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    return Batteries(left_j, capacity_j, floor_j=floor_j, charging_w=charging_w)
+
+
 def initial_charge(spec: BatterySpec) -> BatteryCharge:
     """Return the battery at the start of a run."""
     return BatteryCharge(spec, spec.charge * spec.capacity_wh * J_PER_WH)
 
 
-def update_charge(charge: BatteryCharge, spent_j: float, seconds: float) -> BatteryCharge:
-    """Return the battery after a period of use.
-
-    It is charged during all ``seconds``.
-    """
-    left_j = charge.left_j - spent_j + charge.spec.charging_w * seconds
-    return BatteryCharge(charge.spec, min(charge.capacity_j, max(0.0, left_j)))
-
-
-def can_take_part(charge: BatteryCharge) -> bool:
-    """Return True if the battery is not empty and its charge is not below the floor."""
-    return charge.left_j > 0.0 and charge.left_j >= charge.spec.floor * charge.capacity_j - FLOOR_TOLERANCE_J
-
-
-def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
-    """Return the seconds of idling after which a board may take part.
-
-    Returns:
-        0 if it may take part now, None if it never will.
-    """
-    if can_take_part(charge):
-        return 0.0
-    gain_w = charge.spec.charging_w - idle_w
-    missing_j = max(charge.spec.floor * charge.capacity_j - charge.left_j, FLOOR_TOLERANCE_J)
-    return None if gain_w <= 0 else missing_j / gain_w
-
-
-def time_to_empty_s(charge: BatteryCharge, phases: Iterable[tuple[float, float]]) -> float | None:
-    """Return the seconds until the battery is empty.
-
-    ``phases`` are durations in seconds and powers in watts, one after the other.
-
-    Returns:
-        None if the battery lasts through all phases.
-    """
-    past_s, left_j = 0.0, charge.left_j
-    for seconds, watts in phases:
-        net_w = watts - charge.spec.charging_w
-        if net_w * seconds > left_j:
-            return past_s + left_j / net_w
-        left_j = min(charge.capacity_j, left_j - net_w * seconds)
-        past_s += seconds
-    return None
-
-
-def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:
-    """Return the energy that a board can draw in ``seconds``, limited by its battery, which is charged meanwhile.
-
-    A ``charge`` of None means mains power.
-    """
-    return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)
+def draw_idle(charge: BatteryCharge | None, idle_w: float, seconds: float) -> tuple[float, BatteryCharge | None]:
+    """Return the energy in joules that an idle board draws in ``seconds``, and its battery after it; None on mains."""
+    drawn_j, left = stack_batteries([charge]).draw_idle(idle_w, seconds)
+    return float(drawn_j[0]), None if charge is None else BatteryCharge(charge.spec, float(left.left_j[0]))

@@ -1,22 +1,18 @@
-"""A client's row of a round: the work done within its booked time, its columns, and the comparison with the truth.
-
-A board's energy from the start to the end of a round is the work at its measured power, the radio, and idle power for
-the rest of the time (downloading, uploading and waiting in its idle mode).
-"""
+"""A client's row of a round: its columns, and the comparison with the truth."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedge.decisions.planning.front_columns import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
-from fedge.devices.battery import BatteryCharge, available_energy_j
+from fedge.devices.battery import BatteryCharge
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
+from fedge.telemetry.round_columns import CompletedWork
 from fedge.telemetry.store_records import ClientRow, Status
-from fedge.types import EvaluationReport, Measurement, RoundReport
+from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
 
 
@@ -46,7 +42,9 @@ class ClientPart:
     Attributes:
         until_s: End of the client's booked time, in seconds from the start of the round.
         whole: True if the booked energy covers all of the requested work, so that it is comparable with MAXN.
-        flat: True if the battery ran empty, so that the board draws nothing after ``until_s``.
+        energy_j: Energy of the board in the round, in joules.
+        spent: Its completed work; None without a report.
+        charge: Its battery at the end; None on mains.
     """
 
     status: Status
@@ -54,7 +52,9 @@ class ClientPart:
     until_s: float
     round_s: float
     whole: bool
-    flat: bool = False
+    energy_j: float
+    spent: CompletedWork | None
+    charge: BatteryCharge | None = None
 
 
 REPORTED_COLUMNS = (
@@ -82,11 +82,9 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
 
     ``maxn_s`` is the length of the round if every client ran at MAXN; None if a truth is unknown.
     """
-    spent = compute_completed_work(report, part.until_s)
-    done = part.status == "done"
+    spent, done = part.spent, part.status == "done"
+    assert spent is not None
     has_result = done or (part.status == "late" and part.whole)
-    known_s = max(part.until_s, part.round_s) if not part.flat else part.until_s
-    energy_j = spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s)
     return ClientRow(
         round=opening.round,
         status=part.status,
@@ -95,7 +93,8 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         end_s=opening.start_s + min(report.busy_s, part.until_s),
         deadline_s=opening.deadline_s,
         wait_s=max(0.0, part.round_s - min(report.busy_s, part.until_s)),
-        energy_j=available_energy_j(energy_j, known_s, opening.charges.get(report.board)),
+        energy_j=part.energy_j,
+        charge=None if part.charge is None else part.charge.share,
         loss=report.loss if has_result else None,
         accuracy=report.accuracy if has_result else None,
         throttled=any(measured.throttled for measured in report.parts),
@@ -109,93 +108,32 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
     )
 
 
-def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status: Status = "failed") -> ClientRow:
+def failed_row(opening: RoundStart, part: ClientPart, answer: ReplyMessage) -> ClientRow:
     """Build the row of a client that did not report; its board is assumed to have idled for the whole round.
 
-    ``status`` is ``late`` or ``cancelled`` for a real board that was cut off.
+    The part's status is ``late`` or ``cancelled`` for a real board that was cut off.
     """
-    idle_w = opening.idle_w.get(answer.board, 0.0)
     empty = {field.name: None for field in dataclasses.fields(ClientRow)}
     known = {
         "round": opening.round,
         "board": answer.board,
         "device": "",
-        "status": status,
+        "status": part.status,
         "error": answer.error or "no answer",
         "start_s": opening.start_s,
-        "end_s": opening.start_s + round_s,
+        "end_s": opening.start_s + part.round_s,
         "deadline_s": opening.deadline_s,
         "why": "",
-        "idle_w": idle_w,
-        "energy_j": available_energy_j(idle_w * round_s, round_s, opening.charges.get(answer.board)),
-        "wait_s": round_s,
+        "idle_w": opening.idle_w.get(answer.board, 0.0),
+        "energy_j": part.energy_j,
+        "charge": None if part.charge is None else part.charge.share,
+        "wait_s": part.round_s,
         "throttled": False,
         "left_out": answer.unfit or None,
         **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0),
         **dict.fromkeys(("steps", "samples", "probes"), 0),
     }
     return ClientRow(**(empty | known))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedPart:
-    """The completed share of one part of the work; ``steps`` counts whole steps only."""
-
-    work_s: float
-    work_j: float
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedWork:
-    """Time and energy that a client spent in the first seconds of a round.
-
-    Attributes:
-        work_s: Seconds of training, probes included.
-        parts: Completed share of each part of the report, in order; parts that were not started have zero steps.
-    """
-
-    down_s: float
-    work_s: float
-    up_s: float
-    work_j: float
-    radio_j: float
-    parts: tuple[CompletedPart, ...]
-
-    @property
-    def steps(self) -> int:
-        """Number of whole steps completed."""
-        return sum(part.steps for part in self.parts)
-
-
-def compute_completed_work(report: RoundReport | EvaluationReport, until_s: float) -> CompletedWork:
-    """Return the time and energy that a client had spent ``until_s`` seconds into the round.
-
-    The parts of the report are taken to run one after the other.
-    """
-    link = report.link
-    down_s = min(link.down_s, until_s)
-    work_s = min(report.work_s, max(0.0, until_s - link.down_s))
-    up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
-    link_s = link.down_s + link.up_s  # 0 under a Flower app, whose transfers no board sees
-    radio_j = link.radio_j * (down_s + up_s) / link_s if link_s else link.radio_j
-    left_s, parts = work_s if work_s < report.work_s else math.inf, []
-    for part in report.parts:
-        parts.append(_truncate_part(part, left_s))
-        left_s = max(0.0, left_s - part.work_s)
-    # For finished work, both give the same energy; scaling the total keeps recorded figures bit for bit.
-    whole_j = report.work_j * work_s / report.work_s
-    work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
-    return CompletedWork(down_s, work_s=work_s, up_s=up_s, work_j=work_j, radio_j=radio_j, parts=tuple(parts))
-
-
-def _truncate_part(part: Measurement, seconds: float) -> CompletedPart:
-    """Return the first ``seconds`` of a part: mode change and warm-up first, then one step after the other."""
-    if seconds >= part.work_s:
-        return CompletedPart(part.work_s, part.work_j, part.steps)
-    before_s = part.lost_s + part.warm_up_s + (part.switch_s or 0.0)
-    steps = int(max(0.0, seconds - before_s) / part.step_s)
-    return CompletedPart(seconds, seconds * part.power_w, min(steps, part.steps))
 
 
 def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:

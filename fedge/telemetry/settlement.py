@@ -1,6 +1,6 @@
-"""Settlement of a round: who was late, the time that is booked for each client, and the fleet's row. Pure functions.
+"""Settlement of a round: the rows of its clients and of the fleet, and what becomes of each client. Pure functions.
 
-A client whose late reply joins a later round is booked until it is done, so that all of its energy is in one row.
+Who is late and what each client has spent follows from the rules of ``round_columns``, one row per client by name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge
+import numpy as np
+
+from fedge.devices.battery import Batteries, BatteryCharge, stack_batteries
 from fedge.experiment import LateReplySpec
 from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
+from fedge.telemetry.round_columns import (
+    SettledColumns,
+    WorkColumns,
+    WorkEnds,
+    compute_cutoff_s,
+    deadline_with_grace_s,
+    find_ends,
+    get_completed_work,
+    settle_columns,
+    stack_reports,
+)
 from fedge.telemetry.store_records import LEFT_OUT, MEMORY, REFUSED, ClientRow, EventRow, RoundRow, Status
-from fedge.types import EvaluationReport, RoundReport
+from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
 
 LEFT_OUT_MESSAGE = (
@@ -71,102 +83,93 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
 
     Lateness follows from the reported durations, never from when a message arrived, so that it is reproducible.
     """
-    reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
-    endings = {board: find_completion(opening, report, report.idle_w) for board, report in reports.items()}
-    endings |= {board: Completion(math.inf) for board, answer in answers.items() if answer.cut}
-    cut_s = compute_cutoff_s(late, opening.deadline_s)
-    verdict = classify_clients(endings, cut_s, opening.wanted, opening.deadline_s or 0.0)
+    names = sorted(answers)
+    settled = _settle_answers(opening, [answers[board] for board in names], late)
+    round_s, statuses = settled.verdict.round_s, settled.verdict.list_statuses()
     parts = {
-        board: _build_part(
-            answers[board], ending=endings[board], status=verdict.status[board], round_s=verdict.round_s, late=late
-        )
-        for board, report in reports.items()
+        board: _build_part(opening, answers[board], settled, row=row, status=statuses[row])
+        for row, board in enumerate(names)
     }
+    reports = {board: report for board in names if (report := answers[board].report) is not None}
     maxn_s = _maxn_round_s(reports)
     rows = tuple(
-        client_row(opening, parts[board], maxn_s, reports[board])
+        client_row(opening, part, maxn_s, reports[board])
         if board in reports
-        else failed_row(opening, verdict.round_s, answers[board], verdict.status.get(board, "failed"))
-        for board in sorted(answers)
+        else failed_row(opening, part, answers[board])
+        for board, part in parts.items()
     )
-    charges = {row.board: _compute_charge(opening, parts.get(row.board), row, verdict.round_s) for row in rows}
-    known = {board: charge for board, charge in charges.items() if charge is not None}
-    rows = tuple(dataclasses.replace(r, charge=known[r.board].share) if r.board in known else r for r in rows)
     return RoundSettlement(
         opening.start_s,
-        end_s=opening.start_s + verdict.round_s,
+        end_s=opening.start_s + round_s,
         accepted=tuple(board for board, part in parts.items() if part.status == "done"),
         clients=rows,
         events=tuple(event for row in rows for event in _list_events(row, reports.get(row.board))),
         maxn_round_s=maxn_s,
-        joining=tuple(
-            board
-            for board, part in parts.items()
-            if part.status == "late" and late.action == "discount" and endings[board].error is None
-        ),
+        joining=tuple(board for board, joins in zip(names, settled.joining.tolist(), strict=True) if joins),
         until_s={board: opening.start_s + part.until_s for board, part in parts.items()},
-        charges=known,
-        lost=tuple(board for board, part in parts.items() if _is_lost(endings[board], part.until_s)),
+        charges={board: part.charge for board, part in parts.items() if part.charge is not None},
+        lost=tuple(board for board, lost in zip(names, settled.lost.tolist(), strict=True) if lost),
     )
 
 
-def find_completion(opening: RoundStart, report: RoundReport | EvaluationReport, idle_w: float) -> Completion:
-    """Return when the client replies, or when it becomes unavailable or runs out of battery before that."""
-    board = report.board
-    away_s = opening.leaves_s.get(board, math.inf) - opening.start_s
-    charge = opening.charges.get(board)
-    empty_s = None if charge is None else battery.time_to_empty_s(charge, _list_power_phases(report, idle_w))
-    if empty_s is not None and empty_s < min(away_s, report.busy_s):
-        return Completion(empty_s, f"its battery was empty after {empty_s:.1f} s", flat=True)
-    if away_s < report.busy_s:
-        return Completion(away_s, f"went away after {away_s:.1f} s")
-    return Completion(report.busy_s)
+def _settle_answers(opening: RoundStart, answers: Sequence[ReplyMessage], late: LateReplySpec) -> SettledColumns:
+    """Settle the answers of a round in columns, one row each."""
+    reports = [answer.report for answer in answers]
+    pairs = zip(answers, reports, strict=True)
+    idle_w = [opening.idle_w.get(a.board, 0.0) if report is None else report.idle_w for a, report in pairs]
+    work = stack_reports(reports, idle_w)
+    batteries, ends = find_answer_ends(opening, [answer.board for answer in answers], work)
+    cut = np.array([answer.cut for answer in answers], dtype=np.bool_)
+    silent = np.array([report is None for report in reports], dtype=np.bool_)
+    at_s = np.where(cut, np.inf, np.where(silent, np.nan, ends.at_s))
+    ends = WorkEnds(at_s, error=ends.error & ~(cut | silent), flat=ends.flat & ~(cut | silent))
+    return settle_columns(work, batteries, ends, late=late, deadline_s=opening.deadline_s, wanted=opening.wanted)
 
 
-def _list_power_phases(report: RoundReport | EvaluationReport, idle_w: float) -> tuple[tuple[float, float], ...]:
-    """Seconds and mean power in watts of consecutive phases: download, every part of the work, upload."""
-    link = report.link
-    link_w = idle_w + link.radio_j / max(link.down_s + link.up_s, 1e-12)
-    work = ((part.work_s, part.power_w) for part in report.parts)
-    return ((link.down_s, link_w), *work, (link.up_s, link_w))
+def find_answer_ends(opening: RoundStart, boards: Sequence[str], work: WorkColumns) -> tuple[Batteries, WorkEnds]:
+    """Return the batteries of ``boards`` at the start, and when each board's work ends, one row of ``work`` each."""
+    batteries = stack_batteries([opening.charges.get(board) for board in boards])
+    away_s = np.array([opening.leaves_s.get(board, math.inf) - opening.start_s for board in boards])
+    return batteries, find_ends(work, away_s, batteries)
 
 
-def _is_lost(ending: Completion, until_s: float) -> bool:
-    """Return True if the client failed within its booked time; a failure after it was stopped does not count."""
-    return ending.error is not None and ending.at_s <= until_s
+def describe_loss(ends: WorkEnds, row: int) -> str | None:
+    """Describe why a client ended before its reply; None if it did not."""
+    if not ends.error[row]:
+        return None
+    return f"{'its battery was empty' if ends.flat[row] else 'went away'} after {ends.at_s[row]:.1f} s"
 
 
 def _build_part(
-    answer: ReplyMessage, ending: Completion, status: Status, round_s: float, late: LateReplySpec
+    opening: RoundStart, answer: ReplyMessage, settled: SettledColumns, row: int, status: Status
 ) -> ClientPart:
-    """Build the part in the round of a client that reported."""
-    report, error = answer.report, answer.error
-    assert report is not None
-    if answer.cut:
-        return ClientPart(status, error, round_s, round_s, whole=False)
-    until_s, whole = round_s, status == "done" and report.steps >= report.asked_steps
-    if status == "failed":
-        error, until_s = ending.error, ending.at_s
-    elif status == "late":
-        error = f"took {ending.at_s:.1f} s; the cut-off was {round_s:.1f} s"
-        if late.action == "discount":
-            until_s, whole = ending.at_s, ending.error is None
-            error += f"; {ending.error or 'its result joins a later round'}"
-    elif status == "cancelled":
-        error = f"stopped after {round_s:.1f} s: enough others were done"
-    flat = ending.flat and _is_lost(ending, until_s)
-    return ClientPart(status, error=error, until_s=until_s, round_s=round_s, whole=whole, flat=flat)
-
-
-def _compute_charge(
-    opening: RoundStart, part: ClientPart | None, row: ClientRow, round_s: float
-) -> BatteryCharge | None:
-    charge = opening.charges.get(row.board)
-    if charge is None:
-        return None
-    if part is not None and part.flat:
-        return battery.update_charge(BatteryCharge(charge.spec, 0.0), 0.0, max(0.0, round_s - part.until_s))
-    return battery.update_charge(charge, row.energy_j, round_s if part is None else max(round_s, part.until_s))
+    """Build one client's part in the round from its row of the columns."""
+    report, error, round_s = answer.report, answer.error, settled.verdict.round_s
+    booked, until_s, whole = settled.booked, float(settled.until_s[row]), False
+    loss = describe_loss(settled.ends, row)
+    if report is not None and not answer.cut:
+        if status == "done":
+            whole = report.steps >= report.asked_steps
+        elif status == "failed":
+            error = loss
+        elif status == "cancelled":
+            error = f"stopped after {round_s:.1f} s: enough others were done"
+        else:
+            whole = bool(settled.joining[row])
+            error = f"took {settled.ends.at_s[row]:.1f} s; the cut-off was {round_s:.1f} s"
+            if until_s > round_s:
+                error += f"; {loss or 'its result joins a later round'}"
+    charge = opening.charges.get(answer.board)
+    return ClientPart(
+        status,
+        error=error,
+        until_s=until_s,
+        round_s=round_s,
+        whole=whole,
+        energy_j=float(booked.energy_j[row]),
+        spent=None if report is None else get_completed_work(report, booked.spent, row),
+        charge=None if charge is None else BatteryCharge(charge.spec, float(booked.batteries.left_j[row])),
+    )
 
 
 def round_row(
@@ -272,35 +275,7 @@ def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, 
     )
 
 
-# Status of a round's clients by simulated time, not by arrival --------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The end of a client's part in a round.
-
-    Attributes:
-        at_s: Seconds from the start of the round; infinity for a real board that was cut off before it was done.
-        flat: True if its battery is empty then.
-    """
-
-    at_s: float
-    error: str | None = None
-    flat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RoundVerdict:
-    """The length of a round in seconds, and the status of every client in it."""
-
-    round_s: float
-    status: Mapping[str, Status]
-
-
-def compute_cutoff_s(late: LateReplySpec, deadline_s: float | None) -> float | None:
-    """Return the seconds after which a round continues without unfinished clients, or None if it waits for all."""
-    waits = late.action in ("accept", "partial")
-    return None if deadline_s is None or waits else deadline_with_grace_s(late, deadline_s)
+# Cut-off of real boards ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,44 +314,3 @@ def has_enough_replies(cut: RealCutoff, replied_s: Iterable[float]) -> bool:
     """
     latest_s = math.inf if cut.counts_s is None else cut.counts_s
     return cut.wanted is not None and sum(at_s <= latest_s for at_s in replied_s) >= cut.wanted
-
-
-def deadline_with_grace_s(late: LateReplySpec, deadline_s: float) -> float:
-    """Return the deadline extended by the grace period, in seconds."""
-    return deadline_s * (1 + late.grace)
-
-
-def classify_clients(
-    endings: Mapping[str, Completion], cut_s: float | None, wanted: int | None, empty_s: float
-) -> RoundVerdict:
-    """Assign a status to every client of a round and determine its length.
-
-    With ``wanted``, the first so many replies count, ordered by time and then by name, and the round ends with the last
-    of them; unfinished clients are cancelled. Otherwise the round lasts until every client has replied or failed, but
-    at most ``cut_s``; clients that are not done by then are late.
-
-    ``empty_s`` is the length in seconds of a round without clients, and the least length of one in which a client was
-    cut off.
-    """
-    in_order = sorted(endings, key=lambda board: (endings[board].at_s, board))
-    latest_s = math.inf if cut_s is None else cut_s
-    in_time = [b for b in in_order if endings[b].at_s <= latest_s and math.isfinite(endings[b].at_s)]
-    counted = [b for b in in_time if endings[b].error is None][:wanted]
-    if wanted is not None and len(counted) == wanted:
-        round_s = endings[counted[-1]].at_s
-        return RoundVerdict(
-            round_s, {b: _classify_client(b in counted, endings[b], round_s, "cancelled") for b in in_order}
-        )
-    if cut_s is not None and len(in_time) < len(in_order):
-        return RoundVerdict(cut_s, {b: _classify_client(b in counted, endings[b], cut_s, "late") for b in in_order})
-    round_s = max((endings[b].at_s for b in in_time), default=empty_s)
-    if len(in_time) < len(in_order):
-        # A real board was cut off although the round has no cutoff: the round lasts at least until the deadline.
-        round_s = max(round_s, empty_s)
-    return RoundVerdict(round_s, {b: _classify_client(b in counted, endings[b], round_s, "late") for b in in_order})
-
-
-def _classify_client(counted: bool, ending: Completion, round_s: float, otherwise: Status) -> Status:
-    if counted:
-        return "done"
-    return "failed" if ending.error is not None and ending.at_s <= round_s else otherwise

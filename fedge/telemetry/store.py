@@ -21,7 +21,6 @@ from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow, RoundTrace
 from fedge.telemetry.store_schema import (
     BY_ROW,
-    OLD_FILES,
     ROUNDS,
     SAMPLES,
     TABLES,
@@ -118,23 +117,19 @@ class TableWriter:
 class RunTables:
     """The writer of a run's store; one at a time per folder, until ``close`` or the end of its process.
 
-    A store of version 1 is converted.
-
     Raises:
-        BadInput: Another process writes the store, or a newer fedge wrote it.
+        BadInput: Another process writes the store, or another version of fedge wrote it.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = _lock_store(folder)
-        version = store_files.read_store_version(folder)
-        if version is None:  # the version first, so that a reader who finds tables finds it too
+        exists = store_files.has_store(folder)
+        if not exists:  # the version first, so that a reader who finds tables finds it too
             _write_version(folder)
             sync_folder(folder)
-        elif version < VERSION:
-            _convert_version_1(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
         sync_folder(folder / STORE)
-        self._rounds = [] if version is None else read_rows(folder, RoundRow)
+        self._rounds = read_rows(folder, RoundRow) if exists else []
 
     def append(self, rows: Iterable[Row]) -> None:
         """Append rows.
@@ -201,21 +196,6 @@ def _lock_store(folder: Path) -> FileLock:
     except OSError as error:
         raise BadInput(str(folder / STORE), str(error.strerror), "a folder that this user may write to") from error
     return FileLock(folder / STORE / LOCK, "a store")
-
-
-def _convert_version_1(folder: Path) -> None:
-    """Convert a version 1 run; until the version is written, the old files count and the conversion can be repeated."""
-    for table in TABLES:
-        where = store_files.table_folder(folder, table)
-        where.mkdir(parents=True, exist_ok=True)
-        for path in where.iterdir():
-            path.unlink()
-        rows = store_files.read_version_1(folder, table)
-        if rows.num_rows:
-            store_files.write_part(store_files.numbered_path(where, 1, store_files.PART), rows)
-    _write_version(folder)
-    for name in OLD_FILES.values():
-        (folder / name).unlink(missing_ok=True)
 
 
 def _write_version(folder: Path) -> None:

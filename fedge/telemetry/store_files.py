@@ -20,18 +20,20 @@ from fedge.errors import BadInput
 from fedge.json_reader import read_json
 from fedge.telemetry import wal
 from fedge.telemetry.run_folder import STORE
-from fedge.telemetry.store_schema import BY_NAME, OLD_FILES, TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
+from fedge.telemetry.store_schema import BY_NAME, TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
 
 logger = logging.getLogger(__name__)
 
 VERSION_FILE = "VERSION"
+VERSION_1_FILE = "rounds.parquet"
+"""File by which a run folder of version 1 is known, which is no longer read."""
 PART, WAL, DAMAGED, TEMPORARY = ".parquet", ".wal", ".damaged", ".part"
 NO_VALUE = -math.inf
 """Smaller than every value: the maximum of an empty column."""
 ROW_GROUP = 131_072
 """Rows per Parquet row group."""
 MAX_GROUP_ROWS, MAX_GROUP_BYTES = 2**20, 2**30
-"""Largest row group, that of version 1, and its size when it is decoded."""
+"""Largest row group that is read, eight of ours, and its size when it is decoded."""
 READABLE = "files as fedge wrote them; a damaged one can be moved away, its rows are lost then"
 
 
@@ -79,33 +81,38 @@ def numbered_path(where: Path, number: int, kind: str) -> Path:
     return where / f"{number:06d}{kind}"
 
 
-def read_store_version(folder: Path) -> int | None:
-    """Return the version of the store in a run folder; None if nothing was stored.
+def has_store(folder: Path) -> bool:
+    """Return whether a run folder has a store of this version; False if nothing was stored.
 
     Raises:
-        BadInput: The version is newer or cannot be read.
+        BadInput: The store has another version, or its version cannot be read.
     """
     path = folder / STORE / VERSION_FILE
     if path.is_file():
-        return _read_version_file(path)
-    if any((folder / name).is_file() for name in OLD_FILES.values()):
-        return 1
+        _check_version_file(path)
+        return True
+    if (folder / VERSION_1_FILE).is_file():
+        raise _version_error(folder, 1)
     if any((folder / STORE / table.name).is_dir() for table in TABLES):
         right = f'a file that says which version the store has, here most likely {{"version": {VERSION}}}'
         raise BadInput(str(path), "no such file beside tables", right)
-    return None
+    return False
 
 
-def _read_version_file(path: Path) -> int:
+def _check_version_file(path: Path) -> None:
     right = f'{{"version": {VERSION}}}, as fedge writes it'
     content = read_json(path, right)
     version = content.get("version") if isinstance(content, dict) else None
     if type(version) is not int:
         raise BadInput(str(path), "no version", right)
-    if version > VERSION:
-        right = f"version {VERSION} or older; this run was written by a newer fedge, which can read it"
-        raise BadInput(str(path), f"version {version}", right)
-    return version
+    if version != VERSION:
+        raise _version_error(path, version)
+
+
+def _version_error(path: Path, version: int) -> BadInput:
+    writer = "a newer fedge" if version > VERSION else "an older fedge"
+    right = f"version {VERSION}; {writer} wrote this run and can read it, or run it again: fedge run FOLDER/run.yaml"
+    return BadInput(str(path), f"version {version} of the store", right)
 
 
 def write_part(target: Path, table: Any) -> None:
@@ -224,14 +231,6 @@ def _size_bytes(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def read_version_1(folder: Path, table: StoreTable) -> Any:
-    """Return a table of a version 1 run with the present columns."""
-    path = folder / OLD_FILES[table] if table in OLD_FILES else None
-    if path is None or not path.is_file():
-        return make_empty_table(table)
-    return _fit_rows(table, read_part(path), path)
 
 
 def make_empty_table(table: StoreTable) -> Any:

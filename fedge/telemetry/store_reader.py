@@ -19,7 +19,6 @@ from fedge.telemetry.store_schema import (
     BY_NAME,
     BY_ROW,
     CLIENTS,
-    OLD_FILES,
     TABLES,
     R,
     StoreTable,
@@ -65,13 +64,10 @@ def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
     """Return the table's present state; empty if nothing was stored.
 
     Raises:
-        BadInput: A newer fedge wrote the store.
+        BadInput: Another version of fedge wrote the store.
     """
-    version = store_files.read_store_version(folder)
-    if version is None:
+    if not store_files.has_store(folder):
         return TableSnapshot(table, (), store_files.make_empty_table(table))
-    if version == 1:
-        return TableSnapshot(table, (), retry_while_changing(lambda: store_files.read_version_1(folder, table)))
     return retry_while_changing(lambda: _read_listing(store_files.table_folder(folder, table), table))
 
 
@@ -79,7 +75,7 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
     """Read the rows of one table in the order in which they were written.
 
     Raises:
-        BadInput: A newer fedge wrote the store, or a file cannot be read.
+        BadInput: Another version of fedge wrote the store, or a file cannot be read.
     """
 
     def read() -> Any:
@@ -102,7 +98,7 @@ def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int
     ``kinds`` are the record types of the tables; none: all tables.
     """
     tables = [BY_ROW[kind] for kind in kinds] or list(TABLES)
-    paths = [folder / OLD_FILES[table] for table in tables if table in OLD_FILES]
+    paths = list[Path]()
     for table in tables:
         files = store_files.list_store_files(folder / STORE / table.name)
         paths += [*files.parts.values(), *files.live_wals.values()]
@@ -189,7 +185,7 @@ def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, spl
     """Read the newest rows of the clients table; energies are summed before ``split_round`` and from it on.
 
     Raises:
-        BadInput: A newer fedge wrote the store.
+        BadInput: Another version of fedge wrote the store.
     """
 
     def read() -> Any:
@@ -273,7 +269,7 @@ class RunReader:
     """
 
     def __init__(self, folder: Path) -> None:
-        if store_files.read_store_version(folder) is None and not (folder / RUN_YAML).is_file():
+        if not store_files.has_store(folder) and not (folder / RUN_YAML).is_file():
             got = "a folder without a run's rows" if folder.is_dir() else "no such folder"
             raise BadInput(str(folder), got, "the folder of a run")
         # Rounds first: a round is written after everything that belongs to it.

@@ -15,7 +15,7 @@ from fedge.telemetry.store_records import ClientRow, EvaluationRow, EventRow, Ro
 from fedge.types import Trace
 
 VERSION = 2
-"""Version of the store's layout; version 1 consisted of three Parquet files in the run folder."""
+"""Version of the store's layout, the only one that is read."""
 Record = RoundRow | ClientRow | EvaluationRow | EventRow | SampleRow
 """A row as it is read."""
 R = TypeVar("R", RoundRow, ClientRow, EvaluationRow, EventRow, SampleRow)
@@ -45,8 +45,6 @@ TABLES: tuple[StoreTable, ...] = (SAMPLES, EVENTS, CLIENTS, EVALUATIONS, ROUNDS)
 """In the order in which one append writes them: a round's row comes last, so that a reader who sees it sees the whole
 round.
 """
-OLD_FILES = {ROUNDS: "rounds.parquet", CLIENTS: "clients.parquet", EVENTS: "events.parquet"}
-"""Files of a version 1 run folder."""
 BY_NAME = {table.name: table for table in TABLES}
 BY_ROW: dict[type, StoreTable] = {table.row: table for table in TABLES}
 

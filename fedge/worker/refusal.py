@@ -19,6 +19,7 @@ KINDS = {
 """Every kind of an answer's ``error``. The client adds two of its own, ``unreachable`` and ``died``."""
 LONGEST_TEXT = 4000
 """Upper limit of an error's text in characters, to keep the reply's header small."""
+TEST_SAMPLES_NEEDED = "at least one: fewer clients, so that each has some of the test set, or evaluation.by: server"
 
 
 class Refusal(Exception):
@@ -33,6 +34,10 @@ class Refusal(Exception):
     def __init__(self, where: str, got: str, right: str) -> None:
         self.where, self.got, self.right = one_line(where), one_line(got), right
         super().__init__("{}: got {}; {}".format(self.where, self.got, right))
+
+
+class BadCall(Refusal):
+    """Arrays of another model, no samples, no steps, or a missing device."""
 
 
 class JobStopped(Exception):

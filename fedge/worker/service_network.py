@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedge.worker.network_arrays import load_arrays
 from fedge.worker.refusal import Refusal
 from fedge.worker.sources import Data, Pixels
 from fedge.worker.subnetwork_arrays import Arrays
 from fedge.worker.task_shape import BadTask
 from fedge.worker.tasks import TrainingTask, data_shape
-from fedge.worker.trainer import load_arrays
 
 OWN_IMAGES = 256
 """Images of the source kept for requests that bring none. A default that bounds the memory of a service."""

@@ -1,27 +1,23 @@
 """Train, test and profile one task on named arrays; the same code on a board and in an emulated client."""
 
-import contextlib
 import copy
 import gc
 import time
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedge.worker import narrow_networks, subnetwork_arrays
-from fedge.worker.refusal import JobStopped, Refusal, iter_causes
+from fedge.worker.minibatches import MinibatchFeed, minibatches
+from fedge.worker.network_arrays import check_arrays, collect_exchanged, copy_arrays, load_arrays, to_arrays
+from fedge.worker.optimizers import AnyOptimizer, TrainingOptions, compute_metric, make_optimizer
+from fedge.worker.refusal import TEST_SAMPLES_NEEDED, BadCall, JobStopped, iter_causes
 from fedge.worker.sources import Data, Labels, class_labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from numpy.typing import NDArray
 
 TEST_BATCH = 500
 """Upper limit of test samples per batch: bounds memory, no influence on the result."""
@@ -46,31 +42,6 @@ TIGHT_MEMORY = (
     "NvMapMem",  # the boards' own memory driver
 )
 """Messages of a ``RuntimeError`` of torch 1.10 to 2.x when memory is short; the last two occur on Jetsons only."""
-
-
-class BadCall(Refusal):
-    """Arrays of another model, no samples, no steps, or a missing device."""
-
-    kind = "bad-request"
-
-
-class TrainingOptions(NamedTuple):
-    """Options of a training.
-
-    Attributes:
-        momentum: Momentum, 0 to below 1.
-        proximal_mu: Weight of FedProx's proximal term; 0: none.
-        width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
-        mixed: Whether to compute in half precision where torch considers it safe.
-    """
-
-    steps: int
-    batch_size: int
-    learning_rate: float
-    momentum: float = 0.9
-    proximal_mu: float = 0.0
-    width: float = 1.0
-    mixed: bool = False
 
 
 class TrainingResult(NamedTuple):
@@ -196,7 +167,7 @@ class Trainer:
 
         Frozen parameters are not among them: every client has those of seed 0.
         """
-        return _to_arrays(self._make_network(seed))
+        return to_arrays(self._make_network(seed))
 
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
         """Begin a training; one begun earlier is ended, as it is by ``evaluate``.
@@ -242,8 +213,7 @@ class Trainer:
         chosen = None if share is None else torch.from_numpy(share)
         test_x, test_y = (each if chosen is None else each[chosen] for each in (self._test_x, self._test_y))
         if not len(test_y):
-            needed = "at least one: fewer clients, so that each has some of the test set, or evaluation.by: server"
-            raise BadCall("evaluate", "no test samples", needed)
+            raise BadCall("evaluate", "no test samples", TEST_SAMPLES_NEEDED)
         self._load_network(arrays)
         self._net.eval()
         loss, right = 0.0, 0.0
@@ -314,7 +284,7 @@ class Trainer:
 
     def arrays(self) -> OwnArrays:
         """Return the current model: of the last training or test, or freshly initialised."""
-        return _to_arrays(self._net)
+        return to_arrays(self._net)
 
     def _make_profile_step(self, kind: str, options: TrainingOptions) -> Callable[[Tensor, Tensor], object]:
         net = copy.deepcopy(self._net)
@@ -369,16 +339,16 @@ class Trainer:
         return float(compute_metric(self.task, scores, y)) * len(y)
 
     def _load_network(self, arrays: Arrays) -> None:
-        own = _check_arrays(self._net, arrays)
+        own = check_arrays(self._net, arrays)
         self._end_training()
-        _copy_arrays(own, arrays)
+        copy_arrays(own, arrays)
 
     def _prepare_network(self, arrays: Arrays, width: float) -> nn.Module:
         """Return the network to train, with its arrays loaded: the full one, or a narrow one."""
         if width == 1.0:
             self._load_network(arrays)
             return self._net
-        _check_arrays(self._net, arrays)
+        check_arrays(self._net, arrays)
         self._end_training()
         net = self._get_narrow_network(width)
         load_arrays(net, subnetwork_arrays.take_leading(arrays, self.narrow_shapes(width)))
@@ -453,7 +423,7 @@ class TrainingSession:
             raise BadCall("training", "no minibatch done", "at least one before the result is asked for")
         loss, accuracy = np.mean(self._seen, axis=0)
         assert self._net is not None, "it goes with the descent"
-        return TrainingResult(_to_arrays(self._net), float(loss), float(accuracy))
+        return TrainingResult(to_arrays(self._net), float(loss), float(accuracy))
 
     def end(self) -> None:
         """Free the memory that only training needs."""
@@ -465,240 +435,6 @@ class TrainingSession:
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
-
-
-class SgdOptimizer:
-    """SGD with momentum, equal to ``torch.optim.SGD``, with an optional proximal term.
-
-    Implemented here because the first torch optimiser of a process imports torch's compiler, which takes as long as
-    importing torch itself. FedProx adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
-
-    References:
-        Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
-    """
-
-    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
-        self._net, self._task, self._options = net, task, options
-        self._weights = [w for w in net.parameters() if w.requires_grad]
-        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        # As large as the model, and fresh memory is slow: allocated by the first step, not before it.
-        self._speeds: List[Optional[Tensor]] = [None] * len(self._weights)
-
-    def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
-        """Do one step.
-
-        Args:
-            x: Normalised images (n, channels, side, side).
-            y: Labels (n,).
-
-        Returns:
-            Loss and accuracy (0 to 1) of the minibatch before the step.
-        """
-        scores = self._net(x)
-        loss = self._task.loss(scores, y)
-        gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
-        with torch.no_grad():
-            for i, (w, gradient) in enumerate(zip(self._weights, gradients)):
-                if gradient is None:  # a weight that this minibatch did not use
-                    continue
-                speed = self._update_velocity(i, gradient)
-                if self._options.proximal_mu > 0:
-                    speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
-                w.add_(speed, alpha=-self._options.learning_rate)
-        return loss.item(), float(compute_metric(self._task, scores.detach(), y))
-
-    def _update_velocity(self, i: int, gradient: Tensor) -> Tensor:
-        speed = self._speeds[i]
-        if speed is None:  # a copy, since two weights may share one gradient
-            speed = self._speeds[i] = gradient.clone()
-        else:
-            speed.mul_(self._options.momentum).add_(gradient)
-        return speed
-
-
-class TaskOptimizer:
-    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it.
-
-    Also in half precision: bfloat16, or on GPUs without it float16, whose gradients are scaled so that none vanish.
-    """
-
-    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
-        self._net, self._task, self._options = net, task, options
-        self._weights = [w for w in net.parameters() if w.requires_grad]
-        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        make = make_sgd if task.optimizer is None else task.optimizer
-        self._optimizer = make(self._weights, options.learning_rate, options.momentum)
-        device = self._weights[0].device if self._weights else torch.device("cpu")
-        half = choose_half_type(str(device)) if options.mixed else None
-        self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device.type, dtype=half)
-        self._scaler = make_gradient_scaler() if half is torch.float16 else None
-
-    def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
-        """Do one step; see ``SgdOptimizer.step``."""
-        self._optimizer.zero_grad(set_to_none=True)  # before torch 2 zeros, which weight decay would change
-        with self._autocast():
-            scores = self._net(x)
-            loss = self._task.loss(scores, y)
-        if self._scaler is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            self._scaler.scale(loss).backward()
-            self._scaler.unscale_(self._optimizer)
-        for w, start in zip(self._weights, self._starts):
-            if w.grad is not None:
-                w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
-        if self._scaler is None:
-            self._optimizer.step()
-        else:
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
-        return loss.item(), float(compute_metric(self._task, scores.detach(), y))
-
-
-AnyOptimizer = Union[SgdOptimizer, TaskOptimizer]
-
-
-def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> AnyOptimizer:
-    """Return the task's own optimiser for a training, or SGD."""
-    plain = task.optimizer is None and not options.mixed
-    return SgdOptimizer(net, task, options) if plain else TaskOptimizer(net, task, options)
-
-
-def make_sgd(weights: "Any", learning_rate: float, momentum: float) -> "torch.optim.Optimizer":
-    """Return torch's SGD."""
-    return torch.optim.SGD(weights, lr=learning_rate, momentum=momentum)
-
-
-def choose_half_type(device: str) -> "Optional[torch.dtype]":
-    """Return the half precision of a device; None on the CPU before torch 2, which lacks operators.
-
-    GPUs before the capability 8.0 emulate bfloat16, which recent torch calls supported too.
-    """
-    if device == "cpu":
-        return torch.bfloat16 if int(torch.__version__.partition(".")[0]) >= 2 else None
-    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
-
-
-def make_gradient_scaler() -> "Any":
-    """Return torch's scaler of gradients, which torch 2.3 moved to ``torch.amp``, a module that old ones lack."""
-    scaler: "Any" = getattr(getattr(torch, "amp", None), "GradScaler", None) or torch.cuda.amp.GradScaler
-    return scaler()
-
-
-def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of the task's metric over a minibatch, by default its accuracy.
-
-    NaN without a metric where labels are fractions, or no classes of the scores' second axis.
-    """
-    if task.metric is not None:
-        return task.metric(scores, y)
-    if y.is_floating_point() or scores.dim() < 2 or scores.shape[:1] + scores.shape[2:] != y.shape:
-        return torch.tensor(float("nan"))
-    return (scores.argmax(1) == y).float().mean()
-
-
-class MinibatchFeed:
-    """Makes minibatches from training images kept as bytes in main memory; copies to a GPU use pinned memory."""
-
-    def __init__(self, data: Data, device: torch.device) -> None:
-        self._x, self._y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-        self._device = device
-        self._scaled = data.is_scaled
-        self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(device) for v in (data.mean, data.sd))
-        self._pinned: Optional[Tuple[Tensor, Tensor]] = None
-
-    def minibatch(self, chosen: Labels) -> Tuple[Tensor, Tensor]:
-        """Return the samples ``chosen`` on the device.
-
-        Args:
-            chosen: Sample indices (n,).
-
-        Returns:
-            Normalised float32 images (n, channels, side, side) and labels (n,).
-        """
-        index = torch.from_numpy(chosen)
-        if self._device.type == "cpu":
-            return self.normalize(self._x[index]), self._y[index]
-        # The buffer is reused only after the previous step, whose end the trainer waited for.
-        x, y = self._get_pinned_buffers(len(chosen))
-        torch.index_select(self._x, 0, index, out=x)
-        torch.index_select(self._y, 0, index, out=y)
-        return self.normalize(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
-
-    def normalize(self, x: Tensor) -> Tensor:
-        """Convert byte images on the device to normalised float32; other samples stay as they are."""
-        if not self._scaled:
-            return x
-        return (x.to(torch.float32) - self._mean) / self._sd
-
-    def release(self) -> None:
-        """Free the pinned memory."""
-        self._pinned = None
-
-    def _get_pinned_buffers(self, count: int) -> Tuple[Tensor, Tensor]:
-        if self._pinned is None or len(self._pinned[1]) != count:
-            x = torch.empty((count, *self._x.shape[1:]), dtype=self._x.dtype, pin_memory=True)
-            self._pinned = x, torch.empty((count, *self._y.shape[1:]), dtype=self._y.dtype, pin_memory=True)
-        return self._pinned
-
-
-def collect_exchanged(net: nn.Module) -> Dict[str, Tensor]:
-    """Return a network's tensors that clients and server exchange: all but frozen parameters.
-
-    They share memory with the network.
-    """
-    every = net.state_dict(keep_vars=True)
-    return {
-        name: tensor.detach()
-        for name, tensor in every.items()
-        if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
-    }
-
-
-def load_arrays(net: nn.Module, arrays: Arrays) -> None:
-    """Load a model's arrays into its network.
-
-    Raises:
-        BadCall: The arrays belong to another model; the network is unchanged.
-    """
-    _copy_arrays(_check_arrays(net, arrays), arrays)
-
-
-def _copy_arrays(own: Dict[str, Tensor], arrays: Arrays) -> None:
-    for name, tensor in own.items():
-        array = np.asarray(arrays[name])
-        # An average of integer buffers (batch norm's step counter) is no integer any more.
-        tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
-
-
-def _check_arrays(net: nn.Module, arrays: Arrays) -> Dict[str, Tensor]:
-    """Return the network's own tensors by name if the arrays are of the same model, else raise ``BadCall``."""
-    own = collect_exchanged(net)
-    if set(arrays) != set(own):
-        got = f"arrays called {_shorten_names(list(arrays))}"
-        raise BadCall("model arrays", got, f"this model's {len(own)}: {_shorten_names(list(own))}")
-    for name, tensor in own.items():
-        shape = np.shape(arrays[name])
-        if shape != tuple(tensor.shape):
-            got = f"{name} of shape {shape}"
-            raise BadCall("model arrays", got, f"shape {tuple(tensor.shape)}")
-    return own
-
-
-def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Generator") -> Iterator[Labels]:
-    """Yield minibatches of exactly ``batch_size`` indices from endless, newly shuffled passes over the share.
-
-    All are full, also across the end of an epoch and for a share smaller than one minibatch (whose samples then occur
-    more than once), because a board's cost is counted in full steps and batch norm needs more than one sample.
-
-    The share has sample indices (n,).
-    """
-    left = share[:0]
-    for _ in range(steps):
-        while len(left) < batch_size:
-            left = np.concatenate([left, rng.permutation(share)])
-        yield left[:batch_size]
-        left = left[batch_size:]
 
 
 def seed_device(device: torch.device, seed: int) -> None:
@@ -717,17 +453,3 @@ def _set_random_state(device: torch.device, state: List[Tensor]) -> None:
     torch.random.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)
-
-
-def _to_tensor(array: "NDArray[Any]") -> Tensor:
-    """Return the array as a tensor, without a copy where torch can share its memory."""
-    plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    return torch.from_numpy(plain) if plain.flags.writeable else torch.tensor(plain)
-
-
-def _to_arrays(net: nn.Module) -> OwnArrays:
-    return {name: tensor.cpu().numpy().copy() for name, tensor in collect_exchanged(net).items()}
-
-
-def _shorten_names(names: List[str]) -> str:
-    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

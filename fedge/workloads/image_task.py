@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.types import NamedArrays, TrainOptions, TrainResult
+from fedge.worker.optimizers import TrainingOptions
 from fedge.worker.sources import Data
 from fedge.worker.tasks import TrainingTask
-from fedge.worker.trainer import Trainer, TrainingOptions, TrainingSession
+from fedge.worker.trainer import Trainer, TrainingSession
 from fedge.workloads.datasets import translate_refusals
 
 

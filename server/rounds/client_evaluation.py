@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedge.devices import battery
-from fedge.devices.battery import available_energy_j
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
-from fedge.telemetry.client_rows import RoundStart, compute_completed_work
-from fedge.telemetry.settlement import NOT_EVALUATED, Completion, EvaluationFigures, find_completion
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.round_columns import CompletedWork, book_energy, get_completed_work, stack_reports
+from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, describe_loss, find_answer_ends
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
 from fedge.wire import ClientState
@@ -67,8 +66,8 @@ def evaluate_on_clients(
         leaves_s=availability.departure_times_s(fleet.clock_s),
         charges=availability.charges(fleet),
     )
-    parts = _find_parts(start, replies)
-    seconds = max((part.ending.at_s for part in parts.values()), default=0.0)
+    parts = _settle_evaluations(start, replies)
+    seconds = max((part.end_s for part in parts.values()), default=0.0)
     devices = {board.name: board.entry.device for board in availability.boards}
     rows = tuple(
         _build_row(start, parts[name], seconds)
@@ -79,12 +78,12 @@ def evaluate_on_clients(
     idle = [name for name in availability.names if name not in parts]
     after, idle_j = charge_idle_clients(availability, fleet, idle, fleet.clock_s + seconds)
     loss, accuracy = None, None
-    if reports := [part.report for part in parts.values() if part.ending.error is None]:
+    if reports := [part.report for part in parts.values() if part.error is None]:
         with report_strategy_errors(experiment, number):
             loss, accuracy = aggregator.aggregate_evaluate(number, reports) or (None, None)
     energy_j = idle_j + sum(row.energy_j for row in rows)
     figures = EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=energy_j)
-    return ClientEvaluation(_apply_evaluations(after, rows, parts, start=start, seconds=seconds), rows, figures)
+    return ClientEvaluation(_apply_evaluations(after, rows, parts), rows, figures)
 
 
 def choose_evaluators(experiment: Experiment, available: Iterable[str], number: int) -> tuple[str, ...]:
@@ -99,19 +98,44 @@ def choose_evaluators(experiment: Experiment, available: Iterable[str], number: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EvaluationPart:
-    """The work of one client that sent a report, and when it was done or lost."""
+    """The work of one client that sent a report.
+
+    Attributes:
+        end_s: Seconds from the request until it was done or lost.
+        error: Why it was lost; None if it is done.
+        energy_j: Energy until the end of the evaluation, in joules.
+        left_j: Charge of its battery then, in joules; infinity on mains.
+    """
 
     report: EvaluationReport
     state: ClientState | None
-    ending: Completion
+    end_s: float
+    error: str | None
+    spent: CompletedWork
+    energy_j: float
+    left_j: float
 
 
-def _find_parts(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict[str, _EvaluationPart]:
-    answers = {name: reply.answer for name, reply in sorted(replies.items())}
+def _settle_evaluations(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict[str, _EvaluationPart]:
+    """Settle the clients that sent a report: each is booked until it is done or lost, then idles to the end."""
+    answers = [replies[name].answer for name in sorted(replies)]
+    reported = [(answer, report) for answer in answers if (report := answer.evaluation) is not None]
+    boards = [answer.board for answer, _ in reported]
+    work = stack_reports([report for _, report in reported], [start.idle_w[board] for board in boards])
+    batteries, ends = find_answer_ends(start, boards, work)
+    seconds = float(ends.at_s.max(initial=0.0))
+    booked = book_energy(work, batteries, until_s=ends.at_s, round_s=seconds, flat=ends.flat)
     return {
-        name: _EvaluationPart(report, answer.state, find_completion(start, report, start.idle_w[name]))
-        for name, answer in answers.items()
-        if (report := answer.evaluation) is not None
+        answer.board: _EvaluationPart(
+            report,
+            answer.state,
+            end_s=float(ends.at_s[row]),
+            error=describe_loss(ends, row),
+            spent=get_completed_work(report, booked.spent, row),
+            energy_j=float(booked.energy_j[row]),
+            left_j=float(booked.batteries.left_j[row]),
+        )
+        for row, (answer, report) in enumerate(reported)
     }
 
 
@@ -120,18 +144,15 @@ def _build_failed_row(start: RoundStart, name: str, device: str, error: str) -> 
 
 
 def _build_row(start: RoundStart, part: _EvaluationPart, seconds: float) -> EvaluationRow:
-    """Build the row of a client that worked: what it spent until it was done or lost, then idle power to the end."""
-    report, ending = part.report, part.ending
-    spent, mode, done = compute_completed_work(report, ending.at_s), report.measured.mode, ending.error is None
-    known_s = ending.at_s if ending.flat else seconds
-    energy_j = spent.work_j + spent.radio_j + start.idle_w[report.board] * (known_s - spent.work_s)
+    """Build the row of a client that worked in an evaluation of ``seconds``."""
+    report, spent, mode, done = part.report, part.spent, part.report.measured.mode, part.error is None
     return EvaluationRow(
         start.round,
         board=report.board,
         device=report.device,
-        error=ending.error,
+        error=part.error,
         start_s=start.start_s,
-        end_s=start.start_s + ending.at_s,
+        end_s=start.start_s + part.end_s,
         samples=report.samples if done else 0,
         loss=report.loss if done else None,
         accuracy=report.accuracy if done else None,
@@ -141,33 +162,25 @@ def _build_row(start: RoundStart, part: _EvaluationPart, seconds: float) -> Eval
         mem_mhz=mode.mem_mhz,
         down_s=spent.down_s,
         work_s=spent.work_s,
-        wait_s=seconds - ending.at_s,
+        wait_s=seconds - part.end_s,
         work_j=spent.work_j,
         radio_j=spent.radio_j,
-        energy_j=available_energy_j(energy_j, known_s, start.charges.get(report.board)),
+        energy_j=part.energy_j,
     )
 
 
 def _apply_evaluations(
-    after: FleetState,
-    rows: Iterable[EvaluationRow],
-    parts: Mapping[str, _EvaluationPart],
-    *,
-    start: RoundStart,
-    seconds: float,
+    after: FleetState, rows: Iterable[EvaluationRow], parts: Mapping[str, _EvaluationPart]
 ) -> FleetState:
     """Return the clients with the states of those that evaluated, and the batteries of those that worked."""
     states, histories = dict(after.states), dict(after.histories)
     for row in rows:
-        part, charge = parts.get(row.board), start.charges.get(row.board)
+        part = parts.get(row.board)
         if part is None:
             continue
         if part.state is not None and row.error is None:
             states[row.board] = part.state
-        if charge is not None:
-            left = battery.update_charge(charge, row.energy_j, part.ending.at_s if part.ending.flat else seconds)
-            if part.ending.flat:
-                left = battery.update_charge(left, 0.0, seconds - part.ending.at_s)
+        if math.isfinite(part.left_j):
             history = histories.get(row.board, UNKNOWN_CLIENT)
-            histories[row.board] = dataclasses.replace(history, charge_j=left.left_j)
+            histories[row.board] = dataclasses.replace(history, charge_j=part.left_j)
     return dataclasses.replace(after, states=states, histories=histories)

@@ -15,7 +15,8 @@ from fedge.decisions.selection.client_figures import finite_or_none
 from fedge.decisions.selection.planner_selector import compute_gains
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import compute_up_share
-from fedge.telemetry.settlement import RoundSettlement, deadline_with_grace_s
+from fedge.telemetry.round_columns import deadline_with_grace_s
+from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import ClientRow, EventRow
 from fedge.types import Compression, FleetPlan, NamedArrays, RoundGoal, SelectionContext
 from server.rounds.client_selection import build_candidates

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.devices import battery
-from fedge.devices.battery import BatteryCharge, available_energy_j
+from fedge.devices.battery import BatteryCharge
 from fedge.experiment import FleetBoard, LateReplySpec
-from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart, compute_completed_work, work_columns
+from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart, work_columns
+from fedge.telemetry.round_columns import book_energy, get_completed_work, stack_reports
 from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.types import Front, NamedArrays
@@ -81,8 +82,7 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
     row, events, charge = settled.clients[0], settled.events, settled.charges.get(answer.board)
     if answer.report is None:
         length_s = end_s - start.at_s
-        energy_j = available_energy_j(start.idle_w * length_s, length_s, start.charge)
-        charge = None if start.charge is None else battery.update_charge(start.charge, energy_j, length_s)
+        energy_j, charge = battery.draw_idle(start.charge, start.idle_w, length_s)
         share = None if charge is None else charge.share
         row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=energy_j, charge=share)
         events = tuple(dataclasses.replace(event, at_s=end_s) for event in events)
@@ -96,16 +96,17 @@ def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at
     if answer.report is None:
         return book_finished_task(version, start, answer, at_s)
     row, length_s = _settle_task(version, start, answer).clients[0], at_s - start.at_s
-    spent = compute_completed_work(answer.report, length_s)
-    energy_j = spent.work_j + spent.radio_j + row.idle_w * (length_s - spent.work_s)
-    charge = None if start.charge is None else battery.update_charge(start.charge, energy_j, length_s)
+    work, batteries = stack_reports([answer.report], [row.idle_w]), battery.stack_batteries([start.charge])
+    booked = book_energy(work, batteries, until_s=np.array([length_s]), round_s=length_s)
+    spent, left_j = get_completed_work(answer.report, booked.spent, 0), float(booked.batteries.left_j[0])
+    charge = None if start.charge is None else BatteryCharge(start.charge.spec, left_j)
     cut = dataclasses.replace(
         row,
         status="cancelled",
         error="under way when the run ended",
         end_s=at_s,
         wait_s=0.0,
-        energy_j=energy_j,
+        energy_j=float(booked.energy_j[0]),
         loss=None,
         accuracy=None,
         staleness=None,
@@ -282,8 +283,7 @@ class AsyncRunState:
     def _idle_until(self, board: str, at_s: float) -> tuple[float, float, BatteryCharge | None]:
         """Return the seconds from a client's last row to ``at_s``, the joules it drew idle, and its battery then."""
         waited_s, charge = at_s - self.histories[board].free_at_s, get_charge(self.boards[board], self.histories[board])
-        waited_j = available_energy_j(get_idle_w(self.fronts, board) * waited_s, waited_s, charge)
-        return waited_s, waited_j, None if charge is None else battery.update_charge(charge, waited_j, waited_s)
+        return waited_s, *battery.draw_idle(charge, get_idle_w(self.fronts, board), waited_s)
 
     def _record_booking(self, booked: TaskBooking) -> None:
         """Store a row and record its end in the client's history."""

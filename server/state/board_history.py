@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from fedge.telemetry.client_rows import compute_completed_work
+from fedge.telemetry.round_columns import compute_completed_work
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.types import Front, add_measurements
 from fedge.wire import ClientState, ReplyMessage

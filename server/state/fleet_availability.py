@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from fedge.devices import battery
 from fedge.devices.availability import Availability, build_availabilities
-from fedge.devices.battery import BatteryCharge, available_energy_j
+from fedge.devices.battery import BatteryCharge
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.telemetry.store_records import ClientRow, EventRow
@@ -79,11 +79,10 @@ class FleetAvailability:
         if charge is None:
             return self.presences[board.name].next_available_s(from_s)
         idle_w = get_idle_w(fleet.fronts, board.name)
-        rest_s = battery.recharge_time_s(charge, idle_w)
-        at_s = None if rest_s is None else self.presences[board.name].next_available_s(from_s + rest_s)
-        if at_s is None or not battery.can_take_part(
-            battery.update_charge(charge, idle_w * (at_s - from_s), at_s - from_s)
-        ):
+        batteries = battery.stack_batteries([charge])
+        rest_s = float(batteries.recharge_time_s(idle_w)[0])
+        at_s = self.presences[board.name].next_available_s(from_s + rest_s) if math.isfinite(rest_s) else None
+        if at_s is None or not batteries.draw_idle(idle_w, at_s - from_s)[1].mask_sufficient()[0]:
             return None
         return at_s
 
@@ -167,10 +166,8 @@ def charge_idle_clients(
     for name in names:
         history = histories.get(name, UNKNOWN_CLIENT)
         seconds = max(0.0, until_s - max(fleet.clock_s, history.free_at_s))
-        charge = charges.get(name)
-        drawn_j = available_energy_j(get_idle_w(fleet.fronts, name) * seconds, seconds, charge)
-        if charge is not None:
-            left_j = battery.update_charge(charge, drawn_j, seconds).left_j
-            histories[name] = dataclasses.replace(history, charge_j=left_j)
+        drawn_j, left = battery.draw_idle(charges.get(name), get_idle_w(fleet.fronts, name), seconds)
+        if left is not None:
+            histories[name] = dataclasses.replace(history, charge_j=left.left_j)
         joules += drawn_j
     return dataclasses.replace(fleet, clock_s=until_s, histories=histories), joules

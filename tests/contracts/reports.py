@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fedge.types import Decision, Front, FrontPoint, LinkUse, Measurement, PowerMode, Prediction, RoundReport
 from fedge.wire import ClientState, ReplyMessage
 
@@ -46,3 +48,10 @@ def answer(board: str, work_s: float, power_w: float = 9.0, truth: Front | None 
     """The answer with that report."""
     said = report(board, work_s, power_w, truth)
     return ReplyMessage(board, said.front, said, ClientState((said.measured,), 40.0, said.busy_s))
+
+
+def report_of_three_parts() -> RoundReport:
+    """A probe of 16 s at 4 W, then 12 s at 20 W in a second mode, then 20 s at 9 W."""
+    probe = Measurement(LOW, 4, 3.5, 4.0, warm_up_s=2.0)
+    mixed = Measurement(LOW, 5, 2.0, 20.0, switch_s=2.0)
+    return dataclasses.replace(report("a", 20.0), probes=(probe,), mixed=mixed)

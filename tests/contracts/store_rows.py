@@ -1,14 +1,9 @@
-"""Rows for tests of the store, and a run folder as version 1 left it."""
+"""Rows for tests of the store."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
 from fedge.types import Trace
@@ -48,19 +43,3 @@ def traced(round_: int, board: str, count: int, start_s: float = 0.0) -> RoundTr
             rails_w={"VDD_IN": (5.0,) * count, "VDD_CPU": tuple(None if i % 2 else 1.5 for i in range(count))},
         ),
     )
-
-
-def old_run(folder: Path, rounds: Sequence[int]) -> None:
-    """Three Parquet files, without the columns that came later."""
-    folder.mkdir(parents=True, exist_ok=True)
-    later = {"charge", "staleness", "resting_energy_j", "cancelled"}
-    for name, rows in (
-        ("rounds", [round_row(number) for number in rounds]),
-        ("clients", [client_row(number) for number in rounds]),
-        ("events", [event_row(number) for number in rounds]),
-    ):
-        columns = [field.name for field in dataclasses.fields(rows[0]) if field.name not in later]
-        pq.write_table(
-            pa.table({column: [getattr(row, column) for row in rows] for column in columns}),
-            folder / f"{name}.parquet",
-        )

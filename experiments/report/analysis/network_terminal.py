@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import LABEL_MARKS, UNKNOWN, duration, number, percent
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell, value_cell
-from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
+from experiments.report.tables import Cell, Column, Table, build_table, number_cell, print_lines, text_cell, value_cell
+from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection, MemoryFit
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
 from fedge.costs.layers.network_source import LayerCostRow, LayerSummary
@@ -17,6 +17,8 @@ from fedge.costs.memory.step_need import LARGEST_BATCH
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedge.types import Label
 
 
 def print_layer_summary(console: Console, summary: LayerSummary) -> None:
@@ -60,25 +62,37 @@ def format_si(value: float, unit: str) -> str:
     return number(value / per, 5, prefix + unit)
 
 
+def _intensity_cell(row: LayerCostRow) -> Cell:
+    intensity = row.flop / row.bytes if row.bytes else None
+    return number_cell(number(intensity, 3), intensity, "FLOP/B")
+
+
+COST_COLUMNS: tuple[Column[LayerCostRow], ...] = (
+    ("MFLOP", lambda row: number_cell(number(row.flop / 1e6, 4), row.flop / 1e6, "MFLOP")),
+    ("MB", lambda row: number_cell(number(row.bytes / 1e6, 4), row.bytes / 1e6, "MB")),
+    ("FLOP/B", _intensity_cell),
+)
+
+
 def kinds_table(rows: Sequence[LayerCostRow]) -> Table:
     """Build a table of the cost of each kind of operator."""
-    lines = tuple((text_cell(row.name), value_cell(row.layers), *_cost_cells(row)) for row in rows)
-    return Table("kinds", ("kind", "layers", "MFLOP", "MB", "FLOP/B"), lines, "By kind")
+    columns: tuple[Column[LayerCostRow], ...] = (
+        ("kind", lambda row: text_cell(row.name)),
+        ("layers", lambda row: value_cell(row.layers)),
+        *COST_COLUMNS,
+    )
+    return build_table("kinds", columns, rows, "By kind")
 
 
 def costliest_table(rows: Sequence[LayerCostRow]) -> Table:
     """Build a table of single layers."""
-    lines = tuple((text_cell(row.name), text_cell(row.kind), *_cost_cells(row), text_cell(row.output)) for row in rows)
-    return Table("layers", ("layer", "kind", "MFLOP", "MB", "FLOP/B", "output"), lines, "The layers that move most")
-
-
-def _cost_cells(row: LayerCostRow) -> tuple[Cell, ...]:
-    intensity = row.flop / row.bytes if row.bytes else None
-    return (
-        number_cell(number(row.flop / 1e6, 4), row.flop / 1e6, "MFLOP"),
-        number_cell(number(row.bytes / 1e6, 4), row.bytes / 1e6, "MB"),
-        number_cell(number(intensity, 3), intensity, "FLOP/B"),
+    columns: tuple[Column[LayerCostRow], ...] = (
+        ("layer", lambda row: text_cell(row.name)),
+        ("kind", lambda row: text_cell(row.kind)),
+        *COST_COLUMNS,
+        ("output", lambda row: text_cell(row.output)),
     )
+    return build_table("layers", columns, rows, "The layers that move most")
 
 
 def print_uncounted(console: Console, network: NetworkCost) -> None:
@@ -183,9 +197,6 @@ def _format_batch(size: int) -> str:
     return f"above {LARGEST_BATCH:,}" if size >= LARGEST_BATCH else f"{size:,}"
 
 
-OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory, MB", "of, MB")
-
-
 def print_board_selection(console: Console, selection: BoardSelection) -> None:
     """Print the ranking, why boards are excluded, the best board and the meaning of the marks."""
     offers_table(selection).print(console)
@@ -197,24 +208,28 @@ def offers_table(selection: BoardSelection) -> Table:
     work, options = selection.work, selection.options
     what = f"{work.name}, batch {work.batch_size}, {'inference' if work.kind == 'infer' else 'training'}"
     title = f"{what}: an epoch of {options.samples:,} samples, by {options.objective}"
-    rows = tuple(_offer_cells(place, offer) for place, offer in enumerate(selection.offers, start=1))
-    return Table("boards", OFFER_HEADS, rows, title)
-
-
-def _offer_cells(place: int, offer: BoardOffer) -> tuple[Cell, ...]:
-    mark, memory = LABEL_MARKS[offer.label], offer.memory
-    needed = UNKNOWN if memory.need_mb is None else f"{LABEL_MARKS[memory.label]}{memory.need_mb:,.0f}"
-    return (
-        text_cell(offer.board),
-        text_cell("yes" if offer.is_suitable else "no"),
-        value_cell(place if offer.is_suitable else None),
-        text_cell(str(offer.mode).removesuffix(" MHz")),
-        number_cell(f"{mark}{duration(offer.epoch_s)}", offer.epoch_s, "s"),
-        number_cell(f"{mark}{offer.energy_j / 1e3:,.1f}", offer.energy_j / 1e3, "kJ"),
-        number_cell(f"{mark}{offer.power_w:.1f}", offer.power_w, "W"),
-        number_cell(needed, memory.need_mb, "MB"),
-        value_cell(memory.allowed_mb, ",.0f", "MB"),
+    columns: tuple[Column[tuple[int, BoardOffer]], ...] = (
+        ("board", lambda one: text_cell(one[1].board)),
+        ("suitable", lambda one: text_cell("yes" if one[1].is_suitable else "no")),
+        ("rank", lambda one: value_cell(one[0] if one[1].is_suitable else None)),
+        ("mode", lambda one: text_cell(str(one[1].mode).removesuffix(" MHz"))),
+        ("epoch", lambda one: _marked_cell(one[1].label, duration(one[1].epoch_s), one[1].epoch_s, "s")),
+        ("kJ", lambda one: _marked_cell(one[1].label, f"{one[1].energy_j / 1e3:,.1f}", one[1].energy_j / 1e3, "kJ")),
+        ("W", lambda one: _marked_cell(one[1].label, f"{one[1].power_w:.1f}", one[1].power_w, "W")),
+        ("memory, MB", lambda one: _memory_cell(one[1].memory)),
+        ("of, MB", lambda one: value_cell(one[1].memory.allowed_mb, ",.0f", "MB")),
     )
+    return build_table("boards", columns, enumerate(selection.offers, start=1), title)
+
+
+def _marked_cell(label: Label, shown: str, value: float, unit: str) -> Cell:
+    return number_cell(f"{LABEL_MARKS[label]}{shown}", value, unit)
+
+
+def _memory_cell(memory: MemoryFit) -> Cell:
+    if memory.need_mb is None:
+        return number_cell(UNKNOWN)
+    return _marked_cell(memory.label, f"{memory.need_mb:,.0f}", memory.need_mb, "MB")
 
 
 def _describe_exclusions(selection: BoardSelection) -> Iterator[str]:

@@ -23,16 +23,27 @@ from experiments.report.chart import (
 from experiments.report.page import Card, Section, render_badge, render_paragraph, write_page
 from experiments.report.palette import COLOURS, GREY, assign_colours, assign_dashes, assign_symbols
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell, text_cell, value_cell
+from experiments.report.tables import (
+    Cell,
+    Column,
+    Table,
+    build_table,
+    number_cell,
+    print_lines,
+    swatch_cell,
+    text_cell,
+    value_cell,
+)
 from fedge.analysis.placement.accelerator_fit import predict_images_per_s
 from fedge.analysis.placement.accelerators import Placement
-from fedge.analysis.placement.placement_outcome import PlacementOutcome
+from fedge.analysis.placement.placement_outcome import InstanceOutcome, PlacementOutcome
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedge.analysis.placement.accelerator_fit import FittedBoard
     from fedge.analysis.placement.placement_advice import PlacementAdvice
+    from fedge.types import LabelledValue
 
 
 AIM_WORDS = {"throughput": "most images per second", "latency": "least latency", "energy": "least joules per image"}
@@ -85,20 +96,16 @@ def describe_limits(advice: PlacementAdvice) -> str:
 
 def instances_table(advice: PlacementAdvice) -> Table:
     """Build a table of the chosen instances and how much they slow each other down."""
-    heads = ("accelerator", "batch", "precision", "images/s", "alone, ms", "batch, ms", "slowdown")
-    rows = tuple(
-        (
-            text_cell(one.instance.accelerator),
-            value_cell(one.instance.batch_size),
-            text_cell(one.instance.precision),
-            number_cell(number(one.images_per_s, 4), one.images_per_s),
-            number_cell(number(1e3 * one.alone_s, 4), 1e3 * one.alone_s, "ms"),
-            number_cell(number(1e3 * one.batch_s, 4), 1e3 * one.batch_s, "ms"),
-            number_cell(f"{one.batch_s / one.alone_s:.2f} ×", one.batch_s / one.alone_s),
-        )
-        for one in advice.chosen.instances
+    columns: tuple[Column[InstanceOutcome], ...] = (
+        ("accelerator", lambda one: text_cell(one.instance.accelerator)),
+        ("batch", lambda one: value_cell(one.instance.batch_size)),
+        ("precision", lambda one: text_cell(one.instance.precision)),
+        ("images/s", lambda one: number_cell(number(one.images_per_s, 4), one.images_per_s)),
+        ("alone, ms", lambda one: number_cell(number(1e3 * one.alone_s, 4), 1e3 * one.alone_s, "ms")),
+        ("batch, ms", lambda one: number_cell(number(1e3 * one.batch_s, 4), 1e3 * one.batch_s, "ms")),
+        ("slowdown", lambda one: number_cell(f"{one.batch_s / one.alone_s:.2f} ×", one.batch_s / one.alone_s)),
     )
-    return Table("instances", heads, rows, "Concurrent instances")
+    return build_table("instances", columns, advice.chosen.instances, "Concurrent instances")
 
 
 def combinations_table(advice: PlacementAdvice) -> Table:
@@ -411,19 +418,17 @@ def _winners_table(advice: PlacementAdvice) -> Table:
 def plane_table(advice: PlacementAdvice) -> Table:
     """Build a table of the numbered points of the chart of power and latency."""
     colour = assign_colours([curve.combination for curve in advice.curves])
-    rows = tuple(
-        (
-            value_cell(place),
-            swatch_cell(colour[curve.combination], shorten_combination(curve.combination)),
-            number_cell(str(curve.best_outcome.placement.instances[0].batch_size)),
-            number_cell(number(1e3 * curve.best_outcome.latency_s, 4), 1e3 * curve.best_outcome.latency_s, "ms"),
-            _power_cell(curve.best_outcome.power_w, advice),
-            number_cell(number(curve.best_outcome.images_per_s, 4), curve.best_outcome.images_per_s),
-            Cell(render_badge(advice.find_label(curve.best_outcome))),
-        )
-        for place, curve in enumerate(advice.curves, start=1)
+    numbered = [(place, one.combination, one.best_outcome) for place, one in enumerate(advice.curves, start=1)]
+    columns: tuple[Column[tuple[int, str, PlacementOutcome]], ...] = (
+        ("number", lambda one: value_cell(one[0])),
+        ("combination", lambda one: swatch_cell(colour[one[1]], shorten_combination(one[1]))),
+        ("batch", lambda one: number_cell(str(one[2].placement.instances[0].batch_size))),
+        ("latency, ms", lambda one: number_cell(number(1e3 * one[2].latency_s, 4), 1e3 * one[2].latency_s, "ms")),
+        ("W", lambda one: _power_cell(one[2].power_w, advice)),
+        ("images/s", lambda one: number_cell(number(one[2].images_per_s, 4), one[2].images_per_s)),
+        ("label", lambda one: Cell(render_badge(advice.find_label(one[2])))),
     )
-    return Table("plane", ("number", "combination", "batch", "latency, ms", "W", "images/s", "label"), rows)
+    return build_table("plane", columns, numbered)
 
 
 def _power_cell(power_w: float, advice: PlacementAdvice) -> Cell:
@@ -431,13 +436,10 @@ def _power_cell(power_w: float, advice: PlacementAdvice) -> Cell:
 
 
 def _figures_table(advice: PlacementAdvice) -> Table:
-    rows = tuple(
-        (
-            text_cell(name),
-            value_cell(one.value, "g"),
-            Cell(render_badge(one.label)),
-            text_cell(one.source),
-        )
-        for name, one in advice.board.figures
+    columns: tuple[Column[tuple[str, LabelledValue]], ...] = (
+        ("what", lambda one: text_cell(one[0])),
+        ("value", lambda one: value_cell(one[1].value, "g")),
+        ("label", lambda one: Cell(render_badge(one[1].label))),
+        ("source", lambda one: text_cell(one[1].source)),
     )
-    return Table("figures", ("what", "value", "label", "source"), rows)
+    return build_table("figures", columns, advice.board.figures)

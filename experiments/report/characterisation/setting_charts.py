@@ -32,7 +32,7 @@ from experiments.report.chart import (
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import ALARM, GREY, SYMBOLS
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
-from experiments.report.tables import Cell, Table, percent_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
 from fedge.characterisation.reliability import Variability
@@ -351,18 +351,14 @@ def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> T
 
 def build_variability_table(variability: Sequence[Variability]) -> Table:
     """Build the table of the settings that vary most."""
-    rows = tuple(
-        (
-            text_cell("within a board" if one.scope == "within" else "between boards"),
-            text_cell(one.board),
-            text_cell(one.workload),
-            text_cell(QUANTITY_TITLES.get(one.quantity, one.quantity)),
-            value_cell(len(one.values)),
-            percent_cell(one.cv, 2),
-            percent_cell(one.spread, 2),
-            Cell(Markup("{} {}").format(render_badge(one.label), one.setting), words=one.setting),
-        )
-        for one in sorted(variability, key=lambda one: -one.spread)[:MAX_ROWS]
+    columns: tuple[Column[Variability], ...] = (
+        ("scope", lambda one: text_cell("within a board" if one.scope == "within" else "between boards")),
+        ("board", lambda one: text_cell(one.board)),
+        ("workload", lambda one: text_cell(one.workload)),
+        ("quantity", lambda one: text_cell(QUANTITY_TITLES.get(one.quantity, one.quantity))),
+        ("values", lambda one: value_cell(len(one.values))),
+        ("deviation / mean", lambda one: percent_cell(one.cv, 2)),
+        ("largest − least", lambda one: percent_cell(one.spread, 2)),
+        ("setting", lambda one: Cell(Markup("{} {}").format(render_badge(one.label), one.setting), words=one.setting)),
     )
-    heads = ("scope", "board", "workload", "quantity", "values", "deviation / mean", "largest − least", "setting")
-    return Table("variability", heads, rows)
+    return build_table("variability", columns, sorted(variability, key=lambda one: -one.spread)[:MAX_ROWS])

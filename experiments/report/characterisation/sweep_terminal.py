@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.report.quantities import duration, energy, percent
-from experiments.report.tables import Table, number_cell, text_cell, value_cell
+from experiments.report.tables import Column, Table, build_table, number_cell, text_cell, value_cell
 from fedge.characterisation import sweep_plan
 from fedge.characterisation.findings import describe_step, format_count
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
@@ -127,23 +127,22 @@ def build_prediction_table(predictions: Sequence[EpochPrediction]) -> Table:
     """Build a table of predicted epochs beside the measured ones."""
     first = predictions[0]
     loader = f"prefetch {first.prefetch}, {first.storage}, {percent(first.cached, 0)} in the page cache"
-    heads = ("workload", "mode", "batch", "workers", "epoch", "measured", "stall", "energy", "measured")
-    rows = tuple(
-        (
-            text_cell(line.workload),
-            text_cell(line.mode),
-            value_cell(line.batch_size),
-            value_cell(line.workers),
-            number_cell(f"{duration(line.e2e_s)}{_format_spread(line.e2e_spread)}", line.e2e_s, "s"),
-            value_cell(line.seen_s, duration, "s"),
-            value_cell(line.stall_s, duration, "s"),
-            number_cell(f"{energy(line.energy_j)}{_format_spread(line.energy_spread)}", line.energy_j, "J"),
-            value_cell(line.seen_j, energy, "J"),
-        )
-        for line in predictions
-    )
     title = f"{first.board}: an epoch; {loader}; method {first.method}, {first.label}"
-    return Table("epochs", heads, rows, title)
+    columns: tuple[Column[EpochPrediction], ...] = (
+        ("workload", lambda one: text_cell(one.workload)),
+        ("mode", lambda one: text_cell(one.mode)),
+        ("batch", lambda one: value_cell(one.batch_size)),
+        ("workers", lambda one: value_cell(one.workers)),
+        ("epoch", lambda one: number_cell(f"{duration(one.e2e_s)}{_format_spread(one.e2e_spread)}", one.e2e_s, "s")),
+        ("measured", lambda one: value_cell(one.seen_s, duration, "s")),
+        ("stall", lambda one: value_cell(one.stall_s, duration, "s")),
+        (
+            "energy",
+            lambda one: number_cell(f"{energy(one.energy_j)}{_format_spread(one.energy_spread)}", one.energy_j, "J"),
+        ),
+        ("measured", lambda one: value_cell(one.seen_j, energy, "J")),
+    )
+    return build_table("epochs", columns, predictions, title)
 
 
 def _format_spread(share: float | None) -> str:

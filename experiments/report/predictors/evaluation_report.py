@@ -29,9 +29,9 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.mode_choice_report import ChoiceColumn, describe_seeds, list_known_values
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Cell, Table, print_lines, swatch_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, print_lines, swatch_cell, text_cell, value_cell
 from fedge.pareto import front_mask
-from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionRow, PredictionTarget
+from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, MethodSetup, PredictionRow, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
 from fedge.types import Floats, weakest_label
 
@@ -187,15 +187,12 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
 
 def _methods_table(study: PredictionStudy) -> Table:
     colour = assign_colours([setup.method for setup in study.setups])
-    rows = tuple(
-        (
-            swatch_cell(colour[setup.method], setup.method),
-            text_cell(setup.explorer),
-            text_cell(f"{setup.choice}: {CHOICE_DESCRIPTIONS[setup.choice]}"),
-        )
-        for setup in study.setups
+    columns: tuple[Column[MethodSetup], ...] = (
+        ("method", lambda setup: swatch_cell(colour[setup.method], setup.method)),
+        ("explorer", lambda setup: text_cell(setup.explorer)),
+        ("mode choice", lambda setup: text_cell(f"{setup.choice}: {CHOICE_DESCRIPTIONS[setup.choice]}")),
     )
-    return Table("methods", ("method", "explorer", "mode choice"), rows)
+    return build_table("methods", columns, study.setups)
 
 
 def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> list[Section]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.report.page import Section, write_page
-from experiments.report.tables import Cell, Table, print_lines, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, print_lines, text_cell, value_cell
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.studies.transfer_models import TransferRow
@@ -80,20 +80,20 @@ NOTE = (
 
 def build_transfer_table(rows: Sequence[TransferRow]) -> Table:
     """Build the table of means: one line per model, what was left out, quantity and number of modes."""
-    heads = ("model", "left out", "kind", "quantity", "modes", "tables", *(heading for heading, _ in FIGURES))
-    return Table(FIGURES_KEY, heads, tuple(_summary_cells(one) for one in summarize_transfer(rows)), "Transfer")
+    columns: list[Column[TransferSummary]] = [
+        ("model", lambda one: text_cell(one.part)),
+        ("left out", lambda one: text_cell(one.left_out)),
+        ("kind", lambda one: text_cell(one.kind)),
+        ("quantity", lambda one: text_cell(_name_quantity(one))),
+        ("modes", lambda one: value_cell(one.modes)),
+        ("tables", lambda one: value_cell(one.tables)),
+    ]
+    columns += [(heading, _figure_column(field, ".1f", "%")) for heading, field in FIGURES]
+    return build_table(FIGURES_KEY, columns, summarize_transfer(rows), "Transfer")
 
 
-def _summary_cells(one: TransferSummary) -> tuple[Cell, ...]:
-    return (
-        text_cell(one.part),
-        text_cell(one.left_out),
-        text_cell(one.kind),
-        text_cell(_name_quantity(one)),
-        value_cell(one.modes),
-        value_cell(one.tables),
-        *(value_cell(getattr(one, field), ".1f", "%") for _, field in FIGURES),
-    )
+def _figure_column(field: str, shown: str, unit: str = "") -> Callable[[TransferRow | TransferSummary], Cell]:
+    return lambda one: value_cell(getattr(one, field), shown, unit)
 
 
 def _name_quantity(one: TransferRow | TransferSummary) -> str:
@@ -103,20 +103,16 @@ def _name_quantity(one: TransferRow | TransferSummary) -> str:
 def build_row_table(rows: Sequence[TransferRow]) -> Table:
     """Build the table of all rows."""
     names = ("error", "bias", "covered", "bounded", "slowdown", "saving", "oracle_saving", "regret", "missed")
-    lines = tuple(
-        (
-            text_cell(row.part),
-            text_cell(row.left_out),
-            text_cell(row.judged),
-            text_cell(_name_quantity(row)),
-            value_cell(row.modes),
-            *(value_cell(getattr(row, name), ".3f" if name == "slowdown" else ".1f") for name in names),
-            text_cell(row.refused),
-        )
-        for row in rows
+    columns: tuple[Column[TransferRow], ...] = (
+        ("model", lambda row: text_cell(row.part)),
+        ("left out", lambda row: text_cell(row.left_out)),
+        ("judged", lambda row: text_cell(row.judged)),
+        ("quantity", lambda row: text_cell(_name_quantity(row))),
+        ("modes", lambda row: value_cell(row.modes)),
+        *((name.replace("_", " "), _figure_column(name, ".3f" if name == "slowdown" else ".1f")) for name in names),
+        ("refused", lambda row: text_cell(row.refused)),
     )
-    heads = ("model", "left out", "judged", "quantity", "modes", *(name.replace("_", " ") for name in names), "refused")
-    return Table("rows", heads, lines)
+    return build_table("rows", columns, rows)
 
 
 def print_transfer(console: Console, rows: Sequence[TransferRow]) -> None:

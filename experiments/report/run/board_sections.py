@@ -27,7 +27,7 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.palette import ALARM, GREY, LINE_DASHES, SHARE_COLOURS, assign_colours
 from experiments.report.quantities import duration, number, percent, ratio
 from experiments.report.run.loaded_runs import LoadedRun, sample_run
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.devices import catalogue
 from fedge.errors import FedgeError
 from fedge.experiment import list_boards
@@ -354,25 +354,23 @@ def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
 
 def serving_table(run: LoadedRun, most: int = 0) -> Table:
     """Build a table of each service's results per round and board; only the latest ``most`` rows (0: all)."""
-    heads = ("round", "board", "requests", "late", "dropped", "budget", "median", "95 %", "99 %", "worst", "batch")
     colour = assign_colours(run.devices)
-    rows = tuple(_serving_row(row, colour[run.device_by_board[row.board]]) for row in _list_serving_rows(run)[-most:])
-    return Table("serving", (*heads, "share of time", "steps/s"), rows)
-
-
-def _serving_row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
-    budget_s = row.latency_budget_s
-    seconds = (row.latency_p50_s, row.latency_p95_s, row.latency_p99_s, row.latency_worst_s)
-    return (
-        value_cell(row.round),
-        swatch_cell(colour, row.board),
-        *(value_cell(count, ",") for count in (row.requests, row.late_requests, row.dropped_requests)),
-        value_cell(budget_s, duration, "s"),
-        *(_latency_cell(value, budget_s) for value in seconds),
-        value_cell(row.service_batch, ","),
-        number_cell(percent(row.service_share), row.service_share),
-        value_cell(row.train_steps_per_s, number, "1/s"),
+    columns: tuple[Column[ClientRow], ...] = (
+        ("round", lambda row: value_cell(row.round)),
+        ("board", lambda row: swatch_cell(colour[run.device_by_board[row.board]], row.board)),
+        ("requests", lambda row: value_cell(row.requests, ",")),
+        ("late", lambda row: value_cell(row.late_requests, ",")),
+        ("dropped", lambda row: value_cell(row.dropped_requests, ",")),
+        ("budget", lambda row: value_cell(row.latency_budget_s, duration, "s")),
+        ("median", lambda row: _latency_cell(row.latency_p50_s, row.latency_budget_s)),
+        ("95 %", lambda row: _latency_cell(row.latency_p95_s, row.latency_budget_s)),
+        ("99 %", lambda row: _latency_cell(row.latency_p99_s, row.latency_budget_s)),
+        ("worst", lambda row: _latency_cell(row.latency_worst_s, row.latency_budget_s)),
+        ("batch", lambda row: value_cell(row.service_batch, ",")),
+        ("share of time", lambda row: number_cell(percent(row.service_share), row.service_share)),
+        ("steps/s", lambda row: value_cell(row.train_steps_per_s, number, "1/s")),
     )
+    return build_table("serving", columns, _list_serving_rows(run)[-most:])
 
 
 def _latency_cell(value_s: float | None, budget_s: float | None) -> Cell:

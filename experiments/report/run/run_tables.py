@@ -13,11 +13,11 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.palette import assign_colours
 from experiments.report.quantities import data_size, duration, energy, number
 from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
-from fedge.telemetry.store_records import ClientRow
+from fedge.telemetry.store_records import ClientRow, EventRow
 from fedge.workloads import NULL_TASK
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
@@ -127,26 +127,24 @@ def last_round_table(run: LoadedRun, most: int | None = None) -> Table:
     last = run.rounds[-1].round
     rows = [row for row in run.clients if row.round == last]
     colour = assign_colours(run.devices)
-    heads = ("board", "status", "cores", "CPU MHz", "GPU MHz", "mem. MHz", "work", "power", "energy", "°C", "why")
-    return Table(
-        "last-round", heads, tuple(_client_row(row, colour.get(row.device, "transparent")) for row in rows[:most])
-    )
 
+    def work_s(row: ClientRow) -> float | None:
+        return None if row.status == "failed" or row.cores is None else row.work_s
 
-def _client_row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
-    unknown = row.status == "failed" or row.cores is None
-    clocks = (row.cores, row.cpu_mhz, row.gpu_mhz, row.mem_mhz)
-    work_s = None if unknown else row.work_s
-    return (
-        swatch_cell(colour, row.board),
-        _status_cell(row.status),
-        *(value_cell(value, ",.0f") for value in clocks),
-        value_cell(work_s, duration, "s"),
-        number_cell(number(row.power_w, 3, "W"), row.power_w, "W"),
-        value_cell(row.energy_j, energy, "J"),
-        value_cell(row.temperature_c, ".0f"),
-        text_cell(row.error or row.why),
+    columns: tuple[Column[ClientRow], ...] = (
+        ("board", lambda row: swatch_cell(colour.get(row.device, "transparent"), row.board)),
+        ("status", lambda row: _status_cell(row.status)),
+        ("cores", lambda row: value_cell(row.cores, ",.0f")),
+        ("CPU MHz", lambda row: value_cell(row.cpu_mhz, ",.0f")),
+        ("GPU MHz", lambda row: value_cell(row.gpu_mhz, ",.0f")),
+        ("mem. MHz", lambda row: value_cell(row.mem_mhz, ",.0f")),
+        ("work", lambda row: value_cell(work_s(row), duration, "s")),
+        ("power", lambda row: number_cell(number(row.power_w, 3, "W"), row.power_w, "W")),
+        ("energy", lambda row: value_cell(row.energy_j, energy, "J")),
+        ("°C", lambda row: value_cell(row.temperature_c, ".0f")),
+        ("why", lambda row: text_cell(row.error or row.why)),
     )
+    return build_table("last-round", columns, rows[:most])
 
 
 def _status_cell(status: str) -> Cell:
@@ -161,17 +159,14 @@ def render_last_round(run: LoadedRun) -> Markup:
 
 def events_table(run: LoadedRun, most: int = 0) -> Table:
     """Build a table of the latest ``most`` events of a run (0: all), latest last."""
-    rows = tuple(
-        (
-            value_cell(event.round),
-            value_cell(event.at_s, duration, "s"),
-            text_cell(event.board or "fleet"),
-            _status_cell(event.kind),
-            text_cell(event.message),
-        )
-        for event in run.events[-most:]
+    columns: tuple[Column[EventRow], ...] = (
+        ("round", lambda event: value_cell(event.round)),
+        ("fleet clock", lambda event: value_cell(event.at_s, duration, "s")),
+        ("board", lambda event: text_cell(event.board or "fleet")),
+        ("kind", lambda event: _status_cell(event.kind)),
+        ("message", lambda event: text_cell(event.message)),
     )
-    return Table("events", ("round", "fleet clock", "board", "kind", "message"), rows)
+    return build_table("events", columns, run.events[-most:])
 
 
 def render_events(run: LoadedRun) -> Markup:
@@ -270,21 +265,21 @@ def origin_table(run: LoadedRun) -> Table:
         for origin in origins:
             boards.setdefault(RecalledOrigin(**origin), []).append(board)
     wrong = known.get("contradicted") or {}
-    rows = tuple(
-        (
-            text_cell(_join_names(names)),
-            text_cell(f"{origin.relation}: {origin.board}"),
-            value_cell(origin.rows),
-            Cell(
-                Markup("{} {}").format(render_badge(origin.label), origin.form), words=f"{origin.label} {origin.form}"
-            ),
-            text_cell(origin.date[:10]),
-            text_cell(origin.entry),
-            text_cell(_describe_use(origin, names, wrong)),
-        )
-        for origin, names in boards.items()
+
+    def what_cell(origin: RecalledOrigin) -> Cell:
+        badge = Markup("{} {}").format(render_badge(origin.label), origin.form)
+        return Cell(badge, words=f"{origin.label} {origin.form}")
+
+    columns: tuple[Column[tuple[RecalledOrigin, list[str]]], ...] = (
+        ("board", lambda one: text_cell(_join_names(one[1]))),
+        ("measured on", lambda one: text_cell(f"{one[0].relation}: {one[0].board}")),
+        ("rows", lambda one: value_cell(one[0].rows)),
+        ("what", lambda one: what_cell(one[0])),
+        ("date", lambda one: text_cell(one[0].date[:10])),
+        ("entry", lambda one: text_cell(one[0].entry)),
+        ("use", lambda one: text_cell(_describe_use(*one, wrong))),
     )
-    return Table("knowledge", ("board", "measured on", "rows", "what", "date", "entry", "use"), rows)
+    return build_table("knowledge", columns, boards.items())
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from experiments.report.confidence_intervals import ConfidenceInterval
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import UNKNOWN, duration, energy, percent
 from experiments.report.run.seed_comparison import HeadlineFigure, describe_summary_figure
-from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, number_cell, text_cell, value_cell
 from experiments.sweeps.arena import ArenaFigure, ArenaResult, ArenaRow
 from experiments.sweeps.sweep_summary import (
     SweepSummary,
@@ -98,33 +98,22 @@ def build_sweep_sections(folders: Sequence[Path]) -> list[Section]:
     return sections
 
 
-ARENA_HEADS = ("variant", "n", "accuracy", "difference", "reached", "time", "ratio", "energy", "ratio of energy")
-
-
 def list_arena_tables(result: ArenaResult) -> list[Table]:
     """Return the table of the first sweep, and that of the second if there is one."""
     budgets = f"within {duration(result.budget_s)} and {energy(result.budget_j)}; cost to {percent(result.target)}"
     named = (("arena", "arena", result.rows), ("arena-disturbed", "disturbed fleet", result.disturbed))
-    return [
-        Table(key, ARENA_HEADS, tuple(map(_build_arena_row, rows)), title=f"{title}: accuracy {budgets}")
-        for key, title, rows in named
-        if rows
-    ]
-
-
-def _build_arena_row(row: ArenaRow) -> tuple[Cell, ...]:
-    seconds, joules = row.seconds.mean, row.joules.mean
-    return (
-        text_cell(row.label),
-        value_cell(row.seeds),
-        value_cell(None if row.quality.mean is None else row.quality.mean.mean, percent),
-        _difference_cell(row.quality.difference),
-        number_cell(f"{row.seconds.reached} of {row.seeds}", row.seconds.reached),
-        value_cell(None if seconds is None else seconds.mean, duration, "s"),
-        _ratio_cell(row.seconds),
-        value_cell(None if joules is None else joules.mean, energy, "J"),
-        _ratio_cell(row.joules),
+    columns: tuple[Column[ArenaRow], ...] = (
+        ("variant", lambda row: text_cell(row.label)),
+        ("n", lambda row: value_cell(row.seeds)),
+        ("accuracy", lambda row: value_cell(None if row.quality.mean is None else row.quality.mean.mean, percent)),
+        ("difference", lambda row: _difference_cell(row.quality.difference)),
+        ("reached", lambda row: number_cell(f"{row.seconds.reached} of {row.seeds}", row.seconds.reached)),
+        ("time", lambda row: value_cell(None if row.seconds.mean is None else row.seconds.mean.mean, duration, "s")),
+        ("ratio", lambda row: _ratio_cell(row.seconds)),
+        ("energy", lambda row: value_cell(None if row.joules.mean is None else row.joules.mean.mean, energy, "J")),
+        ("ratio of energy", lambda row: _ratio_cell(row.joules)),
     )
+    return [build_table(key, columns, rows, f"{title}: accuracy {budgets}") for key, title, rows in named if rows]
 
 
 def _difference_cell(found: ConfidenceInterval | None) -> Cell:

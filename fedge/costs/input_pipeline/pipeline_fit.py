@@ -21,6 +21,7 @@ from fedge.costs.input_pipeline.pipeline_model import (
     SampleCost,
     StepCost,
     Storage,
+    compute_slowdown,
     solve_steady_state,
 )
 from fedge.errors import BadInput, UnknownName
@@ -75,7 +76,7 @@ def fit_pipeline(
     """Fit the pipeline of a workload at one batch size in one power mode, with the loader of the first setting.
 
     Reading is part of fetching: files are taken to be in the page cache.
-    If nothing was measured without workers, their times are corrected for the modelled contention.
+    If nothing was measured without workers, their times are corrected for the observed contention.
 
     Args:
         seen: Measured settings, which differ in their loaders alone.
@@ -154,29 +155,47 @@ def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = No
     return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
 
 
-def _build_base(alone: LoaderMeans, host: HostCores, host_share: float) -> InputPipeline:
-    """Build the pipeline from one setting; with workers, remove the modelled contention from its times."""
-    per = 1.0 / alone.batch_size
+def contention_factors(means: LoaderMeans, host: HostCores, cores: float) -> tuple[float, float]:
+    """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be.
 
-    def made(slower_loading: float, slower_training: float) -> InputPipeline:
-        samples = SampleCost(0.0, alone.fetch_s * per / slower_loading, alone.preprocess_s * per / slower_loading)
-        slower = 1.0 + host_share * (slower_training - 1.0)
-        step = StepCost(
-            compute_s=alone.compute_s / slower,
+    ``cores`` is the number of active cores; the host's own is ignored.
+    """
+    host = dataclasses.replace(host, cores=cores)
+    if means.workers == 0:
+        alone = compute_slowdown(host, 1.0)
+        return alone, alone
+    making = min(float(means.workers), (means.fetch_s + means.preprocess_s) / means.step_s)
+    training = 1.0 - means.stall_s / means.step_s
+    return compute_slowdown(host, max(1.0, making) + training), compute_slowdown(host, 1.0 + making)
+
+
+def uncontended_compute_s(means: LoaderMeans, host: HostCores, cores: float, host_share: float) -> float:
+    """Return the compute time per minibatch with no other work on ``cores`` active cores, in seconds.
+
+    ``host_share`` is the part of it that is bound to the host, from 0 to 1.
+    """
+    return means.compute_s / (1.0 + host_share * (contention_factors(means, host, cores)[1] - 1.0))
+
+
+def _build_base(alone: LoaderMeans, host: HostCores, host_share: float) -> InputPipeline:
+    """Build the pipeline from one setting; with workers, contention is removed from its times."""
+    slower_loading, slower_training = contention_factors(alone, host, host.cores)
+    per_sample = 1.0 / alone.batch_size / slower_loading
+    return InputPipeline(
+        alone.batch_size,
+        loader=Loader(alone.workers, alone.prefetch),
+        storage=PAGE_CACHE,
+        samples=SampleCost(0.0, alone.fetch_s * per_sample, alone.preprocess_s * per_sample),
+        step=StepCost(
+            compute_s=uncontended_compute_s(alone, host, host.cores, host_share),
             host_share=host_share,
             copy_s=alone.copy_s / slower_training,
             collate_s=0.0,
             handover_s=0.0,
             overhead_s=alone.overhead_s / slower_training,
-        )
-        loader = Loader(alone.workers, alone.prefetch)
-        return InputPipeline(alone.batch_size, loader, storage=PAGE_CACHE, samples=samples, step=step, host=host)
-
-    pipeline = made(1.0, 1.0)
-    for _ in range(8 if alone.workers else 0):
-        found = solve_steady_state(pipeline)
-        pipeline = made(found.slower_loading, found.slower_training)
-    return pipeline
+        ),
+        host=host,
+    )
 
 
 def _with_crowding(pipeline: InputPipeline, crowding: float) -> InputPipeline:

@@ -17,7 +17,7 @@ from fedge.costs.layered_work import count_priced_bytes
 from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.oort import UNCERTAINTY, exploration_share
 from fedge.decisions.selection.selector_options import complete_options
-from fedge.devices.battery import FLOOR_TOLERANCE_J, J_PER_WH
+from fedge.devices.battery import J_PER_WH, Batteries
 from fedge.devices.board_kinds import TABLE_PREFIX, build_link
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import draw_deviations
@@ -91,6 +91,11 @@ class FleetColumns:
     def link_s(self) -> Floats:
         """Return the seconds of both transfers, by entry."""
         return self.down_s + self.up_s
+
+    def batteries(self, left_j: Floats, clients: Rows) -> Batteries:
+        """Return the batteries of ``clients`` with these charges, shape of ``clients``."""
+        entry = self.entry[clients]
+        return Batteries(left_j, self.capacity_j[entry], floor_j=self.floor_j[entry], charging_w=self.charging_w[entry])
 
     def gather(self, values: list[float], clients: Rows) -> Floats:
         """Return a figure of the kinds for each of ``clients``."""
@@ -246,8 +251,7 @@ def start_state(columns: FleetColumns, seed: int) -> ColumnState:
 
 def mask_available(columns: FleetColumns, state: ColumnState) -> Flags:
     """Mask the clients that are on and whose battery is neither empty nor below its floor."""
-    charged = (state.left_j > 0.0) & (state.left_j >= columns.floor_j[columns.entry] - FLOOR_TOLERANCE_J)
-    return state.on & charged
+    return state.on & columns.batteries(state.left_j, np.arange(len(columns))).mask_sufficient()
 
 
 def advance_clock(columns: FleetColumns, state: ColumnState, until_s: float, rng: np.random.Generator) -> ColumnState:
@@ -268,10 +272,9 @@ def drain_idle(columns: FleetColumns, state: ColumnState, idle: Flags, seconds: 
     with_battery = np.flatnonzero(idle & np.isfinite(state.left_j))
     if not with_battery.size:
         return state
-    entry, left_j = columns.entry[with_battery], state.left_j.copy()
-    charged_j = left_j[with_battery] + columns.charging_w[entry] * seconds
-    drawn_j = np.minimum(columns.waiting_w(with_battery) * seconds, charged_j)
-    left_j[with_battery] = np.clip(charged_j - drawn_j, 0.0, columns.capacity_j[entry])
+    left_j = state.left_j.copy()
+    batteries = columns.batteries(left_j[with_battery], with_battery)
+    left_j[with_battery] = batteries.draw_idle(columns.waiting_w(with_battery), seconds)[1].left_j
     return dataclasses.replace(state, left_j=left_j)
 
 
@@ -281,13 +284,9 @@ def wait_until_available(columns: FleetColumns, state: ColumnState, number: int,
     Raises:
         RunFailed: No client will ever be available.
     """
-    rng = make_generator(seed, number, "waiting", "columns")
+    rng, clients = make_generator(seed, number, "waiting", "columns"), np.arange(len(columns))
     while not mask_available(columns, state).any():
-        charging_w = columns.charging_w[columns.entry] - columns.waiting_w(np.arange(len(columns)))
-        missing_j = np.maximum(0.0, columns.floor_j[columns.entry] - state.left_j) + FLOOR_TOLERANCE_J
-        empty = (state.left_j <= 0.0) | (missing_j > FLOOR_TOLERANCE_J)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            charged_s = np.where(empty, np.where(charging_w > 0, missing_j / charging_w, np.inf), 0.0)
+        charged_s = columns.batteries(state.left_j, clients).recharge_time_s(columns.waiting_w(clients))
         ready_s = np.maximum(state.clock_s + charged_s, np.where(state.on, 0.0, state.switch_s))
         until_s = float(ready_s.min())
         if not math.isfinite(until_s):

@@ -5,9 +5,8 @@ by an offset, so that their fronts differ by a factor s in time and by a factor 
 mean s of its clients and the sums of s p and of p in its joules and watts. Groups are ``CLASS_WIDTH`` wide, so that the
 size of a plan is bounded, whatever the number of clients.
 
-Settlement, as the server does it for one client after the other. Symbols of a client: download d, work w,
-upload u seconds, b = d + w + u; it is away from a on and its battery is empty from f on, after the round's start. It
-ends at min(b, a, f), with an error unless that is b.
+Settlement: by the rules of ``fedge.telemetry.round_columns``, as the server's. A client's work is one part, so that
+work that is cut short counts at the mean power of the whole, where the server knows the power of every part.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from fedge.decisions.planning.cost_sweep import DeadlinePlan
 from fedge.decisions.planning.fleet_planners import find_balanced_deadline, find_least_energy_deadline
 from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.devices.emulated_board import WARM_UP_STEPS
-from fedge.experiment import Experiment, LateReplySpec, PolicySpec
+from fedge.experiment import Experiment, PolicySpec
 from fedge.pareto import MAX_FRONT_POINTS
 from fedge.seeds import make_generator
 from fedge.studies.fleet import client_columns
-from fedge.studies.fleet.client_columns import ColumnState, Flags, FleetColumns, estimate_offsets, select_columns
+from fedge.studies.fleet.client_columns import ColumnState, FleetColumns, estimate_offsets, select_columns
 from fedge.studies.fleet.kind_round import KindGoal, KindRound, RunningWork, choice_margin_z, start_work
 from fedge.studies.fleet.kind_table import KindKnowledge, KindTable, Rows, WorkCurve, build_curve
+from fedge.telemetry.round_columns import SettledColumns, WorkColumns, find_ends, settle_columns
 from fedge.types import Floats
 
 
@@ -51,7 +51,7 @@ class SimulatedRound:
     true_j: Floats
     waiting_w: Floats
     busy_s: Floats
-    settled: ColumnSettlement
+    settled: SettledColumns
 
 
 def simulate_round(
@@ -110,28 +110,27 @@ def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tupl
     entry, policy = columns.entry[clients], experiment.policy.name
     idle_w = [float(kind.surface.idle_w[kind.find_pinned_row(policy)]) for kind in columns.kinds]
     waiting_w = columns.gather(idle_w, clients) * np.exp(columns.log_power[clients])
-    played = SimulatedWork(
+    played = WorkColumns(
         columns.down_s[entry],
-        work_s=work.work_s,
+        parts_s=work.work_s[:, None],
+        parts_w=(work.work_j / np.maximum(work.work_s, 1e-12))[:, None],
         up_s=columns.up_s[entry],
-        work_j=work.work_j,
+        radio_j=columns.radio_w[entry] * columns.link_s[entry],
         idle_w=waiting_w,
-        radio_w=columns.radio_w[entry],
-        away_s=state.switch_s[clients] - state.clock_s,
-        left_j=state.left_j[clients],
-        charging_w=columns.charging_w[entry],
-        capacity_j=columns.capacity_j[entry],
     )
+    batteries = columns.batteries(state.left_j[clients], clients)
+    ends = find_ends(played, state.switch_s[clients] - state.clock_s, batteries)
     selection, limits = experiment.selection, [limit for limit in (goal.planned_s, goal.own_s) if limit is not None]
     deadline_s = min(limits, default=None)
     wanted = selection.count if selection.over_commit > 1.0 and len(clients) > (selection.count or 0) else None
-    settled = settle_columns(played, experiment.late, deadline_s, wanted)
+    settled = settle_columns(played, batteries, ends, late=experiment.late, deadline_s=deadline_s, wanted=wanted)
+    round_s, left_j = settled.verdict.round_s, settled.booked.batteries.left_j
     idle = np.ones(len(columns), dtype=np.bool_)
     idle[clients] = False
-    state = client_columns.drain_idle(columns, state, idle, settled.round_s)
-    state = _store_clients(state, goal.number, work, busy_s=played.busy_s, left_j=settled.left_j)
+    state = client_columns.drain_idle(columns, state, idle, round_s)
+    state = _store_clients(state, goal.number, work, busy_s=played.busy_s, left_j=left_j)
     rng = make_generator(experiment.seed, goal.number, "availability", "columns")
-    state = client_columns.advance_clock(columns, state, state.clock_s + settled.round_s, rng)
+    state = client_columns.advance_clock(columns, state, state.clock_s + round_s, rng)
     return state, SimulatedRound(
         clients,
         deadline_s,
@@ -162,120 +161,6 @@ def _store_clients(
         columns[name] = getattr(state, name).copy()
         columns[name][work.clients] = values
     return dataclasses.replace(state, **columns)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SimulatedWork:
-    """The work of c clients in a round, shape (c,) each.
-
-    Attributes:
-        down_s: Seconds of the download; ``work_s`` those of the work and ``up_s`` those of the upload.
-        work_j: Energy of the work, in joules.
-        idle_w: Power while transferring and waiting, in watts; ``radio_w`` that of the radio above it.
-        away_s: Seconds after which the client goes away; infinite if it stays.
-        left_j: Charge of its battery, in joules; infinite on mains.
-        charging_w: Charging power, in watts.
-        capacity_j: Capacity of the battery, in joules.
-    """
-
-    down_s: Floats
-    work_s: Floats
-    up_s: Floats
-    work_j: Floats
-    idle_w: Floats
-    radio_w: Floats
-    away_s: Floats
-    left_j: Floats
-    charging_w: Floats
-    capacity_j: Floats
-
-    @property
-    def busy_s(self) -> Floats:
-        """Return the seconds until the reply."""
-        return self.down_s + self.work_s + self.up_s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ColumnSettlement:
-    """The end of a round.
-
-    Attributes:
-        round_s: Its length in seconds.
-        done: Clients whose result counts; all others are late, cancelled or failed.
-        failed: Clients that went away or ran out of battery before the end.
-        energy_j: Energy of each client, in joules.
-        left_j: Charge of each battery at the end, in joules.
-    """
-
-    round_s: float
-    done: Flags
-    failed: Flags
-    energy_j: Floats
-    left_j: Floats
-
-
-def settle_columns(
-    work: SimulatedWork, late: LateReplySpec, deadline_s: float | None, wanted: int | None
-) -> ColumnSettlement:
-    """Settle a round.
-
-    Args:
-        work: The clients' work.
-        late: Treatment of late replies, ``accept`` or ``drop``.
-        deadline_s: The round's deadline in seconds; None without one.
-        wanted: Number of replies that are enough; None if all are awaited.
-    """
-    empty_s = compute_empty_s(work)
-    ends_s = np.minimum(work.busy_s, np.minimum(work.away_s, empty_s))
-    error = ends_s < work.busy_s
-    cut_s = np.inf if deadline_s is None or late.action == "accept" else deadline_s * (1.0 + late.grace)
-    counted = (ends_s <= cut_s) & ~error
-    if wanted is not None and int(counted.sum()) >= wanted:
-        order = np.flatnonzero(counted)
-        order = order[np.argsort(ends_s[order], kind="stable")][:wanted]
-        counted = np.zeros(len(ends_s), dtype=np.bool_)
-        counted[order] = True
-        round_s = float(ends_s[order[-1]])
-    elif (ends_s > cut_s).any():
-        round_s = float(cut_s)
-    else:
-        round_s = float(ends_s.max())
-    failed = error & (ends_s <= round_s) & ~counted
-    until_s = np.where(failed, ends_s, round_s)
-    flat = failed & (empty_s < np.minimum(work.away_s, work.busy_s))
-    return _book_energy(work, round_s, done=counted, failed=failed, until_s=until_s, flat=flat)
-
-
-def _book_energy(
-    work: SimulatedWork, round_s: float, *, done: Flags, failed: Flags, until_s: Floats, flat: Flags
-) -> ColumnSettlement:
-    """Book work, radio and idle energy until ``until_s``; a flat board draws nothing after it."""
-    worked_s = np.clip(until_s - work.down_s, 0.0, work.work_s)
-    work_j = work.work_j * worked_s / np.maximum(work.work_s, 1e-12)
-    sent_s = np.clip(until_s - work.down_s - work.work_s, 0.0, work.up_s)
-    radio_j = work.radio_w * (np.minimum(until_s, work.down_s) + sent_s)
-    known_s = np.where(flat, until_s, round_s)
-    energy_j = work_j + radio_j + work.idle_w * (known_s - worked_s)
-    energy_j = np.minimum(energy_j, work.left_j + work.charging_w * known_s)
-    left_j = np.where(flat, 0.0, work.left_j - energy_j + work.charging_w * until_s)
-    left_j += work.charging_w * np.maximum(0.0, round_s - until_s)
-    left_j = np.clip(left_j, 0.0, work.capacity_j)
-    return ColumnSettlement(round_s, done, failed, energy_j=energy_j, left_j=left_j)
-
-
-def compute_empty_s(work: SimulatedWork) -> Floats:
-    """Return the seconds until each battery is empty; infinite if it lasts through the client's work."""
-    empty_s = np.full(len(work.work_s), np.inf)
-    past_s, left_j = np.zeros(len(empty_s)), work.left_j
-    link_w, work_w = work.idle_w + work.radio_w, work.work_j / np.maximum(work.work_s, 1e-12)
-    for seconds, watts in ((work.down_s, link_w), (work.work_s, work_w), (work.up_s, link_w)):
-        net_w = watts - work.charging_w
-        ends = (net_w * seconds > left_j) & ~np.isfinite(empty_s)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            empty_s = np.where(ends, past_s + left_j / net_w, empty_s)
-        left_j = np.minimum(work.capacity_j, left_j - net_w * seconds)
-        past_s = past_s + seconds
-    return empty_s
 
 
 CLASS_WIDTH = 0.002

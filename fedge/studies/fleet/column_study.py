@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.planning import is_pinned
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
@@ -33,7 +32,16 @@ from fedge.studies.fleet.column_rounds import (
     plan_deadline,
     simulate_round,
 )
-from fedge.studies.fleet.fleet_costs import PIECES_PER_STEP, FleetCost
+from fedge.studies.fleet.fleet_costs import (
+    PIECES_PER_STEP,
+    FleetCost,
+    PresetTable,
+    PresetWork,
+    RoundClients,
+    exclude_maxn,
+    find_both_best_presets,
+    stack_presets,
+)
 from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES, KindTable, Rows, WorkCurve, WorkRoom, choose_work
 from fedge.studies.fleet.round_comparison import LATE_TOLERANCE, FleetRun, RoundComparison
 from fedge.types import Floats
@@ -137,31 +145,18 @@ class _TrueClients:
         """Return a figure of its kind for each client."""
         return self.columns.gather([find(kind) for kind in self.columns.kinds], self.clients)
 
-    def cost(self, work_s: Floats, work_j: Floats, waiting_w: Floats) -> FleetCost:
-        """Return the cost of the round in which clients work so and wait at ``waiting_w``, their own watts."""
-        busy_s = self.link_s + work_s
-        round_s = float(busy_s.max())
-        return self.total(round_s, self.radio_j + work_j + waiting_w * (round_s - work_s), busy_s)
-
-    def total(self, round_s: float, energy_j: Floats, busy_s: Floats) -> FleetCost:
-        """Return a cost with energies summed, and ends taken at the latest, by entry."""
-        names, entry = self.columns.names, self.entry
-        joules = np.bincount(entry, energy_j, len(names))
-        latest_s = np.zeros(len(names))
-        np.maximum.at(latest_s, entry, busy_s)
-        used = np.flatnonzero(np.bincount(entry, minlength=len(names))).tolist()
-        return FleetCost(
-            round_s,
-            {names[place]: float(joules[place]) for place in used},
-            {names[place]: float(latest_s[place]) for place in used},
-        )
+    @property
+    def costed(self) -> RoundClients:
+        """Return the clients with their costs summed up by entry."""
+        return RoundClients(self.columns.names, self.entry, link_s=self.link_s, radio_j=self.radio_j)
 
     def cost_at_top(self, *, waits_low: bool) -> FleetCost:
         """Return the cost of MAXN, with clients waiting in it or in their lowest mode."""
         work_s = self.scale * self.gather(lambda kind: float(kind.surface.step_s[kind.top]))
         work_j = work_s * self.power * self.gather(lambda kind: float(kind.surface.power_w[kind.top]))
         place = 0 if waits_low else 1
-        return self.cost(work_s, work_j, self.power * self.gather(lambda kind: kind.waiting_w[place]))
+        waiting_w = self.power * self.gather(lambda kind: kind.waiting_w[place])
+        return self.costed.cost(work_s, work_j - waiting_w * work_s, waiting_w)
 
     def cost_at_least_energy(self, deadline_s: float, find_curve: Callable[[KindTable], WorkCurve]) -> FleetCost:
         """Return the cost of the round in which every client spends the least energy until ``deadline_s``."""
@@ -172,7 +167,7 @@ class _TrueClients:
                 room_s = (deadline_s - self.link_s[mine]) / speed
                 work_s[mine], above_j[mine] = _least_energy(find_curve(kind), self.scale[mine] / speed, room_s, speed)
         idle_w = self.power * self.gather(lambda kind: kind.idle_w)
-        return self.cost(work_s, self.power * above_j + idle_w * work_s, idle_w)
+        return self.costed.cost(work_s, self.power * above_j, idle_w)
 
 
 def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats) -> tuple[Floats, Floats]:
@@ -195,7 +190,8 @@ def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats
 def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: PolicySpec, number: int) -> RoundComparison:
     """Compare one round of columns with baselines and the oracle by the true costs."""
     true = _build_true_clients(columns, played.clients)
-    chosen = true.cost(played.true_s, played.true_j, played.waiting_w)
+    above_j = played.true_j - played.waiting_w * played.true_s
+    chosen = true.costed.cost(played.true_s, above_j, played.waiting_w)
     maxn, maxn_low = (true.cost_at_top(waits_low=low) for low in (False, True))
     groups = group_clients(true.entry, true.scale, true.power)
     best_s, kept = _plan_true_deadline(true, groups, policy, lambda kind: kind.plausible)
@@ -208,8 +204,8 @@ def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: Polic
     return RoundComparison(
         round=number,
         deadline_s=played.deadline_s,
-        played_s=played.settled.round_s,
-        played_j=float(played.settled.energy_j.sum()),
+        played_s=played.settled.verdict.round_s,
+        played_j=float(played.settled.booked.energy_j.sum()),
         chosen=chosen,
         oracle=oracle,
         every=every,
@@ -267,65 +263,30 @@ def _plan_true_deadline(
 def _cost_presets(
     true: _TrueClients, groups: ClientGroups, policy: PolicySpec, maxn: FleetCost
 ) -> tuple[FleetCost, FleetCost]:
-    """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective."""
-
-    def aim(spent: FleetCost) -> float:
-        return fleet_costs.compute_objective_or_balance(policy, spent, maxn)
-
-    limit_s = fleet_costs.max_round_s(policy, maxn.round_s)
-    return (
-        _find_best_presets(true, groups, limit_s, aim, with_top=True),
-        _find_best_presets(true, groups, math.inf, aim, with_top=False),
-    )
+    """Return the best presets of the groups within the policy's limit, and the best but MAXN."""
+    columns, entry = true.columns, groups.entry
+    radio_j = groups.count * (columns.radio_w * columns.link_s)[entry]
+    clients = RoundClients(columns.names, entry, link_s=columns.link_s[entry], radio_j=radio_j)
+    options = [_list_kind_presets(kind) for kind in columns.kinds]
+    tables = [stack_presets(options), stack_presets([exclude_maxn(of_kind) for of_kind in options])]
+    every, capped = (_scale_to_groups(table, columns, groups) for table in tables)
+    return find_both_best_presets(clients, (every, capped), policy, maxn, MAX_LENGTHS)
 
 
-def _find_best_presets(
-    true: _TrueClients,
-    groups: ClientGroups,
-    limit_s: float,
-    aim: Callable[[FleetCost], float],
-    *,
-    with_top: bool,
-) -> FleetCost:
-    """Return the round with every group in the preset of least energy that ends by the best of some round lengths."""
-    columns = true.columns
-    step_s, power_w, idle_w = _tabulate_presets(columns.kinds, with_top=with_top)
-    kind = columns.kind_of[groups.entry]
-    t, p, i = step_s[kind], power_w[kind], idle_w[kind]
-    busy_s = columns.link_s[groups.entry][:, None] + groups.scale[:, None] * t
-    floor_s = float(busy_s.min(axis=1).max())
-    possible = np.isfinite(busy_s) & (busy_s > floor_s) & (busy_s <= limit_s * (1.0 + LIMIT_ROUNDING))
-    ends_s = np.unique(busy_s[possible])
-    if len(ends_s) > MAX_LENGTHS:
-        ends_s = ends_s[np.round(np.linspace(0, len(ends_s) - 1, MAX_LENGTHS)).astype(np.intp)]
-    with np.errstate(invalid="ignore"):
-        fixed_j = np.where(np.isfinite(t), groups.energy[:, None] * t * (p - i), np.inf)
-    tried, every = list[tuple[float, float, Rows]](), np.arange(len(kind))
-    for length_s in (floor_s, *ends_s.tolist()):
-        in_time = busy_s <= length_s * (1.0 + LIMIT_ROUNDING)
-        energy_j = np.where(in_time, fixed_j + groups.power[:, None] * i * length_s, np.inf)
-        pick = np.where(in_time.any(axis=1), energy_j.argmin(axis=1), busy_s.argmin(axis=1))
-        round_s = float(busy_s[every, pick].max())
-        joules = float((fixed_j[every, pick] + groups.power * i[every, pick] * round_s).sum() + true.radio_j.sum())
-        tried.append((aim(FleetCost(round_s, {"": joules}, {})), round_s, pick))
-    _, round_s, pick = min(tried, key=lambda one: one[:2])
-    radio_j = np.bincount(true.entry, true.radio_j, len(columns.names))
-    joules_of = fixed_j[every, pick] + groups.power * i[every, pick] * round_s
-    summed, ends = radio_j + np.bincount(groups.entry, joules_of, len(columns.names)), busy_s[every, pick]
-    used = np.unique(groups.entry).tolist()
-    energies_j = {columns.names[e]: float(summed[e]) for e in used}
-    return FleetCost(round_s, energies_j, {columns.names[e]: float(ends[groups.entry == e].max()) for e in used})
-
-
-def _tabulate_presets(kinds: tuple[KindTable, ...], *, with_top: bool) -> tuple[Floats, Floats, Floats]:
-    """Return seconds per step, watts and idle watts of each kind's presets, infinite seconds where it has fewer."""
-    rows = [
-        [row for row in kind.presets.values() if with_top or row != kind.top] or list(kind.presets.values())
-        for kind in kinds
+def _list_kind_presets(kind: KindTable) -> list[PresetWork]:
+    """List a step of a kind's typical board in each of its presets."""
+    step_s, power_w, idle_w = kind.surface.step_s, kind.surface.power_w, kind.surface.idle_w
+    return [
+        PresetWork(float(step_s[row]), float(step_s[row] * power_w[row]), float(idle_w[row]), top=row == kind.top)
+        for row in kind.presets.values()
     ]
-    table = np.zeros((3, len(kinds), max(map(len, rows))))
-    table[0] = np.inf
-    for place, (kind, own) in enumerate(zip(kinds, rows, strict=True)):
-        for column, values in enumerate((kind.surface.step_s, kind.surface.power_w, kind.surface.idle_w)):
-            table[column, place, : len(own)] = values[own]
-    return table[0], table[1], table[2]
+
+
+def _scale_to_groups(per_step: PresetTable, columns: FleetColumns, groups: ClientGroups) -> PresetTable:
+    """Return the presets of the groups, one row each, from those of a step by kind."""
+    kind = columns.kind_of[groups.entry]
+    return PresetTable(
+        groups.scale[:, None] * per_step.work_s[kind],
+        above_j=groups.energy[:, None] * per_step.above_j[kind],
+        waiting_w=groups.power[:, None] * per_step.waiting_w[kind],
+    )

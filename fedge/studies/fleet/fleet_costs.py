@@ -21,12 +21,12 @@ from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN, TIME_WEIGHT
-from fedge.decisions.planning.front_columns import board_maxn_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import find_least_energy_point
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.experiment import PolicySpec
 from fedge.pareto import build_front, find_nearest_row
-from fedge.types import Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
+from fedge.types import Floats, Front, FrontPoint, Measurement, PowerMode, Predictions, RoundGoal, RoundReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,52 @@ class FleetCost:
     energies_j: Mapping[str, float]
     busy_s: Mapping[str, float]
 
-    @classmethod
-    def from_boards(cls, busy_s: Mapping[str, float], energy_j: Callable[[str, float], float]) -> FleetCost:
-        """Return the cost of a round that ends with the last board; ``energy_j`` is a board's by the round's length."""
-        round_s = max(busy_s.values())
-        return cls(round_s, {board: energy_j(board, round_s) for board in busy_s}, busy_s)
-
     @property
     def energy_j(self) -> float:
         """Energy of all boards in joules."""
         return sum(self.energies_j.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundClients:
+    """The c clients of a round whose cost is counted, by names: of boards, or of the fleet's entries.
+
+    Attributes:
+        place: Index of each client's name, shape (c,).
+        link_s: Seconds of each client's transfers, shape (c,).
+        radio_j: Energy of its radio in joules, shape (c,).
+    """
+
+    names: tuple[str, ...]
+    place: NDArray[np.intp]
+    link_s: Floats
+    radio_j: Floats
+
+    @classmethod
+    def from_boards(cls, link_s: Mapping[str, float], radio_j: Mapping[str, float]) -> RoundClients:
+        """Return the clients of which every one has a name of its own: those of ``link_s``, in its order."""
+        joules = np.array([radio_j[board] for board in link_s])
+        return cls(tuple(link_s), np.arange(len(link_s)), link_s=np.array(list(link_s.values())), radio_j=joules)
+
+    def cost(self, work_s: Floats, above_j: Floats, waiting_w: Floats) -> FleetCost:
+        """Return the cost of the round, which ends with the last client.
+
+        Args:
+            work_s: Seconds of each client's work, shape (c,).
+            above_j: Its energy above waiting, in joules.
+            waiting_w: Its power while it transfers and waits, in watts.
+        """
+        busy_s = self.link_s + work_s
+        round_s = float(busy_s.max())
+        joules = np.bincount(self.place, self.radio_j + above_j + waiting_w * round_s, len(self.names))
+        latest_s = np.zeros(len(self.names))
+        np.maximum.at(latest_s, self.place, busy_s)
+        used = np.unique(self.place).tolist()
+        return FleetCost(
+            round_s,
+            {self.names[place]: float(joules[place]) for place in used},
+            {self.names[place]: float(latest_s[place]) for place in used},
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,16 +104,15 @@ class BoardTruth:
 
 def compute_true_cost(reports: Mapping[str, RoundReport], truths: Mapping[str, BoardTruth]) -> FleetCost:
     """Return the true cost of the modes in which boards worked, probes included: E and R of the package's head."""
-    work = {board: _compute_true_work(report.parts, truths[board].surface) for board, report in reports.items()}
-    busy_s = {
-        board: reports[board].link.down_s + time_s + reports[board].link.up_s for board, (time_s, _) in work.items()
-    }
-
-    def energy_j(board: str, round_s: float) -> float:
-        time_s, work_j = work[board]
-        return work_j + reports[board].link.radio_j + reports[board].idle_w * (round_s - time_s)
-
-    return FleetCost.from_boards(busy_s, energy_j)
+    links = {board: report.link for board, report in reports.items()}
+    clients = RoundClients.from_boards(
+        {board: link.down_s + link.up_s for board, link in links.items()},
+        {board: link.radio_j for board, link in links.items()},
+    )
+    work = [_compute_true_work(report.parts, truths[board].surface) for board, report in reports.items()]
+    work_s, work_j = np.array(work).T
+    idle_w = np.array([report.idle_w for report in reports.values()])
+    return clients.cost(work_s, work_j - idle_w * work_s, idle_w)
 
 
 def _compute_true_work(parts: Sequence[Measurement], surface: ModeSurface) -> tuple[float, float]:
@@ -123,21 +158,16 @@ class PresetWork:
     """A board's round in one preset, in which it also waits.
 
     Attributes:
-        busy_s: End of the work and transfers after the round's start, in seconds.
         work_s: Time of the work in seconds.
         work_j: Energy of the work in joules.
         idle_w: Idle power in watts.
         top: Whether the preset is MAXN.
     """
 
-    busy_s: float
     work_s: float
     work_j: float
     idle_w: float
     top: bool = False
-
-    def energy_j(self, round_s: float) -> float:
-        return self.work_j + self.idle_w * (round_s - self.work_s)
 
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
@@ -145,18 +175,14 @@ def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode])
     return {name: surface.modes[find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
-def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
+def list_preset_work(truth: BoardTruth) -> list[PresetWork]:
     """Return a board's round in each of its presets."""
     surface, found, top = truth.surface, [], find_top_mode(truth.surface)
     for mode in truth.presets.values():
         row = surface.find_row(mode)
         work_s = (truth.steps + WARM_UP_STEPS) * float(surface.step_s[row])
         work_j = work_s * float(surface.power_w[row])
-        found.append(
-            PresetWork(
-                front.link_s + work_s, work_s=work_s, work_j=work_j, idle_w=float(surface.idle_w[row]), top=mode == top
-            )
-        )
+        found.append(PresetWork(work_s, work_j, float(surface.idle_w[row]), top=mode == top))
     return found
 
 
@@ -165,48 +191,106 @@ def exclude_maxn(options: Sequence[PresetWork]) -> Sequence[PresetWork]:
     return [option for option in options if not option.top] or options
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PresetTable:
+    """The work of c clients in each of their at most p presets, shape (c, p).
+
+    Attributes:
+        work_s: Seconds of the work; infinite where a client has fewer presets.
+        above_j: Energy of the work above waiting in the preset, in joules.
+        waiting_w: Power of waiting in the preset, in watts.
+    """
+
+    work_s: Floats
+    above_j: Floats
+    waiting_w: Floats
+
+
+def stack_presets(options: Sequence[Sequence[PresetWork]]) -> PresetTable:
+    """Stack the presets of every client to a table."""
+    table = np.zeros((3, len(options), max(map(len, options))))
+    table[0] = np.inf
+    for row, own in enumerate(options):
+        figures = [(one.work_s, one.work_j - one.idle_w * one.work_s, one.idle_w) for one in own]
+        table[:, row, : len(own)] = np.array(figures).T
+    return PresetTable(*table)
+
+
 def find_best_presets(
-    options: Mapping[str, Sequence[PresetWork]],
-    radio_j: Mapping[str, float],
+    clients: RoundClients,
+    table: PresetTable,
     limit_s: float,
     aim: Callable[[FleetCost], float],
+    most_lengths: int | None = None,
 ) -> FleetCost:
-    """Return the round with every board in the preset that suits the fleet best, by the true costs.
+    """Return the round with every client in the preset that suits the fleet best, by the true costs.
 
-    All round lengths up to ``limit_s`` that presets can have are tried; for each, every board takes the preset of least
-    energy that ends by then, or its fastest one.
+    All round lengths up to ``limit_s`` that presets can have are tried; for each, every client takes the preset of
+    least energy that ends by then, or its fastest one.
+
+    Args:
+        clients: The clients.
+        table: Their presets.
+        limit_s: Longest round in seconds, unless no presets keep it.
+        aim: What is least in the best round.
+        most_lengths: Number of lengths to try, evenly spaced among the possible ones; None for all.
     """
-    floor_s = max(min(option.busy_s for option in options[board]) for board in options)
-    ends_s = {option.busy_s for of_board in options.values() for option in of_board}
-    lengths_s = sorted({floor_s, *(end_s for end_s in ends_s if floor_s <= end_s <= limit_s * (1.0 + LIMIT_ROUNDING))})
-    tried = [_cost_preset_round(options, radio_j, length_s) for length_s in lengths_s]
-    return min(tried, key=lambda spent: (aim(spent), spent.round_s))
+    busy_s, every = clients.link_s[:, None] + table.work_s, np.arange(len(table.work_s))
+    floor_s = float(busy_s.min(axis=1).max())
+    possible = np.isfinite(busy_s) & (busy_s > floor_s) & (busy_s <= limit_s * (1.0 + LIMIT_ROUNDING))
+    ends_s = np.unique(busy_s[possible])
+    if most_lengths is not None and len(ends_s) > most_lengths:
+        ends_s = ends_s[np.round(np.linspace(0, len(ends_s) - 1, most_lengths)).astype(np.intp)]
+    radio_j, tried = float(clients.radio_j.sum()), list[tuple[float, float, NDArray[np.intp]]]()
+    for length_s in (floor_s, *ends_s.tolist()):
+        in_time = busy_s <= length_s * (1.0 + LIMIT_ROUNDING)
+        energy_j = np.where(in_time, table.above_j + table.waiting_w * length_s, np.inf)
+        pick = np.where(in_time.any(axis=1), energy_j.argmin(axis=1), busy_s.argmin(axis=1))
+        round_s = float(busy_s[every, pick].max())
+        joules = radio_j + float((table.above_j[every, pick] + table.waiting_w[every, pick] * round_s).sum())
+        tried.append((aim(FleetCost(round_s, {"": joules}, {})), round_s, pick))
+    _, _, pick = min(tried, key=lambda one: one[:2])
+    return clients.cost(*(column[every, pick] for column in (table.work_s, table.above_j, table.waiting_w)))
 
 
-def _cost_preset_round(
-    options: Mapping[str, Sequence[PresetWork]], radio_j: Mapping[str, float], length_s: float
-) -> FleetCost:
-    picked = {}
-    for board, of_board in options.items():
-        in_time = [option for option in of_board if option.busy_s <= length_s * (1.0 + LIMIT_ROUNDING)]
-        fastest = min(of_board, key=lambda option: option.busy_s)
-        picked[board] = min(in_time, key=lambda option: option.energy_j(length_s)) if in_time else fastest
-    busy_s = {board: option.busy_s for board, option in picked.items()}
-    return FleetCost.from_boards(busy_s, lambda board, round_s: radio_j[board] + picked[board].energy_j(round_s))
+def find_both_best_presets(
+    clients: RoundClients,
+    tables: tuple[PresetTable, PresetTable],
+    policy: PolicySpec,
+    maxn: FleetCost,
+    most_lengths: int | None = None,
+) -> tuple[FleetCost, FleetCost]:
+    """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective.
 
+    Args:
+        clients: The clients.
+        tables: All of their presets, and those but MAXN.
+        policy: The policy.
+        maxn: The cost of the round at MAXN.
+        most_lengths: Number of round lengths to try; None for all.
+    """
 
-def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
-    """Return the cost of the round in which every board works and waits at MAXN."""
-    busy_s = {board: front.link_s + front.maxn.work_s for board, front in fronts.items()}
-    return FleetCost.from_boards(
-        busy_s, lambda board, round_s: radio_j[board] + board_maxn_energy_j(fronts[board], round_s)
+    def aim(spent: FleetCost) -> float:
+        return compute_objective_or_balance(policy, spent, maxn)
+
+    limits_s = (max_round_s(policy, maxn.round_s), math.inf)
+    best, capped = (
+        find_best_presets(clients, table, limit_s, aim, most_lengths)
+        for table, limit_s in zip(tables, limits_s, strict=True)
     )
+    return best, capped
 
 
-def cost_at_maxn_waiting_low(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
-    """Return the cost of the round in which every board works at MAXN and waits in its lowest mode."""
-    work = {board: BoardWork(front.maxn.work_s, front.maxn.work_j) for board, front in fronts.items()}
-    return cost_waiting_in_lowest_mode(fronts, radio_j, work)
+def build_round_clients(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> RoundClients:
+    """Return the boards of ``fronts`` as the clients of a round."""
+    return RoundClients.from_boards({board: front.link_s for board, front in fronts.items()}, radio_j)
+
+
+def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float], *, waits_low: bool = False) -> FleetCost:
+    """Return the cost of the round in which every board works at MAXN, and waits there or in its lowest mode."""
+    figures = [(f.maxn.work_s, f.maxn.work_j, f.idle_w if waits_low else f.maxn_idle_w) for f in fronts.values()]
+    work_s, work_j, waiting_w = np.array(figures).T
+    return build_round_clients(fronts, radio_j).cost(work_s, work_j - waiting_w * work_s, waiting_w)
 
 
 PIECES_PER_STEP = 2
@@ -309,10 +393,6 @@ def cost_waiting_in_lowest_mode(
     fronts: Mapping[str, Front], radio_j: Mapping[str, float], work: Mapping[str, BoardWork]
 ) -> FleetCost:
     """Return the cost of the round in which every board does this work and waits in its lowest mode."""
-    busy_s = {board: fronts[board].link_s + done.work_s for board, done in work.items()}
-
-    def energy_j(board: str, round_s: float) -> float:
-        done = work[board]
-        return radio_j[board] + (done.work_j + fronts[board].idle_w * (round_s - done.work_s))
-
-    return FleetCost.from_boards(busy_s, energy_j)
+    figures = [(work[board].work_s, work[board].work_j, front.idle_w) for board, front in fronts.items()]
+    work_s, work_j, idle_w = np.array(figures).T
+    return build_round_clients(fronts, radio_j).cost(work_s, work_j - idle_w * work_s, idle_w)

@@ -11,17 +11,18 @@ from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.fleet_costs import (
     BoardTruth,
     FleetCost,
+    build_round_clients,
     can_keep_limits,
     compute_true_cost,
     cost_at_maxn,
-    cost_at_maxn_waiting_low,
     cost_waiting_in_lowest_mode,
     exclude_maxn,
     filter_plausible_points,
-    find_best_presets,
+    find_both_best_presets,
     find_least_energy_work,
     list_preset_work,
     plan_oracle_work,
+    stack_presets,
 )
 from fedge.telemetry.savings import share_of_saving
 from fedge.telemetry.store_records import RoundRow
@@ -119,7 +120,7 @@ def compare_round(
         at_length=boards.plan_within(max(best.round_s, chosen.round_s)),
         every=every,
         maxn=maxn,
-        maxn_low=cost_at_maxn_waiting_low(fronts, radio_j),
+        maxn_low=cost_at_maxn(fronts, radio_j, waits_low=True),
         preset=preset,
         capped=capped,
         missed=sum(busy_s > late_s for busy_s in chosen.busy_s.values()),
@@ -134,17 +135,10 @@ def compare_round(
 def _cost_presets(
     boards: _OracleInputs, truths: Mapping[str, BoardTruth], policy: PolicySpec, maxn: FleetCost
 ) -> tuple[FleetCost, FleetCost]:
-    """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective."""
-
-    def aim(spent: FleetCost) -> float:
-        return fleet_costs.compute_objective_or_balance(policy, spent, maxn)
-
-    options = {board: list_preset_work(front, truths[board]) for board, front in boards.fronts.items()}
-    capped = {board: exclude_maxn(of_board) for board, of_board in options.items()}
-    return (
-        find_best_presets(options, boards.radio_j, fleet_costs.max_round_s(policy, maxn.round_s), aim),
-        find_best_presets(capped, boards.radio_j, math.inf, aim),
-    )
+    """Return the best presets within the policy's limit, and the best but MAXN."""
+    options = [list_preset_work(truths[board]) for board in boards.fronts]
+    tables = stack_presets(options), stack_presets([exclude_maxn(of_board) for of_board in options])
+    return find_both_best_presets(build_round_clients(boards.fronts, boards.radio_j), tables, policy, maxn)
 
 
 SETTLED_FROM = 10

@@ -14,44 +14,29 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 from contracts.processes import wait_for
 
 pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk, note_idle
-from contracts.variants import write_variant
+from contracts.federated_client import EXPERIMENT, TASK, Ask, ClientContract, ask_of
 
-from experiments.spec.experiment_loader import load_experiment
 from fedge.client import board_session, real, run_claim
 from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.board_kinds import build_link
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
 from fedge.errors import BadInput, SensorLost
-from fedge.experiment import EvaluationSpec, Experiment, LinkSpec, list_boards
+from fedge.experiment import Experiment, LinkSpec
 from fedge.powerd.powerd_client import PowerdClient as Power
-from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
-from fedge.types import Measurement, ReferenceRows, RoundGoal, TrainOptions
+from fedge.types import Measurement, NamedArrays, ReferenceRows, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
-from fedge.workloads import load_experiment_task, load_task
-from fedge.workloads.partitions import split_samples, split_test
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
 
-EXPERIMENT = Experiment.model_validate(
-    {
-        "fleet": [{"device": "orin-nano", "name": "board", "count": 2}],
-        "workload": {"task": "digits-cnn", "local_epochs": 1},
-        "exploration": {"share": 0.2, "probe_s": 0.1},
-        "seed": 3,
-    }
-)
-TASK = load_task("digits-cnn")
 LONG_STEPS = 5000
 ENDLESS_STEPS = 10**6
 CUT_S = 4.0
@@ -80,99 +65,35 @@ def limits(found: Desk) -> dict[str, object]:
     return said["limits"]
 
 
-def test_it_says_its_own_name(board: Desk) -> None:
-    assert asked(board, RequestMessage("hello")) == ReplyMessage("board-1")
+class TestRealClient(ClientContract):
+    """Every request leaves the board's limits as they were."""
+
+    @pytest.fixture
+    def ask(self, board: Desk) -> Ask:
+        def answer(
+            experiment: Experiment, request: RequestMessage, arrays: NamedArrays | None
+        ) -> tuple[ReplyMessage, TrainResult | None]:
+            before = limits(board)
+            found = real.answer_request(experiment, board.settings, request, arrays)
+            assert limits(board) == before
+            return found
+
+        return answer
 
 
-def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_board_as_found(board: Desk) -> None:
-    before = limits(board)
-    front = asked(board, RequestMessage("front", policy="balanced"))
-    goal = RoundGoal("balanced", 50, deadline_s=60.0)
+def test_the_trace_of_a_round_is_of_its_work_and_more(board: Desk) -> None:
+    ask = ask_of("train", goal=RoundGoal("balanced", 50, deadline_s=60.0))
+    answer, _ = real.answer_request(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
 
-    ask = RequestMessage("train", round=1, policy="balanced", goal=goal, model_bytes=24_000)
-    answer, trained = real.answer_request(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
-
-    assert front.error is None
-    assert front.front is not None
-    assert front.samples == len(_share())
-    assert answer.error is None
-    assert answer.report is not None
-    assert answer.report.steps == answer.report.asked_steps == -(-len(_share()) // 16)
-    assert answer.report.measured.power_w > 0
+    assert answer.report is not None, answer.error
     assert answer.handled_s is not None
     assert answer.handled_s > answer.report.work_s
-    assert answer.state is not None
-    assert answer.state.measurements == answer.report.parts
-    assert trained is not None
     link, work_s = answer.report.link, answer.report.work_s
     worked = clip_trace(check_plausible_trace(answer.trace), link.down_s, link.down_s + work_s)
     assert answer.trace.energy_j > worked.energy_j == pytest.approx(answer.report.work_j, rel=0.05)
     assert worked.span_s
     assert sum(worked.span_s) == pytest.approx(work_s, rel=0.05)
     assert worked.rails_w
-    assert limits(board) == before
-
-
-def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(board: Desk) -> None:
-    before, arrays = limits(board), TASK.initial_arrays(3)
-    evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(by="clients")})
-    ask = RequestMessage("evaluate", round=1, start_s=5.0, policy="balanced", model_bytes=24_000)
-    answer, trained = real.answer_request(evaluating, board.settings, ask, arrays)
-
-    shares = split_samples(EXPERIMENT.data, TASK.labels, 2, make_generator(EXPERIMENT.seed, "partition"))
-    own = split_test(shares, TASK.labels, TASK.test_labels)[0]
-    assert answer.error is None
-    assert answer.evaluation is not None
-    assert trained is None
-    assert answer.evaluation.samples == len(own)
-    assert (answer.evaluation.loss, answer.evaluation.accuracy) == pytest.approx(TASK.evaluate(arrays, own), rel=1e-5)
-    assert answer.evaluation.measured.work_s > 0
-    assert answer.evaluation.measured.power_w > 0
-    assert answer.state is not None
-    assert answer.state.rested_at_s == 5.0 + answer.evaluation.busy_s
-    assert limits(board) == before
-
-
-def test_without_test_samples_of_its_own_it_trains_and_only_its_evaluation_fails(board: Desk) -> None:
-    crowd = {"fleet": [{"device": "orin-nano", "name": "board", "count": 400}], "evaluation": {"by": "clients"}}
-    crowded = Experiment.model_validate(EXPERIMENT.model_dump() | crowd)
-    arrays, goal = TASK.initial_arrays(3), RoundGoal("maxn", 1)
-    train = RequestMessage("train", round=1, policy="maxn", goal=goal, model_bytes=24_000)
-
-    assert real.answer_request(crowded, board.settings, train, arrays)[1] is not None
-    answer, _ = real.answer_request(crowded, board.settings, RequestMessage("evaluate", round=1), arrays)
-    assert answer.evaluation is None
-    assert "evaluate: got no test samples; at least one: fewer clients" in str(answer.error)
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-def test_it_trains_the_very_samples_and_bits_of_the_emulated_board(board: Desk, pruned: bool, tmp_path: Path) -> None:
-    experiment = EXPERIMENT
-    if pruned:
-        work = {**EXPERIMENT.workload.model_dump(mode="json"), "network": str(write_variant(tmp_path / "variant"))}
-        content = {**EXPERIMENT.model_dump(mode="json"), "workload": {**work, "cost": "variant"}}
-        (tmp_path / "exp.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-        experiment = load_experiment(tmp_path / "exp.yaml")
-    task = load_experiment_task(experiment)
-    start = task.initial_arrays(3)
-    ask = RequestMessage("train", round=2, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=60.0))
-    answer, trained = real.answer_request(experiment, board.settings, ask, start)
-
-    share = _share()
-    steps = -(-len(share) // 16)
-    seed = derive_seed(EXPERIMENT.seed, "board-1", 2, "train")
-    training = task.start(start, share, seed, TrainOptions(steps, 16, 0.05, 0.9))
-    training.advance(steps)
-
-    assert trained is not None, answer.error
-    for name, array in training.result().arrays.items():
-        np.testing.assert_array_equal(trained.arrays[name], array)
-
-
-def _share() -> np.ndarray:
-    return split_samples(
-        EXPERIMENT.data, TASK.labels, len(list_boards(EXPERIMENT)), make_generator(EXPERIMENT.seed, "partition")
-    )[0]
 
 
 @pytest.mark.parametrize("moment", ["within a request", "between two requests"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.client.round_trace import build_emulated_trace
 from fedge.devices.thermal_model import ThermalModel
-from fedge.telemetry.client_rows import compute_completed_work
+from fedge.telemetry.round_columns import compute_completed_work
 from fedge.telemetry.trace_operations import check_trace, clip_trace
 from fedge.types import Measurement, RoundReport, Trace
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import pytest
-from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report
+from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report, report_of_three_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.telemetry.client_rows import RoundStart, compute_completed_work
+from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import (
     NO_CUTOFF,
-    Completion,
     RealCutoff,
-    classify_clients,
-    compute_cutoff_s,
     compute_real_cutoff,
-    has_enough_replies,
     round_row,
     settle_round,
 )
-from fedge.types import LinkUse, Measurement, RoundReport
 from fedge.wire import ReplyMessage
 
 OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
@@ -167,46 +161,8 @@ def test_the_rounds_row_tells_what_is_around_it() -> None:
     assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)
 
 
-def unlike() -> RoundReport:
-    """A probe of 16 s at 4 W, then 12 s at 20 W in a second mode, then 20 s at 9 W."""
-    probe = Measurement(LOW, 4, 3.5, 4.0, warm_up_s=2.0)
-    mixed = Measurement(LOW, 5, 2.0, 20.0, switch_s=2.0)
-    return dataclasses.replace(report("a", 20.0), probes=(probe,), mixed=mixed)
-
-
-def stepwise(said: RoundReport, until_s: float) -> tuple[float, float, list[int]]:
-    """Seconds, joules and minibatches of the work by ``until_s``, in slices of 1/64 s; the oracle."""
-    slice_s, joules, worked_s, at_s = 1 / 64, 0.0, 0.0, said.link.down_s
-    steps = [0] * len(said.parts)
-    for place, part in enumerate(said.parts):
-        into_s = 0.0
-        while into_s < part.work_s and at_s < until_s:
-            into_s, at_s = into_s + slice_s, at_s + slice_s
-            joules, worked_s = joules + part.power_w * slice_s, worked_s + slice_s
-            warm_s = part.warm_up_s + (part.switch_s or 0.0)
-            steps[place] = sum(warm_s + part.step_s * (i + 1) <= into_s for i in range(part.steps))
-    return worked_s, joules, steps
-
-
-@given(st.integers(0, 60 * 64).map(lambda slices: slices / 64))
-def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(until_s: float) -> None:
-    spent = compute_completed_work(unlike(), until_s)
-    worked_s, joules, steps = stepwise(unlike(), until_s)
-
-    assert spent.work_s == pytest.approx(worked_s)
-    assert sum(part.work_s for part in spent.parts) == pytest.approx(worked_s)
-    assert spent.work_j == pytest.approx(joules)
-    assert [part.steps for part in spent.parts] == steps
-
-
-def test_a_report_without_transfers_is_settled() -> None:
-    silent = dataclasses.replace(report("a", 30.0), link=LinkUse(0.0, 0.0, 0.0))
-
-    assert compute_completed_work(silent, 15.0).radio_j == 0.0
-
-
 def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
-    answers = {"a": ReplyMessage("a", report=unlike()), "b": answer("b", 10.0)}
+    answers = {"a": ReplyMessage("a", report=report_of_three_parts()), "b": answer("b", 10.0)}
     row = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec()).clients[0]
 
     # 11.5 s of the probe at 4 W, of which 2 s were its warm-up.
@@ -218,7 +174,7 @@ def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
 def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j: float, charging_w: float) -> None:
     charge = BatteryCharge(BatterySpec(capacity_wh=1.0, charging_w=charging_w), left_j)
     opening = dataclasses.replace(OPEN, charges={"a": charge})
-    settled = settle_round(opening, {"a": ReplyMessage("a", report=unlike())}, LateReplySpec())
+    settled = settle_round(opening, {"a": ReplyMessage("a", report=report_of_three_parts())}, LateReplySpec())
     row, seconds = settled.clients[0], settled.end_s - settled.start_s
 
     assert row.energy_j <= left_j + charging_w * seconds + 1e-9
@@ -301,72 +257,13 @@ def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
     assert settled.end_s - settled.start_s == pytest.approx(33.0)
 
 
-ENDINGS = st.dictionaries(
-    st.sampled_from("abcdefgh"),
-    st.builds(Completion, st.integers(1, 12).map(float), st.sampled_from([None, None, None, "went away"])),
-    min_size=1,
-)
+@pytest.mark.parametrize("wanted", [None, 1])
+def test_the_order_in_which_answers_arrive_changes_nothing(wanted: int | None) -> None:
+    opening = dataclasses.replace(OPEN, wanted=wanted, leaves_s={"b": 105.0})
+    answers = {board: answer(board, work_s) for board, work_s in (("a", 20.0), ("b", 10.0), ("c", 20.0))}
+    late, turned = LateReplySpec(action="drop", grace=0.1), dict(reversed(answers.items()))
 
-
-def test_without_a_deadline_nobody_is_late() -> None:
-    assert all(
-        compute_cutoff_s(LateReplySpec(action=action), None) is None
-        for action in ("accept", "drop", "discount", "partial")
-    )
-
-
-def test_only_drop_and_discount_go_on_without_those_who_are_late() -> None:
-    cuts = {
-        a: compute_cutoff_s(LateReplySpec(action=a, grace=0.5), 10.0) for a in ("accept", "drop", "discount", "partial")
-    }
-
-    assert cuts == {"accept": None, "drop": 15.0, "discount": 15.0, "partial": None}
-
-
-@given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([None, 1, 2, 3]))
-def test_everybody_is_judged_by_when_the_round_ends(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int | None
-) -> None:
-    verdict = classify_clients(endings, cut_s, wanted, 0.0)
-    done = {board for board, status in verdict.status.items() if status == "done"}
-
-    assert verdict.status.keys() == endings.keys()
-    assert cut_s is None or verdict.round_s <= cut_s
-    for board, status in verdict.status.items():
-        ending = endings[board]
-        if status in ("done", "failed"):
-            assert ending.at_s <= verdict.round_s
-            assert (ending.error is None) == (status == "done")
-        elif status == "late":
-            assert verdict.round_s == cut_s < ending.at_s
-        else:
-            assert len(done) == wanted
-            assert all((endings[other].at_s, other) < (ending.at_s, board) for other in done)
-
-
-@given(ENDINGS, st.sampled_from([None, 3.0, 6.5]), st.sampled_from([None, 1, 2]))
-def test_the_order_in_which_boards_are_told_changes_nothing(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int | None
-) -> None:
-    turned = dict(reversed(endings.items()))
-
-    assert classify_clients(endings, cut_s, wanted, 0.0) == classify_clients(turned, cut_s, wanted, 0.0)
-
-
-def test_of_equally_fast_boards_the_first_by_name_counts() -> None:
-    verdict = classify_clients({"b": Completion(5.0), "a": Completion(5.0)}, None, 1, 0.0)
-
-    assert (verdict.round_s, verdict.status) == (5.0, {"a": "done", "b": "cancelled"})
-
-
-def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed() -> None:
-    verdict = classify_clients({"a": Completion(5.0), "b": Completion(9.0, "went away")}, None, None, 0.0)
-
-    assert (verdict.round_s, verdict.status["b"]) == (9.0, "failed")
-
-
-def test_a_round_of_no_board_is_as_long_as_planned() -> None:
-    assert classify_clients({}, None, None, 7.0).round_s == pytest.approx(7.0)
+    assert settle_round(opening, answers, late) == settle_round(opening, turned, late)
 
 
 ACTIONS = ("accept", "drop", "discount", "partial")
@@ -397,42 +294,13 @@ def test_without_a_deadline_no_real_board_is_given_up() -> None:
         assert compute_real_cutoff(LateReplySpec(action=action), None, 2) == RealCutoff(wanted=2)
 
 
-@given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([1, 2, 3]))
-def test_a_round_goes_on_without_the_others_just_when_as_many_as_are_wanted_would_count(
-    endings: dict[str, Completion], cut_s: float | None, wanted: int
-) -> None:
-    good = {board: ending for board, ending in endings.items() if ending.error is None}
-    missing = {board: Completion(math.inf) for board in "xyz"}
-    verdict = classify_clients(good | missing, cut_s, wanted, 7.0)
-    done = sum(status == "done" for status in verdict.status.values())
-
-    assert has_enough_replies(RealCutoff(wanted=wanted, counts_s=cut_s), [ending.at_s for ending in good.values()]) == (
-        done == wanted
-    )
-    assert not has_enough_replies(RealCutoff(counts_s=cut_s), [ending.at_s for ending in good.values()])
-
-
-CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)
-
-
-@given(ENDINGS, CUT_OFF, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
-def test_a_board_that_was_cut_off_never_counts_and_never_fails(
-    endings: dict[str, Completion], cut_off: set[str], cut_s: float | None, wanted: int | None
-) -> None:
-    verdict = classify_clients(endings | {board: Completion(math.inf) for board in cut_off}, cut_s, wanted, 7.0)
-
-    assert math.isfinite(verdict.round_s)
-    enough = wanted is not None and sum(status == "done" for status in verdict.status.values()) == wanted
-    assert {verdict.status[board] for board in cut_off} == {"cancelled" if enough else "late"}
-    if not enough:
-        assert verdict.round_s == cut_s or (cut_s is None and verdict.round_s >= 7.0)
-
-
 @pytest.mark.parametrize("tested", [None, (0.25, 0.75)])
 def test_the_rounds_row_has_the_figures_of_the_test_set_and_its_clients_rows_the_time_of_mode_changes(
     tested: tuple[float, float] | None,
 ) -> None:
-    settled = settle_round(OPEN, {"a": ReplyMessage("a", report=unlike()), "b": answer("b", 10.0)}, LateReplySpec())
+    settled = settle_round(
+        OPEN, {"a": ReplyMessage("a", report=report_of_three_parts()), "b": answer("b", 10.0)}, LateReplySpec()
+    )
     row = round_row(settled, tested)
 
     assert (row.loss, row.accuracy) == (tested or (None, None))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from contracts.crashing import disk_full, every_crash
-from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
+from contracts.store_rows import client_row, event_row, round_row, sample_row, traced
 
 from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
@@ -182,38 +182,6 @@ def test_a_crash_while_forgetting_is_mended_by_forgetting_again(
         assert played(folder) == [row.round for row in read_rows(folder, EventRow)] == [*range(5)]
 
     assert every_crash(monkeypatch, work, check) > 3 * 10
-
-
-def test_a_run_of_version_1_is_taken_over_with_all_its_rows_and_no_empty_part(tmp_path: Path) -> None:
-    old_run(tmp_path, [1, 2, 3])
-    RunTables(tmp_path)
-
-    assert read_rows(tmp_path, RoundRow) == [round_row(number) for number in (1, 2, 3)]
-    assert read_rows(tmp_path, ClientRow) == [client_row(number) for number in (1, 2, 3)]
-    assert read_rows(tmp_path, EventRow) == [event_row(number) for number in (1, 2, 3)]
-    assert names_of(tmp_path, "samples") == []
-    assert not list(tmp_path.glob("*.parquet"))
-
-
-@pytest.mark.slow
-def test_a_run_of_version_1_is_taken_over_whenever_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for how in ("before", "half", "after"):
-        for stop in range(80):
-            old_run(tmp_path / f"{how}-{stop}", [1, 2, 3])
-
-    def work(stop: int, how: str) -> None:
-        RunTables(tmp_path / f"{how}-{stop}")
-
-    def check(stop: int, how: str) -> None:
-        folder = tmp_path / f"{how}-{stop}"
-        assert played(folder) == [1, 2, 3]
-        tables = RunTables(folder)
-        tables.forget_after(2)
-        tables.append([round_row(7)])
-        assert played(folder) == [1, 2, 7]
-        assert read_rows(folder, ClientRow) == [client_row(1), client_row(2)]
-
-    assert every_crash(monkeypatch, work, check) > 3 * 8
 
 
 def test_a_torn_last_row_is_cut_off_and_what_was_before_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from fedge.errors import BadInput
 from fedge.telemetry import store
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_files import forget_after, forget_old
-from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_reader import RunReader, read_rows
 from fedge.telemetry.store_records import RoundRow, SampleRow
 
 MANY = 2**40
@@ -90,12 +90,23 @@ def test_a_table_that_is_not_there_has_nothing_to_forget(tmp_path: Path) -> None
     assert forget_old(tmp_path, "samples", 0, max_age_s=0.0, now_s=0.0) == 0
 
 
-@pytest.mark.parametrize("use", [RunTables, lambda folder: read_rows(folder, RoundRow)])
-def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path, use) -> None:
+@pytest.mark.parametrize("use", [RunTables, lambda folder: read_rows(folder, RoundRow), RunReader])
+@pytest.mark.parametrize(("version", "writer"), [(3, "a newer fedge"), (1, "an older fedge")])
+def test_a_store_of_another_version_is_refused_with_both_versions(
+    tmp_path: Path, use, version: int, writer: str
+) -> None:
     RunTables(tmp_path).append([round_row(1)])
-    (tmp_path / "store" / "VERSION").write_text(json.dumps({"version": 3}))
+    (tmp_path / "store" / "VERSION").write_text(json.dumps({"version": version}))
 
-    with pytest.raises(BadInput, match="VERSION: got version 3; version 2 or older"):
+    with pytest.raises(BadInput, match=rf"VERSION: got version {version} of the store; version 2; {writer} wrote this"):
+        use(tmp_path)
+
+
+@pytest.mark.parametrize("use", [RunTables, lambda folder: read_rows(folder, RoundRow), RunReader])
+def test_a_run_from_before_the_store_is_refused_with_what_to_do(tmp_path: Path, use) -> None:
+    (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
+
+    with pytest.raises(BadInput, match=r"got version 1 of the store; version 2; .*: fedge run FOLDER/run.yaml"):
         use(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Readers see one moment of a store that is being written, also of older runs and of damaged files."""
+"""Readers see one moment of a store that is being written, also of damaged files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from contracts.board_runs import begin, client, play
-from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
+from contracts.store_rows import client_row, event_row, round_row, sample_row, traced
 
 from fedge.errors import BadInput, UnknownName
 from fedge.telemetry import open_run
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import compute_store_stamp, read_newest_rows, read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 WRITER = """
 import sys
@@ -73,19 +73,6 @@ def test_a_stamp_changes_with_every_append_and_with_nothing_else(tmp_path: Path)
     tables.append([sample_row(2.0)])
     assert compute_store_stamp(tmp_path, RoundRow) == rounds
     assert compute_store_stamp(tmp_path) != stamps[-1]
-
-
-def test_a_version_1_run_is_read_and_what_it_did_not_have_is_unknown(tmp_path: Path) -> None:
-    old_run(tmp_path, [1, 2])
-
-    assert read_rows(tmp_path, RoundRow) == [round_row(1), round_row(2)]
-    assert read_rows(tmp_path, ClientRow, since_round=2) == [client_row(2)]
-    assert read_rows(tmp_path, SampleRow) == []
-    assert {path.name for path in tmp_path.iterdir()} == {"rounds.parquet", "clients.parquet", "events.parquet"}
-    assert len(compute_store_stamp(tmp_path)) == 3
-    with open_run(tmp_path) as opened:
-        asked = opened.query("select board, charge, count(*) n from clients group by all").to_pylist()
-    assert asked == [{"board": "nano-1", "charge": None, "n": 2}]
 
 
 def test_a_column_that_was_added_later_is_none_and_one_that_nobody_knows_is_left_out(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from fedge.worker.task_shape import Shape
 pytest.importorskip("torch")
 
 from fedge.worker import builtin_tasks, sources, tasks
-from fedge.worker.trainer import Trainer, TrainingOptions
+from fedge.worker.optimizers import TrainingOptions
+from fedge.worker.trainer import Trainer
 
 SMALL = Shape(3, 32, 10)
 BUILT_IN = ["digits-cnn", "lenet5", "small-cnn"]

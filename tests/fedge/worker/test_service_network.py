@@ -11,9 +11,10 @@ from fake_worker import LIMIT_S  # noqa: E402
 from test_trainer import CUDA, OPTIONS, SHARE, noise, task_of, with_batch_norm  # noqa: E402
 from threaded_worker import ThreadedWorker, error_of  # noqa: E402
 
+from fedge.worker.refusal import BadCall  # noqa: E402
 from fedge.worker.service_network import BadScores, ServiceNetwork  # noqa: E402
 from fedge.worker.tasks import make_builtin_task  # noqa: E402
-from fedge.worker.trainer import BadCall, Trainer  # noqa: E402
+from fedge.worker.trainer import Trainer  # noqa: E402
 from fedge.worker.trainer_backend import make_torch_backend  # noqa: E402
 from fedge.worker.worker_client import WorkerClient  # noqa: E402
 

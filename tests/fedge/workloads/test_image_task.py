@@ -11,9 +11,10 @@ from fedge.experiment import DataSpec
 from fedge.protocols import LearningTask
 from fedge.types import TrainOptions
 from fedge.worker.architectures import MODELS
+from fedge.worker.optimizers import TrainingOptions
 from fedge.worker.sources import Data
 from fedge.worker.tasks import TrainingTask, cross_entropy
-from fedge.worker.trainer import Trainer, TrainingOptions
+from fedge.worker.trainer import Trainer
 from fedge.workloads import load_task
 from fedge.workloads.image_task import ImageTask
 from fedge.workloads.partitions import split_samples

@@ -10,7 +10,9 @@ from contracts.store_rows import client_row as stored
 
 from fedge.telemetry import store_schema
 from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row
-from fedge.types import Measurement, ServiceUse
+from fedge.telemetry.round_columns import compute_completed_work
+from fedge.telemetry.store_records import ClientRow, Status
+from fedge.types import Measurement, RoundReport, ServiceUse
 from fedge.worker.latency_histogram import bin_index
 from server.dashboard.views import board_round
 
@@ -36,12 +38,15 @@ def serving_report():
     )
 
 
-def whole(until_s: float) -> ClientPart:
-    return ClientPart("done", None, until_s, until_s, whole=True)
+def row_until(until_s: float, said: RoundReport, status: Status = "done") -> ClientRow:
+    """The row of a board that is booked for so many seconds."""
+    spent = compute_completed_work(said, until_s)
+    part = ClientPart(status, None, until_s, until_s, whole=status == "done", energy_j=100.0, spent=spent)
+    return client_row(OPENING, part, None, said)
 
 
 def test_a_row_tells_of_the_whole_round() -> None:
-    row = client_row(OPENING, whole(16.0), None, serving_report())
+    row = row_until(16.0, serving_report())
 
     assert (row.requests, row.late_requests, row.dropped_requests) == (200, 3, 2)
     assert (row.latency_budget_s, row.service_batch, row.service_share) == (0.5, 16, 0.25)
@@ -52,7 +57,7 @@ def test_a_row_tells_of_the_whole_round() -> None:
 
 
 def test_of_a_board_that_was_stopped_only_the_parts_that_were_begun_count() -> None:
-    row = client_row(OPENING, ClientPart("late", "too late", 2.5, 2.5, whole=False), None, serving_report())
+    row = row_until(2.5, serving_report(), "late")
 
     assert row.requests == 100
     assert row.service_batch == 16
@@ -73,7 +78,7 @@ def test_runs_that_were_written_before_are_read() -> None:
 
 
 def test_the_board_page_has_its_last_rounds_figures() -> None:
-    found = board_round(client_row(OPENING, whole(16.0), None, serving_report()))
+    found = board_round(row_until(16.0, serving_report()))
 
     assert (found.requests, found.late_requests, found.latency_budget_s) == (200, 5, 0.5)
-    assert board_round(client_row(OPENING, whole(16.0), None, report("nano-1", 10.0))).late_requests is None
+    assert board_round(row_until(16.0, report("nano-1", 10.0))).late_requests is None

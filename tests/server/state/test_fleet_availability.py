@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from contracts.reports import IDLE_W, front
 
-from fedge.devices.battery import BatteryCharge, available_energy_j
+from fedge.devices.battery import BatteryCharge, draw_idle
 from fedge.errors import RunFailed
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, ModSpec
 from server.state.checkpoint import ClientHistory, FleetState
@@ -110,9 +110,11 @@ def test_a_board_rests_from_when_it_is_free() -> None:
 
 
 def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it() -> None:
-    assert available_energy_j(200.0, 100.0, None) == 200.0
-    assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 500.0)) == 200.0
-    assert available_energy_j(200.0, 100.0, BatteryCharge(BATTERY, 30.0)) == 30.0 + 0.5 * 100.0
+    full, low = BatteryCharge(BATTERY, 500.0), BatteryCharge(BATTERY, 30.0)
+
+    assert draw_idle(None, 2.0, 100.0) == (200.0, None)
+    assert draw_idle(full, 2.0, 100.0) == (200.0, BatteryCharge(BATTERY, 500.0 - 200.0 + 0.5 * 100.0))
+    assert draw_idle(low, 2.0, 100.0) == (30.0 + 0.5 * 100.0, BatteryCharge(BATTERY, 0.0))
 
 
 def test_the_clock_moves_to_when_the_first_board_is_free() -> None:

@@ -22,21 +22,21 @@ from fedge.experiment import (
     SelectionSpec,
 )
 from fedge.pareto import build_front
-from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
 from fedge.studies.fleet.column_study import check_columns, compare_columns, run_column_study
 from fedge.studies.fleet.fleet_costs import (
     BoardTruth,
     FleetCost,
+    build_round_clients,
     cost_at_maxn,
-    cost_at_maxn_waiting_low,
     cost_waiting_in_lowest_mode,
     exclude_maxn,
-    find_best_presets,
+    find_both_best_presets,
     find_least_energy_work,
     list_preset_work,
     plan_oracle_work,
+    stack_presets,
 )
 from fedge.studies.fleet.step_shares import build_run_experiment, count_board_steps
 from fedge.types import Front, Predictions
@@ -105,7 +105,7 @@ def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floo
         before, offered = state.left_j, mask_available(columns, state)
         state, played = simulate_round(columns, asked, state, number)
         nano = played.clients[played.clients < 8]
-        spent = played.settled.energy_j[: len(nano)]
+        spent = played.settled.booked.energy_j[: len(nano)]
         assert state.left_j[nano] == pytest.approx(np.maximum(0.0, before[nano] - spent))
         assert (played.clients == np.flatnonzero(offered)).all()
 
@@ -122,10 +122,11 @@ def test_clients_that_go_away_fail_and_take_part_later() -> None:
     state, failed, asked_count = start_state(columns, 1), 0, []
     for number in range(1, 7):
         state, played = simulate_round(columns, asked, state, number)
-        failed += int(played.settled.failed.sum())
+        verdict = played.settled.verdict
+        failed += int(verdict.failed.sum())
         asked_count.append(len(played.clients))
-        assert not (played.settled.failed & played.settled.done).any()
-        assert played.settled.round_s <= 1.25 * (played.deadline_s or 0.0) + 1e-9
+        assert not (verdict.failed & verdict.done).any()
+        assert verdict.round_s <= 1.25 * (played.deadline_s or 0.0) + 1e-9
 
     assert 60 < np.mean(asked_count) < 140, "half of them are there"
     assert failed > 100, "a round takes about as long as a stay"
@@ -235,18 +236,14 @@ def test_baselines_are_those_of_single_boards(columns: FleetColumns) -> None:
     maxn = cost_at_maxn(fronts, radio_j)
     steps = {name: truth.steps for name, truth in boards.items()}
     work = plan_oracle_work(fronts, steps, POLICY, 0.0)
-    options = {name: list_preset_work(fronts[name], boards[name]) for name in fronts}
-    capped = {name: exclude_maxn(own) for name, own in options.items()}
-
-    def aim(spent: FleetCost) -> float:
-        return fleet_costs.compute_objective_or_balance(POLICY, spent, maxn)
-
-    limit_s = fleet_costs.max_round_s(POLICY, maxn.round_s)
+    options = [list_preset_work(boards[name]) for name in fronts]
+    tables = stack_presets(options), stack_presets([exclude_maxn(own) for own in options])
+    preset, capped = find_both_best_presets(build_round_clients(fronts, radio_j), tables, POLICY, maxn)
     assert is_like(found.maxn, maxn, 1e-9)
-    assert is_like(found.maxn_low, cost_at_maxn_waiting_low(fronts, radio_j), 1e-9)
+    assert is_like(found.maxn_low, cost_at_maxn(fronts, radio_j, waits_low=True), 1e-9)
     assert is_like(found.oracle, cost_waiting_in_lowest_mode(fronts, radio_j, work), 0.01)
-    assert is_like(found.preset, find_best_presets(options, radio_j, limit_s, aim), 1e-9)
-    assert is_like(found.capped, find_best_presets(capped, radio_j, np.inf, aim), 1e-9)
+    assert is_like(found.preset, preset, 1e-9)
+    assert is_like(found.capped, capped, 1e-9)
     within = {
         name: find_least_energy_work(front, steps[name], max(found.oracle.round_s, found.chosen.round_s))
         for name, front in fronts.items()

@@ -16,15 +16,16 @@ from fedge.experiment import PolicySpec
 from fedge.studies.fleet.fleet_costs import (
     FleetCost,
     PresetWork,
+    RoundClients,
     compute_objective,
     compute_true_cost,
     cost_at_maxn,
-    cost_at_maxn_waiting_low,
     filter_plausible_points,
     find_best_presets,
     find_least_energy_work,
     max_round_s,
     plan_oracle_work,
+    stack_presets,
 )
 from fedge.studies.fleet.round_comparison import compare_round
 from fedge.types import Front, FrontPoint
@@ -75,7 +76,7 @@ def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_wor
     fronts = {"a": true_front(), "b": true_front(2.0)}
     radio_j = {"a": 1.0, "b": 2.0}
 
-    high, low = cost_at_maxn(fronts, radio_j), cost_at_maxn_waiting_low(fronts, radio_j)
+    high, low = cost_at_maxn(fronts, radio_j), cost_at_maxn(fronts, radio_j, waits_low=True)
 
     assert high.round_s == low.round_s == fronts["b"].link_s + fronts["b"].maxn.work_s
     for board, front in fronts.items():
@@ -94,21 +95,22 @@ def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_wor
 )
 def test_the_best_presets_are_those_of_trying_all(fleet_of: list[list[tuple[int, int, int]]], limit_s: int) -> None:
     options = {
-        f"b{i}": [PresetWork(float(t), float(t), float(t * (p + idle)), float(idle)) for t, p, idle in of_board]
+        f"b{i}": [PresetWork(float(t), float(t * (p + idle)), float(idle)) for t, p, idle in of_board]
         for i, of_board in enumerate(fleet_of)
     }
 
     def aim(spent: FleetCost) -> float:
         return spent.energy_j
 
-    found = find_best_presets(options, dict.fromkeys(options, 0.0), float(limit_s), aim)
+    clients = RoundClients.from_boards(dict.fromkeys(options, 0.0), dict.fromkeys(options, 0.0))
+    found = find_best_presets(clients, stack_presets(list(options.values())), float(limit_s), aim)
 
-    limit = max(float(limit_s), *(min(o.busy_s for o in of_board) for of_board in options.values()))
+    limit = max(float(limit_s), *(min(o.work_s for o in of_board) for of_board in options.values()))
     energies_j = []
     for picked in itertools.product(*options.values()):
-        round_s = max(option.busy_s for option in picked)
+        round_s = max(option.work_s for option in picked)
         if round_s <= limit:
-            energies_j.append(sum(option.energy_j(round_s) for option in picked))
+            energies_j.append(sum(o.work_j + o.idle_w * (round_s - o.work_s) for o in picked))
     assert found.energy_j == pytest.approx(min(energies_j))
     assert found.round_s <= limit
 
