@@ -72,8 +72,19 @@ class PredictionCell:
 class PredictionRow:
     """A cell's figures. Errors, coverages, penalties and shares are in percent; None is a missing figure.
 
-    Figures ending in ``_all`` include implausible rows, as optimum and as candidates; those without the ending leave
-    them out. ``error`` says why a cell has no figures.
+    Figures of choices that end in ``_all`` include implausible rows, as optimum and as candidates; those without the
+    ending leave them out. Errors include them, except those that end in ``_plausible``.
+
+    Attributes:
+        time_mape: Mean absolute percentage error over the modes that were not profiled; ``power_mape`` likewise.
+        coverage90: Share of these modes' values inside the predicted 90 % interval, m exp(+-1.645 s).
+        penalty_median: The chosen mode's time over that of the fastest mode within the budget, less 1.
+        excess_w: Mean excess over the budget, watts.
+        over_limit: Share of ``problems`` whose chosen mode exceeds the budget; ``over_limit_1w``: by more than 1 W.
+        verify_modes: Further measurements per problem.
+        profiling_s: Time on the board; ``fit_s``, ``predict_s`` and ``explore_s`` are computing time.
+        prior_tables: What the prior knew, with checksums; ``references`` likewise.
+        error: Why a cell has no figures.
     """
 
     method: str

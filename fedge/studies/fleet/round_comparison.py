@@ -177,9 +177,23 @@ class FleetRun:
 def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | None]:
     """Return means per round, sums of missed deadlines, and shares in percent.
 
+    The objective is w R / R_maxn + (1 - w) E / E_maxn for ``balanced``, with ``time_weight`` w; E for ``least-energy``,
+    ``least-energy-within-deadline`` and ``energy-budget``; R for ``fastest`` and ``fastest-within-power``.
+
     Returns:
         Figures by name. A figure is None without rounds or without an objective; gap and share of saving are None too
         if a round's limits cannot be kept, because the oracle then is no reference.
+
+        - ``round_s``, ``energy_j``: R and E, also with the prefix of a baseline.
+        - ``played_round_s``, ``played_energy_j``: as measured by the boards, with noise.
+        - ``objective_gap_pct``, ``objective_gap_all_rows_pct``: excess of the policy's objective over that of the
+          oracle, and of the oracle of all rows.
+        - ``saving_pct``, ``oracle_saving_pct``: (E_maxn - E) / E_maxn, and the oracle's.
+        - ``saving_share_pct``: (E_maxn - E) / (E_maxn - E*), with E* the least energy within the longer of R and the
+          oracle's round; None if nothing was saved, or less than 2 % can be.
+        - ``limits_out_of_reach``: rounds in which even the oracle's plan exceeds the policy's limits.
+        - ``deadlines``, ``deadlines_missed``, ``deadlines_missed_played``: board-rounds with a deadline; boards that
+          were done more than 1 % after it; the same as measured.
     """
     ways = ("chosen", "oracle", "every", "maxn", "maxn_low", "preset", "capped")
     found: dict[str, float | None] = {}
