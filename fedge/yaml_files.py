@@ -123,6 +123,9 @@ EXPECTED = {
     "too_short": "at least {min_length} of them",
     "too_long": "at most {max_length} of them",
     "literal_error": "{expected}",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "invalid_key": "keys that are text",
 }
 """The right value by pydantic's type of error; for other types its own message is used."""
 

@@ -145,7 +145,7 @@ class PanelGroup(typer.core.TyperGroup):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             similar = find_similar(args[0], self.commands)
-            if similar and "Did you mean" not in error.message:
+            if similar and not getattr(error, "possibilities", None):
                 error.message += f" Did you mean {' or '.join(similar)}?"
             raise
 
