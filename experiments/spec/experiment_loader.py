@@ -174,6 +174,8 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     old, new = policy.get("name", PolicySpec().name), named[-1][1]
     replaced = any(key == "policy" for key, _ in named)
     taken = POLICY_OPTIONS.get(new.partition(":")[0])
+    if taken is None and ":" not in new:
+        return  # no policy has this name, which is refused later
     if not replaced and (new == old or taken is None):
         return
     kept = () if replaced else taken or ()
