@@ -145,9 +145,9 @@ class PanelGroup(typer.core.TyperGroup):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             similar = find_similar(args[0], self.commands)
-            if similar and not getattr(error, "possibilities", None):
-                error.message += f" Did you mean {' or '.join(similar)}?"
-            raise
+            if not similar or getattr(error, "possibilities", None):
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar)}?", ctx) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section per panel, in the order in which the panels were first used."""
