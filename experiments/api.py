@@ -20,7 +20,7 @@ from experiments.run_results import Run, RunComparison, to_frame
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import build_experiment, find_experiment_file
 from fedge.child_processes import limit_to_one_thread
-from fedge.errors import BadInput, prefix_errors
+from fedge.errors import BadInput, UnknownName, prefix_errors
 from fedge.experiment import Experiment
 from fedge.yaml_files import read_yaml_mapping
 
@@ -173,7 +173,9 @@ def study_fleet(config: FilePath, *, quiet: bool = False, **options: Any) -> lis
     """
     from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study
 
-    study = build_fleet_study(_build_record(FleetStudyOptions, {"config": Path(config), **options}))
+    study = build_fleet_study(
+        _build_record("fedge.study_fleet", FleetStudyOptions, {"config": Path(config), **options})
+    )
     with _show_jobs(len(study.jobs), quiet) as report_job:
         return list(study.run(report_job))
 
@@ -188,7 +190,9 @@ def study_mode_choice(table: FilePath, *, quiet: bool = False, **options: Any) -
     """
     from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study
 
-    study = build_mode_choice_study(_build_record(ModeChoiceOptions, {"table": Path(table), **options}))
+    study = build_mode_choice_study(
+        _build_record("fedge.study_mode_choice", ModeChoiceOptions, {"table": Path(table), **options})
+    )
     with _show_jobs(len(study.jobs), quiet) as report_job:
         return list(study.run(report_job))
 
@@ -228,7 +232,7 @@ def predict(
     from fedge.knowledge.saved_model import build_saved_model
 
     given = {"table": None if table is None else Path(table), "board": board, "workload": workload, "modes": modes}
-    record = _build_record(ModelFitOptions, {**given, "method": method, "seed": seed, **options})
+    record = _build_record("fedge.predict", ModelFitOptions, {**given, "method": method, "seed": seed, **options})
     model = fit_model(record, command_output.warn).model
     if out is not None:
         save_model(Path(out), model)
@@ -281,7 +285,9 @@ def evaluate_predictors(targets: Sequence[FilePath], *, quiet: bool = False, **o
     """
     from fedge.studies.prediction_study import PredictionStudyOptions, build_prediction_study, run_prediction_study
 
-    record = _build_record(PredictionStudyOptions, {"targets": tuple(map(Path, targets)), **options})
+    record = _build_record(
+        "fedge.evaluate_predictors", PredictionStudyOptions, {"targets": tuple(map(Path, targets)), **options}
+    )
     study = build_prediction_study(record)
     with _show_jobs(study.step_count, quiet) as report_step:
         return list(run_prediction_study(study, report=report_step))
@@ -297,7 +303,9 @@ def roofline(network: str, board: str, **options: Any) -> RooflineAnalysis:
     """
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions, analyse_roofline
 
-    return analyse_roofline(_build_record(RooflineOptions, {"network": network, "board": board, **options}))
+    return analyse_roofline(
+        _build_record("fedge.roofline", RooflineOptions, {"network": network, "board": board, **options})
+    )
 
 
 def layers(
@@ -334,7 +342,7 @@ def topology(network: str, board: str, *, folder: FilePath | None = None, **opti
     from fedge.analysis.topology.topology_result import TopologyOptions, find_variants
     from fedge.client.memory_scaling import estimate_usable_mb
 
-    record = _build_record(TopologyOptions, {"network": network, "board": board, **options})
+    record = _build_record("fedge.topology", TopologyOptions, {"network": network, "board": board, **options})
     return find_variants(record, estimate_usable_mb, folder=None if folder is None else Path(folder))
 
 
@@ -348,7 +356,9 @@ def place(network: str, board: str, **options: Any) -> PlacementAdvice:
     """
     from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 
-    return advise_placement(_build_record(PlacementOptions, {"network": network, "board": board, **options}))
+    return advise_placement(
+        _build_record("fedge.place", PlacementOptions, {"network": network, "board": board, **options})
+    )
 
 
 def select_board(
@@ -367,7 +377,7 @@ def select_board(
     from fedge.client.memory_scaling import estimate_usable_mb
 
     given = {"workload": workload, "limits": BoardLimits(max_power_w, max_epoch_s), **options}
-    return rank(_build_record(BoardSelectionOptions, given), estimate_usable_mb)
+    return rank(_build_record("fedge.select_board", BoardSelectionOptions, given), estimate_usable_mb)
 
 
 def plan_concurrent(max_power_w: float, *, strategy: str | None = None, **jobs: Any) -> InterleavingAdvice:
@@ -383,7 +393,9 @@ def plan_concurrent(max_power_w: float, *, strategy: str | None = None, **jobs: 
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
     given = {"max_power_w": max_power_w, "strategy": strategy, **jobs}
-    return advise_interleaving(_build_record(ConcurrentPlanOptions, given, jobs=ConcurrentJobOptions))
+    return advise_interleaving(
+        _build_record("fedge.plan_concurrent", ConcurrentPlanOptions, given, jobs=ConcurrentJobOptions)
+    )
 
 
 def profile(
@@ -401,7 +413,9 @@ def profile(
     from experiments.cli.profile_commands import show_progress
     from fedge.characterisation.board_profile import ProfileOptions, profile_board
 
-    record = _build_record(ProfileOptions, {"workload": workload, "out": Path(out), "board": board, **options})
+    record = _build_record(
+        "fedge.profile", ProfileOptions, {"workload": workload, "out": Path(out), "board": board, **options}
+    )
     show: Any = (lambda _: nullcontext(_ignore)) if quiet else show_progress
     return profile_board(record, note=command_output.warn, show_progress=show)
 
@@ -552,17 +566,16 @@ def _ignore(_: str) -> None:
     """Take a report of progress that nobody wants."""
 
 
-def _build_record(record: type[Any], given: Mapping[str, Any], **parts: Any) -> Any:
-    """Return a record of options made of a caller's keywords.
+def _build_record(function: str, record: type[Any], given: Mapping[str, Any], **parts: Any) -> Any:
+    """Return a record of options made of the keywords of a call of ``function``.
 
     Raises:
-        BadInput: If there is no such option; it lists the known ones.
+        UnknownName: If there is no such option.
     """
     known = [field.name for one in (record, *parts.values()) for field in dataclasses.fields(one)]
     odd = [name for name in given if name not in known or name in parts]
     if odd:
-        right = f"known: {', '.join(name for name in known if name not in parts)}"
-        raise BadInput(record.__name__, repr(odd[0]), right)
+        raise UnknownName(function, odd[0], tuple(name for name in known if name not in parts))
     paths = {
         field.name
         for one in (record, *parts.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -60,12 +61,35 @@ def prefix_errors(where: str) -> Iterator[None]:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
+MAX_SIMILAR = 3
+"""Known names that a message suggests for an unknown one."""
+MAX_DISTANCE = 0.1
+"""Difference in likeness (0 to 1) to the most similar name from which a name is not suggested beside it: keys of one
+section, such as ``policy.deadline_s`` and ``policy.power_w``, are alike by its name alone.
+"""
+
+
 class UnknownName(BadInput):
     """A name that no registry entry, preset or device has; the message lists the known ones."""
 
     def __init__(self, where: str, name: str, known: tuple[str, ...]) -> None:
         self.name, self.known = name, known
-        super().__init__(where, repr(name), f"known: {', '.join(known)}")
+        super().__init__(where, repr(name), f"known: {list_known(name, known)}")
+
+
+def list_known(name: str, known: Iterable[str]) -> str:
+    """Return the known names for a message; those that ``name`` may be a misspelling of come last, as a question."""
+    listed = list(known)
+    similar = find_similar(name, listed)
+    return ", ".join(listed) + (f"; did you mean {' or '.join(similar)}?" if similar else "")
+
+
+def find_similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that ``name`` may be a misspelling of, the most similar first, whatever their case."""
+    by_lower, wanted = {one.lower(): one for one in known}, str(name)[:MAX_SHOWN].lower()
+    near = difflib.get_close_matches(wanted, by_lower, MAX_SIMILAR)
+    likeness = [difflib.SequenceMatcher(None, one, wanted).ratio() for one in near]
+    return [by_lower[one] for one, ratio in zip(near, likeness, strict=True) if ratio >= likeness[0] - MAX_DISTANCE]
 
 
 class RunFailed(FedgeError):

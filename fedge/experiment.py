@@ -328,9 +328,12 @@ class PolicySpec(_SpecModel):
         power_w: Limit on the power of one board, in watts; ``fastest-within-power`` needs it.
         deadline_s: Time in which a round's work and transfers must be done, in seconds;
             ``least-energy-within-deadline`` needs it.
-        time_weight: Weight of time against energy: 0 saves energy only, 1 time only; ``balanced`` takes 0.5.
-        max_slowdown: Longest round as a multiple of MAXN's; ``balanced`` and ``least-energy`` take 1.05.
-        confidence: Probability with which a limit must be met; 0.5 means no margin.
+        time_weight: Weight of time against energy: 0 saves energy only, 1 time only. None: 0.5 under ``balanced`` and
+            ``joint``, 0 under ``energy-budget``.
+        max_slowdown: Longest round as a multiple of MAXN's. None: 1.05 under ``balanced`` and ``least-energy``, no
+            limit under ``energy-budget``.
+        confidence: Probability with which a limit must be met; 0.5 means no margin. None: 0.84, but 0.5 under
+            ``fastest-within-power``.
     """
 
     name: str = "balanced"
@@ -349,7 +352,7 @@ class PolicySpec(_SpecModel):
     time_weight: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
     min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Least expected progress of a round relative to one in which every client does its whole share."""
+    """Least expected progress of a round relative to one in which every client does its whole share; None: 0.9."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @property

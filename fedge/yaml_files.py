@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, list_known
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -23,6 +23,8 @@ MAX_NODES = 200_000
 """Most values, keys included, once every alias is written out: a few lines of aliases can stand for billions."""
 MAX_BITS = 64
 """Largest whole number. Larger ones are no floats and fit into no column, and Python refuses to print long ones."""
+OPENED = {"while parsing a flow": "bracket", "while scanning a quoted scalar": "quote"}
+"""What was opened where, by the beginning of PyYAML's context."""
 MAX_VALUE_LENGTH = 60
 """Characters of a wrong value that a message shows."""
 
@@ -72,11 +74,27 @@ def parse_yaml(text: str, where: str) -> Any:
         _measure_node(node, {})
         return loader.construct_document(node)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f"{where}: line {mark.line + 1}" if mark and "\n" in text else where
-        raise BadInput(at, "text that is not YAML", getattr(error, "problem", None) or _join_words(error)) from error
+        line, right = _locate_problem(error)
+        at = f"{where}: line {line}" if line and "\n" in text else where
+        raise BadInput(at, "text that is not YAML", right) from error
     except RecursionError as error:
         raise BadInput(where, "deeply nested lists or mappings", f"at most {MAX_DEPTH} levels") from error
+
+
+def _locate_problem(error: yaml.YAMLError) -> tuple[int | None, str]:
+    """Return the line of an error, counted from 1, and what is wrong there.
+
+    YAML notices an open bracket or quote only where the text cannot go on, which may be the end of the file: the line
+    is where it was opened.
+    """
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return None, _join_words(error)
+    line, problem = error.problem_mark.line + 1, error.problem or _join_words(error)
+    problem = problem.replace("'<stream end>'", "the end of the text").replace("'<scalar>'", "a value")
+    opened = next((what for start, what in OPENED.items() if (error.context or "").startswith(start)), None)
+    if opened is None or error.context_mark is None or error.context_mark.line + 1 == line:
+        return line, problem
+    return error.context_mark.line + 1, f"the {opened} opened here is not closed: {problem} in line {line}"
 
 
 def format_value(value: object) -> str:
@@ -105,6 +123,9 @@ EXPECTED = {
     "too_short": "at least {min_length} of them",
     "too_long": "at most {max_length} of them",
     "literal_error": "{expected}",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "invalid_key": "keys that are text",
 }
 """The right value by pydantic's type of error; for other types its own message is used."""
 
@@ -131,11 +152,13 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
     if first["type"] == "extra_forbidden":
-        raise BadInput(where, "an unknown key", f"known here: {list_keys(record, location[:-1])}")
+        raise BadInput(
+            where, "an unknown key", f"known here: {list_known(str(location[-1]), list_keys(record, location[:-1]))}"
+        )
     if first["type"] == "missing":
         raise BadInput(where, "nothing", f"this key is needed{example}")
     if first["type"] in {"model_type", "model_attributes_type"}:
-        right = f"a mapping with some of {list_keys(record, location)}"
+        right = f"a mapping with some of {', '.join(list_keys(record, location))}"
     elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
         right = EXPECTED[first["type"]].format(**limits)
     else:
@@ -144,13 +167,13 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
 
 
-def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> str:
+def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> list[str]:
     """List the keys of the record at a location within ``record``."""
     for part in location:
         hint = record.model_fields[part].annotation if part in record.model_fields else None
         models = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and hasattr(one, "model_fields")]
         record = models[0] if models else record
-    return ", ".join([*getattr(record, "shorthands", ()), *record.model_fields])
+    return [*getattr(record, "shorthands", ()), *record.model_fields]
 
 
 class _BoundedLoader(yaml.SafeLoader):

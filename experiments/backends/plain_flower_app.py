@@ -15,7 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.report.run.live_terminal import summary_table
+from experiments.report.run.live_terminal import print_run_summary
+from experiments.report.tables import print_lines
 from experiments.spec.experiment_loader import load_experiment
 from fedge.clock import RealClock
 from fedge.errors import BadInput, RunFailed
@@ -29,7 +30,6 @@ from server.transport.grid_port import POLL_S, REJECTED_TEXT, poll, push
 from server.transport.message_codec import address_request, decode_reply, encode_request
 
 ROOT = Path(__file__).resolve().parents[2]
-TERMINAL_COLUMNS = 120
 
 app = ServerApp()
 
@@ -43,7 +43,9 @@ def main(grid: Grid, context: Context) -> None:
         run_experiment(experiment, EmulatingNodes(grid, experiment, RealClock()), folder)
 
     summary = launcher.start_run(experiment, folder, lambda: None, backend=run)
-    Console(width=TERMINAL_COLUMNS).print(summary_table(summary), f"report: {folder / run_folder.REPORT}")
+    console = Console()
+    print_run_summary(console, summary)
+    print_lines(console, [f"report: {folder / run_folder.REPORT}"])
 
 
 def load_run_config(config: Mapping[str, object]) -> tuple[Experiment, Path]:

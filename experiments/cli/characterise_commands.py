@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import (
     check_output,
+    make_console,
     make_progress_console,
     print_json,
     print_line,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fedge.characterisation.sweep_run import SweepRun
 
 EXIT_NO_RESULTS = 1
-TABLE_WIDTH = 140
-"""Width of a table that is not printed on a terminal."""
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `fedge characterise` wrote.")]
 
@@ -191,11 +189,9 @@ def characterise_predict(
     if as_json:
         print_json(predictions)
         return
-    from rich.console import Console
-
     from experiments.report.characterisation.sweep_terminal import build_prediction_table
 
-    build_prediction_table(predictions).print(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
+    build_prediction_table(predictions).print(make_console())
 
 
 def _write_loader(options: EpochPredictionOptions, file: Path) -> None:

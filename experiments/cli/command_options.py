@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import click
 import typer
 import typer.core
 import typer.main
+
+from fedge.errors import find_similar
 
 R = TypeVar("R")
 
@@ -134,6 +137,17 @@ typer.main.TyperArgument = DescribedArgument  # type: ignore[attr-defined]
 
 class PanelGroup(typer.core.TyperGroup):
     """Command group that lists its commands under headings, their help panels, in plain text."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; names like an unknown one are suggested once, whether Click does so itself or not."""
+        self.suggest_commands = False  # Typer would repeat Click's suggestion
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            similar = find_similar(args[0], self.commands)
+            if not similar or getattr(error, "possibilities", None):
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar)}?", ctx) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section per panel, in the order in which the panels were first used."""

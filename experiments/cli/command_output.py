@@ -120,11 +120,21 @@ def print_line(text: str) -> None:
     print_lines(make_console(), [text])
 
 
+WHOLE_COLUMNS = 100_000
+"""Columns of a console that writes to a file or a pipe: more than any line has, so that none is wrapped or cut."""
+
+
 def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Create the console of a command; a quiet one shows nothing."""
+    """Create the console of a command; a quiet one shows nothing.
+
+    Its width is that of the terminal or of ``COLUMNS``; a file or a pipe gets every line whole.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=quiet)
+    console = Console(stderr=stderr, quiet=quiet)
+    if not (console.is_terminal or console.is_jupyter or os.environ.get("COLUMNS", "").isdigit()):
+        console.width = WHOLE_COLUMNS
+    return console
 
 
 def make_progress_console(*, stderr: bool = True) -> Console:

@@ -94,12 +94,13 @@ def print_status(console: Console, status: FleetStatus) -> None:
     """Print the table of boards, a line on the server, and the findings of unhealthy hosts."""
     used = [(head, cell) for head, cell in STATUS_COLUMNS if _is_informative(head, cell, status.boards)]
     table = Table(box=None, padding=(0, 1, 0, 0))
+    most = MAX_NAME_WIDTH if console.is_terminal else None
     for head, _ in used:
-        table.add_column(head, overflow="ellipsis", no_wrap=True, max_width=MAX_NAME_WIDTH)
+        table.add_column(head, overflow="ellipsis", no_wrap=True, max_width=most)
     for board in status.boards:
         style = "" if board.is_healthy else "red"
         table.add_row(*(Text(cell(board), style=style) for _, cell in used))
-    console.print(table, width=min(TABLE_WIDTH, console.width))
+    console.print(table, width=min(TABLE_WIDTH, console.width) if console.is_terminal else None, crop=False)
     if status.server is not None:
         console.print(Text(_describe_server(status.server)))
     hosts: list[BoardStatus | ServerStatus] = [*([status.server] if status.server else []), *status.boards]

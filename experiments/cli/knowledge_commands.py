@@ -86,10 +86,10 @@ def show(entry: Entry, folder: Folder = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found, indent=2)
         return
-    from experiments.report.tables import lay_out_lines
+    from experiments.report.tables import print_facts
 
     shown = {name: value for name, value in dataclasses.asdict(found).items() if value not in (None, "", (), {})}
-    make_console().print(lay_out_lines((name, str(value)) for name, value in shown.items()))
+    print_facts(make_console(), ((name, str(value)) for name, value in shown.items()))
 
 
 @app.command("import")

@@ -13,6 +13,7 @@ from experiments.cli.command_output import (
     check_output,
     make_console,
     print_json,
+    print_line,
     show_progress,
     warn,
     write_json,
@@ -114,4 +115,4 @@ def fit(
     calibration = fit_memory_calibration(read_step_tables(data), board, source)
     write_output("--out", out, lambda path: write_text(path, memory_calibration_to_yaml(calibration)))
     spreads = f"memory {calibration.memory_sd_log:.1%}, time {calibration.step_sd_log:.1%}".replace("%", " %")
-    make_console().print(f"Wrote {out}. Spread on a network left out: {spreads}.", highlight=False)
+    print_line(f"Wrote {out}. Spread on a network left out: {spreads}.")

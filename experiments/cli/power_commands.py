@@ -100,7 +100,7 @@ def power_restore(settings: Settings = None, socket: PowerSocket = None, as_json
 
 def print_modes(console: Console, described: Mapping[str, Any]) -> None:
     """Print knobs and presets."""
-    from experiments.report.tables import lay_out_lines
+    from experiments.report.tables import print_facts
     from fedge.devices.board_power import WIRE_KNOBS, format_wire_mode
 
     allowed = described["allowed"]
@@ -114,12 +114,12 @@ def print_modes(console: Console, described: Mapping[str, Any]) -> None:
         ]
         note = f"  ({', '.join(marks)})" if marks else ""
         lines.append((preset["name"], f"{format_wire_mode(preset['mode'])}{note}"))
-    console.print(lay_out_lines(lines))
+    print_facts(console, lines)
 
 
 def print_state(console: Console, answer: Mapping[str, Any]) -> None:
     """Print the power daemon's state."""
-    from experiments.report.tables import lay_out_lines
+    from experiments.report.tables import print_facts
     from fedge.devices.board_power import WIRE_KNOBS
 
     mode, preset, lease = answer["mode"], answer.get("preset"), answer.get("lease")
@@ -134,7 +134,7 @@ def print_state(console: Console, answer: Mapping[str, Any]) -> None:
         lines.append(("hottest", f"{answer['temperature_c']:.1f} C"))
     if answer.get("stopped"):
         lines.append(("refuses changes", str(answer["stopped"])))
-    console.print(lay_out_lines(lines))
+    print_facts(console, lines)
 
 
 def board_check(

@@ -61,9 +61,10 @@ def show(model: Model, as_json: AsJson = False) -> None:
 def print_summary(summary: ModelSummary) -> None:
     """Print the facts on a model in a few lines."""
     from experiments.report.predictors import model_terminal
+    from experiments.report.tables import print_facts
 
     print_line(model_terminal.describe_model(summary.about))
-    model_terminal.print_facts(make_console(), summary)
+    print_facts(make_console(), model_terminal.describe_facts(summary))
 
 
 def choose(

@@ -173,6 +173,8 @@ def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
     kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
     moved = describe_links(labels, encoded=can_encode(experiment))
     yield f"a step is {kind} {describe_costs(labels)}; moved: {moved}"
+    for line in experiment_checks.describe_other_references(experiment):
+        yield f"note: {line}"
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         yield f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
@@ -189,7 +191,7 @@ def _launch(
     console: Console,
     as_json: bool,
 ) -> None:
-    from experiments.report.run.live_terminal import LiveView, summary_table
+    from experiments.report.run.live_terminal import LiveView, print_run_summary
 
     try:
         with interrupt_on_sigterm(), LiveView(folder, experiment, make_progress_console(stderr=as_json)) as view:
@@ -199,7 +201,7 @@ def _launch(
         raise
     except RunFailed as error:
         raise RunFailed(f"{error}\n  run folder: {folder}; {_suggest_fix(str(error), folder)}") from error
-    console.print(summary_table(summary))
+    print_run_summary(console, summary)
     print_lines(console, [*_list_notes(summary), f"report: {folder / run_folder.REPORT}"])
     if as_json:
         print_json({**summary, "folder": str(folder)})
@@ -207,14 +209,9 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
-    from experiments.report.run.run_tables import describe_knowledge
+    from experiments.report.run.run_tables import describe_knowledge, describe_origins
 
-    counts: dict[str, int] = {}
-    for entry in summary["labels"].values():
-        label = entry["truth"]["label"]
-        counts[label] = counts.get(label, 0) + entry["count"]
-    boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
-    yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    yield describe_origins(summary)
     yield from describe_knowledge(summary.get("knowledge") or {})
     if summary.get("bit_reproducible") is False and summary.get("backend") != "fleet":
         yield "note: the clients trained on CUDA: another run gives other bits"

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,7 @@ import typer
 
 from experiments.cli.command_options import AsJson, Run, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
+from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from experiments.backends.run_list import ListedRun
@@ -60,9 +62,13 @@ def status(folder: Run, *, as_json: AsJson = False) -> None:
         return
     print_line(f"{found.name}: {found.state}, {found.rounds} of {found.planned} rounds")
     if found.rounds:
-        from experiments.report.run.live_terminal import summary_table
+        from experiments.report.run.live_terminal import print_run_summary
 
-        make_console().print(summary_table(dict(found.summary)))
+        print_run_summary(make_console(), dict(found.summary))
+    if found.summary["labels"]:
+        from experiments.report.run.run_tables import describe_origins
+
+        print_line(describe_origins(found.summary))
     for problem in found.problems:
         print_line(f"note: {problem}")
     for purpose, command in found.next_steps:
@@ -82,7 +88,7 @@ def read_run_status(folder: Path) -> RunStatus:
 
     experiment = launcher.load_saved_experiment(folder)
     rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
-    summary = launcher.summarise_rows(experiment, folder)
+    summary = {**launcher.summarise_rows(experiment, folder), "labels": _find_labels(experiment, folder)}
     state = find_state(folder, experiment, rounds)
     return RunStatus(
         experiment.name,
@@ -93,6 +99,20 @@ def read_run_status(folder: Path) -> RunStatus:
         problems=tuple(_list_problems(summary, clients)),
         next_steps=tuple(_list_next_steps(state, folder, experiment)),
     )
+
+
+def _find_labels(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
+    """Return the provenance of the boards' figures, of a finished run as it was then; empty if a file has gone."""
+    from experiments.backends import launcher
+    from fedge.telemetry import run_folder
+
+    with suppress(BadInput):
+        stored: Mapping[str, Any] = run_folder.read_summary(folder)["labels"]
+        if stored:
+            return stored
+    with suppress(BadInput):
+        return launcher.label_boards(experiment, folder)
+    return {}
 
 
 def _list_problems(summary: Mapping[str, Any], clients: Sequence[ClientRow]) -> Iterator[str]:

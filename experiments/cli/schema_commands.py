@@ -56,7 +56,7 @@ def explain(
     if as_json:
         print_json(found)
         return
-    from experiments.report.tables import lay_out_lines
+    from experiments.report.tables import print_facts
 
     for i, one in enumerate(found):
         if i:
@@ -69,7 +69,7 @@ def explain(
             "meaning": one.meaning,
             "example": one.example,
         }
-        make_console().print(lay_out_lines((f"  {name}", text) for name, text in facts.items() if text))
+        print_facts(make_console(), ((f"  {name}", text) for name, text in facts.items() if text))
 
 
 def load_record(kind: str) -> type[BaseModel]:

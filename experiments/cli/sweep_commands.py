@@ -103,7 +103,7 @@ def _run_shown(plan: SweepPlan, folder: Path, workers: int | None, ray_port: int
             report_point = stack.enter_context(show_job_progress(plan.count))
             return run_sweep(plan, folder, workers, report_point)
     except KeyboardInterrupt:
-        make_console(stderr=True).print("stopped; the same command goes on with the points that have not ended")
+        warn("stopped; the same command goes on with the points that have not ended")
         raise
 
 

@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import DefaultCommandGroup, build_options
-from experiments.cli.command_output import check_output, print_json, write_json, write_output
+from experiments.cli.command_output import check_output, make_console, print_json, write_json, write_output
 from fedge.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def print_variants(
     if as_json:
         print_json(topology_result_to_dict(result))
     else:
-        topology_report.print_topology(result, result.folders, training)
+        topology_report.print_topology(make_console(), result, result.folders, training)
     if training is not None and not training.is_loss_falling:
         raise RunFailed(f"the loss of {result.variants[0].variant.name} did not fall: {training.losses}")
 
@@ -126,4 +126,4 @@ def show(
     if as_json:
         print_json(variant_to_dict(variant))
     else:
-        topology_report.print_variant(variant, every_layer=every)
+        topology_report.print_variant(make_console(), variant, every_layer=every)

@@ -178,7 +178,8 @@ class Table:
 
     def print(self, console: Console) -> None:
         """Print the table; where it is wider than the console, every row becomes lines of ``heading: value``."""
-        console.print(self._as_text(console.width), crop=False, highlight=False)
+        text = self._as_text(console.width)
+        console.print(text, crop=False, highlight=False, soft_wrap=not console.is_terminal)
 
     def _plain_rows(self) -> list[list[str]]:
         return [[cell.plain_text for cell in row] for row in self.rows]
@@ -257,17 +258,24 @@ def swatch_cell(colour: str, name: str) -> Cell:
     return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
 
 
-def lay_out_lines(lines: Iterable[tuple[str, str]], label_width: int = 0) -> RenderableType:
-    """Lay out pairs of label and text in two columns, so that wrapped text stays right of the labels."""
+def print_facts(
+    console: Console, facts: Iterable[tuple[str, str]], *, label_width: int = 0, label_style: str = ""
+) -> None:
+    """Print pairs of label and text in two columns: whole into a file, on a terminal wrapped right of the labels."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable.grid(padding=(0, 2, 0, 0))
+    pairs = list(facts)
+    label_width = max([label_width, *(len(label) for label, _ in pairs)])
+    if not console.is_terminal:
+        print_lines(console, (f"{label:<{label_width + GAP}}{text}".rstrip() for label, text in pairs))
+        return
+    table = RichTable.grid(padding=(0, GAP, 0, 0))
     table.add_column(no_wrap=True, min_width=label_width)
     table.add_column(overflow="fold")
-    for label, text in lines:
-        table.add_row(Text(label), Text(text))
-    return table
+    for label, text in pairs:
+        table.add_row(Text(label, label_style), Text(text))
+    console.print(table)
 
 
 def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None:

@@ -49,9 +49,9 @@ from fedge.experiment import (
     list_boards,
 )
 from fedge.extras import require_modules
-from fedge.knowledge.evidence_files import describe_reference, identify_client, read_evidence
+from fedge.knowledge.evidence_files import describe_reference, identify_client, is_of_client, read_evidence
 from fedge.modes import stack_modes
-from fedge.predictors import PREDICTORS, load_predictor
+from fedge.predictors import DEFAULT_PREDICTOR, FROM_OTHER_WORKLOADS, PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
@@ -264,11 +264,44 @@ def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None
         with prefix_errors(f"{where}.truth"):
             kind = build_kind(board, workload)
             _check_knobs(table, kind.average.modes, kind.spec)
+    if board.entry.references:
+        _check_references(experiment, board, kind.spec, where)
+
+
+def _check_references(experiment: Experiment, board: FleetBoard, spec: DeviceSpec, where: str) -> None:
+    client, others = identify_client(experiment, board), []
     for place, path in enumerate(board.entry.references):
         with prefix_errors(f"{where}.references[{place}]"):
-            entry = describe_reference(Path(path), board, identify_client(experiment, board))
+            entry = describe_reference(Path(path), board, client)
             rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
-            _check_knobs(path, stack_modes(rows), kind.spec)
+            _check_knobs(path, stack_modes(rows), spec)
+        others += [] if is_of_client(entry, client) else [entry.workload]
+    if others and len(others) == len(board.entry.references) and not _learns_from_others(experiment.predictor):
+        right = f"a file of {client.workload} at batch size {client.batch_size}, or predictor: {DEFAULT_PREDICTOR}"
+        got = f"{', '.join(others)}, of which the predictor {experiment.predictor} learns nothing"
+        raise BadInput(f"{where}.references", got, right)
+
+
+def _learns_from_others(predictor: str) -> bool:
+    return predictor not in PREDICTORS or predictor in FROM_OTHER_WORKLOADS
+
+
+def describe_other_references(experiment: Experiment) -> Iterator[str]:
+    """Yield a line for every file under ``references`` of another workload, or batch size, than the boards train."""
+    known = {*load_workload_sizes(), *(profile.workload for profile in load_user_profiles())}
+    effect = "the predictor learns from it as from another workload"
+    if not _learns_from_others(experiment.predictor):
+        effect = f"left out, the predictor {experiment.predictor} learns nothing from other workloads"
+    for name, board in reversed(_first_boards(experiment).items()):
+        for path in board.entry.references:
+            client = identify_client(experiment, board)
+            entry = describe_reference(Path(path), board, client)
+            if is_of_client(entry, client):
+                continue
+            strange = "" if entry.workload in known else " (the file's name; fedge knows no such workload)"
+            found = f"{entry.workload}{strange} at batch size {entry.batch_size}"
+            trained = f"{client.workload} at batch size {client.batch_size}"
+            yield f"reference {Path(path).name} of {name}: of {found}, not of {trained}; {effect}"
 
 
 def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:

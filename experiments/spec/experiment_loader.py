@@ -20,7 +20,7 @@ from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
-from fedge.errors import BadInput
+from fedge.errors import BadInput, list_known
 from fedge.experiment import (
     VARIANT_FILE,
     Experiment,
@@ -140,7 +140,7 @@ def find_experiment_file(path: Path) -> Path:
     files = {file.stem: file for file in CONFIGS.glob("*.yaml")}
     shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
     if str(path) not in shipped:
-        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {', '.join(sorted(shipped))}")
+        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {list_known(str(path), sorted(shipped))}")
     return shipped[str(path)]
 
 
@@ -174,6 +174,8 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     old, new = policy.get("name", PolicySpec().name), named[-1][1]
     replaced = any(key == "policy" for key, _ in named)
     taken = POLICY_OPTIONS.get(new.partition(":")[0])
+    if taken is None and ":" not in new:
+        return  # no policy has this name, which is refused later
     if not replaced and (new == old or taken is None):
         return
     kept = () if replaced else taken or ()
@@ -386,7 +388,9 @@ def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], e
     location = _trim_location(first["loc"], raw)
     where = f"{path}: {_format_location(location) or 'the file'}"
     if first["type"] == "extra_forbidden":
-        return BadInput(where, "an unknown key", f"known here: {_list_keys(record, location[:-1])}")
+        return BadInput(
+            where, "an unknown key", f"known here: {list_known(str(location[-1]), _list_keys(record, location[:-1]))}"
+        )
     if first["type"] == "missing":
         return BadInput(where, "nothing", "this key is needed")
     got = format_value(first["input"])
@@ -394,7 +398,7 @@ def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], e
         return BadInput(where, got, "a number, text, true or false")
     if first["type"] in {"model_type", "model_attributes_type"}:
         bare = "a name, or " if location[-1] in NAME_ONLY_FIELDS or isinstance(location[-1], int) else ""
-        return BadInput(where, got, f"{bare}a mapping with some of {_list_keys(record, location)}")
+        return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_list_keys(record, location))}")
     plain = first["msg"][:1].lower() + first["msg"][1:]
     return BadInput(where, got, _EXPECTED_BY_ERROR.get(first["type"], plain).format(**first.get("ctx", {})))
 
@@ -432,12 +436,12 @@ def _format_location(location: Sequence[int | str]) -> str:
     return text.lstrip(".")
 
 
-def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
+def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> list[str]:
     """List the keys that are valid at a location of a file with such a record."""
     for part in location:
         field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
         record = (extract_record(field.annotation) if field is not None else None) or record
-    return ", ".join(field.alias or name for name, field in record.model_fields.items())
+    return [field.alias or name for name, field in record.model_fields.items()]
 
 
 def extract_record(hint: Any) -> type[BaseModel] | None:

@@ -216,7 +216,7 @@ def _format_bounds(form: Mapping[str, Any]) -> str:
 
 def _format_value(value: Any) -> str:
     if value is None:
-        return "none"
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):  # as YAML reads a number: 1e+06 would be text
@@ -246,10 +246,11 @@ def find_key(record: type[BaseModel], name: str) -> list[KeyDescription]:
     every = list(describe_keys(record))
     found = [one for one in every if _is_within(one.key.replace("[]", ""), plain)]
     if not found:
-        above = plain.rpartition(".")[0]
-        known = (one.key.replace("[]", "") for one in every)
+        above, _, last = plain.rpartition(".")
+        known = [one.key.replace("[]", "") for one in every]
         beside = tuple(key for key in known if key.rpartition(".")[0] == above)
-        raise UnknownName("KEY", name, beside or tuple(one.key for one in every if "." not in one.key))
+        elsewhere = tuple(key for key in known if key.rpartition(".")[2] == last)
+        raise UnknownName("KEY", name, elsewhere or beside or tuple(key for key in known if "." not in key))
     return found
 
 

@@ -1,36 +1,24 @@
 """The arena: a sweep's variants by three protocols, with paired differences to its first variant.
 
 Quality under a budget: the accuracy of the last model that was ready within the budgets of seconds and joules.
-Cost to a target: seconds and joules at the end of the first round at or above the target accuracy of which the mean
-with the next two is so too. Robustness: the same two in a second sweep, of the same variants on a disturbed fleet.
-Joules are of the whole fleet, boards at rest included. Runs of one seed have the same fleet, data and noise.
+Cost to a target: seconds and joules until it is reached (``accuracy_course``). Robustness: the same two in a second
+sweep, of the same variants on a disturbed fleet. Joules are of the whole fleet, boards at rest included. Runs of one
+seed have the same fleet, data and noise.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
+from experiments.report.run.accuracy_course import TARGET_WINDOW, Course, build_course, find_cost
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
 from fedge.errors import BadInput
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow
-
-TARGET_WINDOW = 3
-"""Evaluations whose mean must not be below the target, so that one lucky evaluation does not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A run's accuracy over what it had spent: per round the accuracy, and seconds and joules until its end."""
-
-    accuracy: tuple[float, ...]
-    seconds: tuple[float, ...]
-    joules: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +79,9 @@ def read_courses(folder: Path) -> Courses:
 
 def read_course(folder: Path) -> Course:
     """Read a run's course; it is empty if a model was not evaluated."""
-    rows = list(read_rows(folder, RoundRow))
-    accuracy = [row.accuracy for row in rows if row.accuracy is not None]
-    if len(accuracy) < len(rows):
-        return Course((), (), ())
-    joules, total = [], 0.0
-    for row in rows:
-        total += row.energy_j + (row.resting_energy_j or 0.0) + (row.evaluation_energy_j or 0.0)
-        joules.append(total)
-    return Course(tuple(accuracy), tuple(row.end_s for row in rows), tuple(joules))
+    rows = read_rows(folder, RoundRow)
+    is_evaluated = all(row.accuracy is not None for row in rows)
+    return build_course(rows if is_evaluated else ())
 
 
 def judge_variants(
@@ -163,12 +145,3 @@ def find_quality(course: Course, budget_s: float, budget_j: float) -> float:
     """Return the accuracy of the last model within both budgets; 0 without one."""
     spent = zip(course.accuracy, course.seconds, course.joules, strict=True)
     return next((a for a, s, j in reversed([*spent]) if s <= budget_s and j <= budget_j), 0.0)
-
-
-def find_cost(course: Course, target: float) -> tuple[float, float] | None:
-    """Return seconds and joules until the target is reached, or None if it never is."""
-    for i in range(max(1, len(course.accuracy) - TARGET_WINDOW + 1)):
-        window: Sequence[float] = course.accuracy[i : i + TARGET_WINDOW]
-        if course.accuracy[i] >= target and statistics.mean(window) >= target:
-            return course.seconds[i], course.joules[i]
-    return None

@@ -31,7 +31,7 @@ from experiments.sweeps.point_plan import (
 from experiments.sweeps.sweep_spec import DimensionSpec, SamplerSpec
 from experiments.sweeps.sweep_summary import SweepSummary, VariantResults, summarise_variants, write_summary
 from fedge.atomic_files import FileLock
-from fedge.errors import BadInput
+from fedge.errors import BadInput, list_known
 from fedge.extras import build_install_command
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
 from fedge.telemetry import run_folder
@@ -122,7 +122,7 @@ def check_sweep(plan: SweepPlan) -> None:
     for name in (*plan.spec.aims, *plan.spec.figures):
         if name not in known:
             where = "sampler" if name in plan.spec.aims else "figures"
-            raise BadInput(f"{plan.path}: {where}", repr(name), f"figures of a run: {', '.join(known)}")
+            raise BadInput(f"{plan.path}: {where}", repr(name), f"figures of a run: {list_known(name, known)}")
 
 
 def run_sweep(

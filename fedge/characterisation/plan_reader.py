@@ -182,7 +182,7 @@ def read_resolved_plan(path: Path) -> ResolvedPlan:
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names file and field.
     """
-    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {list_keys(PlanRecord)}"), path)
+    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {', '.join(list_keys(PlanRecord))}"), path)
 
 
 def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_board_spec) -> ResolvedPlan:
@@ -287,7 +287,7 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
         raise BadInput(where, format_value(name), "a name that is text, and not 'all'")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise BadInput(where, format_value(entry), f"a mapping with some of {list_keys(_WorkloadRecord)}")
+        raise BadInput(where, format_value(entry), f"a mapping with some of {', '.join(list_keys(_WorkloadRecord))}")
     like = entry.get("like", name)
     shipped = load_shipped_workloads()
     if like not in shipped and ("like" in entry or not entry):

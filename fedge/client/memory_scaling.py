@@ -281,11 +281,10 @@ def summarize_memory_use(
 ) -> MemoryUse:
     """Build the memory section of a round's report."""
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
-    predicted_mb = _asked_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
         scaling.asked_scale,
         used=attempt.scale,
-        predicted_mb=predicted_mb,
+        need=_predict_asked_scale(scaling, attempt.observations),
         limit_mb=scaling.limit_mb,
         margin=scaling.spec.margin,
     )
@@ -306,8 +305,8 @@ def summarize_memory_use(
     )
 
 
-def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
-    """Return the predicted memory at the scale that is asked for, corrected by the history, in MB."""
+def _predict_asked_scale(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> StepNeed:
+    """Return the predicted need at the scale that is asked for, corrected by the history."""
     chosen = choose_scale(
         (scaling.asked_scale,),
         need=scaling.estimate_need,
@@ -316,7 +315,7 @@ def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObserv
         margin=scaling.spec.margin,
     )
     assert chosen is not None, "there is one"
-    return chosen.need.memory_mb
+    return chosen.need
 
 
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:

@@ -307,11 +307,13 @@ def describe_reference(path: Path, board: FleetBoard, client: ClientIdentity) ->
     A file of the trained workload that names no board is the board's own if there is only one that it can be of.
 
     Raises:
-        BadInput: It is no table or model, or a model has too few modes to stand for another workload.
+        BadInput: It is no table or model of training steps, or a model has too few modes to stand for another workload.
     """
     entry = describe_file(path, client.batch_size)
     if entry.form == "calibration":
         raise BadInput(str(path), "a cost profile", "a table or a model file of such a board")
+    if entry.kind == "infer":
+        raise BadInput(str(path), "a table of inference steps, as its folder or record says", "one of training steps")
     if path.suffix == MODEL and not is_of_client(entry, client) and entry.rows < MIN_REFERENCE_MODES:
         right = f"at least {MIN_REFERENCE_MODES}, or a model of {client.workload} at batch size {client.batch_size}"
         raise BadInput(str(path), f"{entry.rows} modes of another workload, {entry.workload}", right)

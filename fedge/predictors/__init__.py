@@ -23,6 +23,9 @@ PREDICTORS = {
 }
 """Names in experiments and the classes they stand for; each class is constructed from ``PriorKnowledge``."""
 
+FROM_OTHER_WORKLOADS = ("powertrain", "fedge")
+"""Predictors that learn from a board's tables of other workloads; of the user's own nothing is known."""
+
 
 def load_predictor(name: str, knowledge: PriorKnowledge, where: str = "predictor") -> Predictor:
     """Construct a predictor by name.

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedge import registry
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput, FedgeError, list_known
 from fedge.experiment import StrategySpec
 from fedge.flower.messages import build_message, ensure_identity, from_array_record, hold_arrays, to_array_record
 from fedge.seeds import derive_seed
@@ -91,7 +91,8 @@ def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
         options["strategy"] = build_strategy(spec.wraps, f"{where}.wraps")
     unknown = sorted(set(spec.options) - set(accepted))
     if unknown:
-        raise BadInput(f"{where}.options.{unknown[0]}", repr(spec.options[unknown[0]]), f"known: {', '.join(accepted)}")
+        got, right = repr(spec.options[unknown[0]]), f"known: {list_known(unknown[0], accepted)}"
+        raise BadInput(f"{where}.options.{unknown[0]}", got, right)
     try:
         strategy: Strategy = make(**options | spec.options)
     except (TypeError, ValueError) as error:

@@ -28,6 +28,10 @@ MAX_LABEL_LENGTH = 64
 MAX_COUNTERS = 20_000
 """Counters whose totals are kept; a default of more than two fleets of ``MAX_BOARD_SERIES`` boards, to bound memory."""
 OTHER_LABEL = "other"
+ROUNDING = 1e-9
+"""Relative decrease that is no reset: the sum of a board's rounds differs in its last bits with the order of adding,
+which changes when a round's row follows those of its clients.
+"""
 
 Labels = tuple[str, ...]
 BOARD_LABELS: Labels = ("board", "device")
@@ -66,6 +70,8 @@ class CounterTotals:
 
     def _accumulate_value(self, key: tuple[str, Labels], now: float) -> float:
         last = self.last.pop(key, 0.0)
+        if last * (1 - ROUNDING) <= now < last:
+            now = last
         base = self.before.pop(key, 0.0) + (last if now < last else 0.0)
         # Inserted again, so that the least recently seen counter comes first.
         self.last[key], self.before[key] = now, base

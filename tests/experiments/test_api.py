@@ -168,3 +168,8 @@ def test_a_run_in_python_has_the_rows_of_the_command(tmp_path: Path, monkeypatch
         mine, other = (getattr(run, table)(arrow=True) for run in (ours, fedge.load("theirs")))
         assert mine.num_rows > 0
         assert mine.equals(other)
+
+
+def test_an_unknown_option_names_the_function_and_the_option_that_may_be_meant() -> None:
+    with pytest.raises(UnknownName, match=r"^fedge\.roofline: got 'batchsize'; known: .*; did you mean batch_size\?"):
+        fedge.roofline("resnet18", "orin-nano", batchsize=3)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.errors import BadInput, FedgeError, RunFailed, describe_error, one_line
+from fedge.errors import BadInput, FedgeError, RunFailed, UnknownName, describe_error, find_similar, one_line
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=50))
@@ -20,6 +21,24 @@ def test_a_long_text_is_cut() -> None:
     assert len(one_line("x" * 10**6)) == 300
     assert len(str(BadInput("x" * 10**6, "y" * 10**6, "z" * 10**6))) < 3_000
     assert len(describe_error(ValueError("x" * 10**6))) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [
+        ("orin-nan", ["orin-nano"]),
+        ("Orin-Nano", ["orin-nano"]),
+        ("fedavg", ["FedAvg"]),
+        ("policy.min_progres", ["policy.min_progress"]),
+        ("", []),
+        ("pineapple", []),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_one_that_may_be_meant(name: str, similar: list[str]) -> None:
+    known = ("orin-nano", "orin-nx", "nano", "FedAvg", "policy.deadline_s", "policy.min_progress")
+
+    assert find_similar(name, known) == similar
+    assert ("did you mean" in str(UnknownName("x", name, known))) == bool(similar)
 
 
 def test_an_error_keeps_its_lines_but_rules_no_terminal() -> None:

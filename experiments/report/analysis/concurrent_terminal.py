@@ -12,9 +12,9 @@ from experiments.report.quantities import UNKNOWN, percent
 from experiments.report.tables import (
     Cell,
     Table,
-    lay_out_lines,
     number_cell,
     percent_cell,
+    print_facts,
     print_lines,
     text_cell,
     value_cell,
@@ -51,9 +51,9 @@ LabelledLine = tuple[str, str]
 def print_interleaving(console: Console, advice: InterleavingAdvice) -> None:
     """Print the whole plan."""
     if advice.choice is None:
-        console.print(lay_out_lines(_describe_infeasibility(advice), LABEL_WIDTH))
+        print_facts(console, _describe_infeasibility(advice), label_width=LABEL_WIDTH)
     else:
-        console.print(lay_out_lines(_describe_choice(advice, advice.choice), LABEL_WIDTH))
+        print_facts(console, _describe_choice(advice, advice.choice), label_width=LABEL_WIDTH)
         if advice.runners_up:
             _runners_up_table(advice.runners_up).print(console)
         _neighbours_table(advice.neighbours, advice).print(console)

@@ -26,9 +26,7 @@ def print_layer_summary(console: Console, summary: LayerSummary) -> None:
     network = summary.network
     sample = "x".join(map(str, network.input_shape))
     step = "a training step" if summary.kind == "train" else "inference"
-    console.print(
-        f"[bold]{network.name}[/bold], {network.source}: {step} of {summary.batch_size} x {sample}", highlight=False
-    )
+    print_lines(console, [f"{network.name}, {network.source}: {step} of {summary.batch_size} x {sample}"], "bold")
     print_lines(console, _describe_totals(summary))
     kinds_table(summary.by_kind).print(console)
     if summary.costliest:
@@ -114,10 +112,8 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
     """Print the requested batch, the limit with its parts, and a table over batch sizes."""
     network, device, step = prediction.network, prediction.device, prediction.step
     sample = "x".join(map(str, network.input_shape))
-    console.print(
-        f"[bold]{network.name}[/bold] on {device.title}: a training step of {prediction.batch_size} x {sample}",
-        highlight=False,
-    )
+    head = f"{network.name} on {device.title}: a training step of {prediction.batch_size} x {sample}"
+    print_lines(console, [head], "bold")
     fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
     largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
     share = percent(prediction.system_share, 0)
@@ -128,8 +124,7 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
         f"Largest  batch {largest}; surely (95 %) {sure}",
         f"From     {step.label}: {step.source}",
     )
-    for line in lines:
-        console.print(line, highlight=False)
+    print_lines(console, lines)
     batch_table(prediction).print(console)
     if network.unknown:
         print_lines(console, [f"NOT COUNTED: {', '.join(network.unknown)}"], "bold red")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,9 +88,10 @@ def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
 # Terminal -------------------------------------------------------------------------------------------------------------
 
 
-def print_topology(result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None) -> None:
+def print_topology(
+    console: Console, result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None
+) -> None:
     """Print the whole result."""
-    console = _make_console()
     print_lines(console, describe_request(result))
     variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
     title = "Other batch sizes: non-dominated largest variants that fit"
@@ -108,9 +108,8 @@ def print_topology(result: TopologyResult, folders: Sequence[Path], training: Tr
         print_lines(console, [f"Trained {name} for {steps}: loss {losses}{grown} ({where})"])
 
 
-def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
+def print_variant(console: Console, variant: NetworkVariant, *, every_layer: bool) -> None:
     """Print a variant with some of its layers, or with all."""
-    console = _make_console()
     shape = "x".join(map(str, variant.input_shape))
     shares = (
         f"{percent(variant.parameter_share)} of the parameters ({_format_millions(variant)}), "
@@ -159,12 +158,6 @@ def _format_millions(variant: NetworkVariant) -> str:
 
 def _verdict(fit: VariantFit) -> str:
     return "fits" if fit.fits else "does not fit"
-
-
-def _make_console() -> Console:
-    from rich.console import Console
-
-    return Console(file=sys.stdout)
 
 
 # Page -----------------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
-from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell, value_cell
+from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, PhysicalBreakdown, PredictionSpread
 from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Label, PowerMode
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 MAX_TABLE_ROWS = 20
 """Rows of a table on the terminal; --json and --out write all."""
@@ -25,11 +25,6 @@ MODE_HEADING = "cores/CPU/GPU/mem. MHz"
 def describe_model(about: ModelInfo) -> str:
     """Describe a model's board, workload and predictor in one line."""
     return f"{about.device}, {about.workload}, batch size {about.batch_size}, predicted by {about.method}"
-
-
-def print_facts(console: Console, facts: ModelSummary) -> None:
-    """Print the model's training data, prior and uncertainty as labelled lines."""
-    console.print(lay_out_lines(describe_facts(facts)))
 
 
 def facts_to_table(facts: ModelSummary) -> Table:

@@ -205,7 +205,7 @@ REFERENCES_CAPTION = (
     "actual length."
 )
 CUT_AXES_CAPTION = " The axes do not start at zero."
-GOAL_CAPTION = "The same up to the {} that all runs reached: {}."
+GOAL_CAPTION = "The same up to the {} that all runs reached and kept, as the mean with the next two rounds: {}."
 
 
 @dataclass(frozen=True, slots=True)

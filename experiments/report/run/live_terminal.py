@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.report.quantities import UNKNOWN, duration, energies, energy, format_metric, mean, number, percent
-from experiments.report.tables import print_lines
+from experiments.report.tables import print_facts, print_lines
 from fedge import phases
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.run_folder import STORE
@@ -260,8 +260,8 @@ def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
     )
 
 
-def summary_table(summary: dict[str, Any]) -> RenderableType:
-    """Render a finished run's headline figures, as in its report."""
+def print_run_summary(console: Console, summary: dict[str, Any]) -> None:
+    """Print a finished run's headline figures, as in its report."""
     length, metric = summary.get("round_vs_maxn"), summary.get("metric", "accuracy")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
@@ -276,15 +276,11 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         **_optional_facts(summary),
         "report": summary.get("report"),
     }
-    table = Table.grid(padding=(0, 2))
     rounds = summary.get("rounds", 0)
     length_text = f"{rounds} round{'s' * (rounds != 1)}"
-    table.title = Text(f"{summary.get('name', '')}: {summary.get('policy', '')}, {length_text}", style="bold")
-    table.title_justify = "left"
-    for name, value in facts.items():
-        if value is not None:
-            table.add_row(Text(name, style="dim"), Text(str(value)))
-    return table
+    print_lines(console, [f"{summary.get('name', '')}: {summary.get('policy', '')}, {length_text}"], "bold")
+    known = ((name, str(value)) for name, value in facts.items() if value is not None)
+    print_facts(console, known, label_style="dim")
 
 
 def _format_evaluation(summary: dict[str, Any]) -> str | None:

@@ -6,11 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
+from experiments.report.run.accuracy_course import build_course, find_cost, find_highest_target
 from experiments.report.run.run_names import name_runs
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
@@ -97,21 +98,19 @@ class LoadedRun:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyGoal:
-    """An accuracy reached by every run: the minimum over the runs of their best."""
+    """An accuracy that every run reaches."""
 
     accuracy: float
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
-        """Return the simulated time at which the run first reached it, in seconds."""
-        return next((row.end_s for row in run.rounds if self._is_reached(row)), None)
+        """Return the simulated time until the run reaches it, in seconds."""
+        cost = find_cost(build_course(run.rounds), self.accuracy)
+        return None if cost is None else cost[0]
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
-        """Return the fleet's energy up to that time, in joules."""
-        spent = accumulate(row.energy_j for row in run.rounds)
-        return next((j for row, j in zip(run.rounds, spent, strict=True) if self._is_reached(row)), None)
-
-    def _is_reached(self, row: RoundRow) -> bool:
-        return row.accuracy is not None and row.accuracy >= self.accuracy
+        """Return the whole fleet's energy up to that time, in joules."""
+        cost = find_cost(build_course(run.rounds), self.accuracy)
+        return None if cost is None else cost[1]
 
 
 def find_metric(runs: Sequence[LoadedRun]) -> str:
@@ -121,8 +120,8 @@ def find_metric(runs: Sequence[LoadedRun]) -> str:
 
 
 def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal | None:
-    """Return the highest accuracy that all runs reached at some time; None if one of them trained nothing."""
-    best = [max(run.accuracies, default=None) for run in runs]
+    """Return the highest accuracy that all runs reach; None if one of them trained nothing."""
+    best = [find_highest_target(build_course(run.rounds)) for run in runs]
     known = [accuracy for accuracy in best if accuracy is not None]
     return AccuracyGoal(min(known)) if len(known) == len(runs) else None
 

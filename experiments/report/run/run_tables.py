@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def can_encode(experiment: Experiment) -> bool:
     """Return whether updates may be sent encoded."""
     kind = experiment.compression.kind
     return kind not in {None, "none"} or (kind is None and experiment.policy.name == "joint")
+
+
+def describe_origins(summary: Mapping[str, Any]) -> str:
+    """Return how many boards have measured, calibrated and estimated figures: ``emulated boards: 2 estimated``."""
+    counts = Counter[str]()
+    for entry in summary["labels"].values():
+        counts[entry.get("truth", {}).get("label", "unknown")] += entry["count"]
+    boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
+    return f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
 
 
 def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:
@@ -231,25 +241,32 @@ def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines for the terminal."""
     if not knowledge:
         return
-    wrong = knowledge["contradicted"]
-    tables = _count_reference_tables(knowledge)
+    wrong, used = knowledge["contradicted"], ", ".join(_list_recalled(knowledge))
     if not knowledge["boards"] and not knowledge["peers"]:
-        fits = (
-            f"only reference tables of other workloads ({tables})"
-            if tables
-            else f"nothing fits in {knowledge['folder']}"
-        )
+        fits = f"only {used}" if used else f"nothing fits in {knowledge['folder']}"
         yield f"knowledge: {fits}; what this run measured is there for the next"
-    else:
-        kept = knowledge["boards"] - len(wrong)
-        peers = f", {knowledge['peers']} other boards of their kinds" if knowledge["peers"] else ""
-        peers += f", reference tables of other workloads ({tables})" if tables else ""
-        saved = f"; at most {knowledge['probes_saved']} probes saved" if knowledge["probes_saved"] else ""
-        yield f"knowledge: {kept} boards started from their own earlier measurements{peers}{saved}"
+    elif used:
+        saved = f"; at most {_count(knowledge['probes_saved'], 'probe')} saved" if knowledge["probes_saved"] else ""
+        yield f"knowledge: {used}{saved}"
     if wrong:
         names = ", ".join([*sorted(wrong)[:MAX_NAMES], *(["..."] if len(wrong) > MAX_NAMES else [])])
         yield f"note: what was known of {names} contradicts the first measurements and was dropped; see the report"
     yield from (f"note: {line}" for line in knowledge["notes"])
+
+
+def _list_recalled(knowledge: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the boards started from; what none of them had is left out."""
+    own, peers = knowledge["boards"] - len(knowledge["contradicted"]), knowledge["peers"]
+    if own:
+        yield f"{_count(own, 'board')} started from {'its' if own == 1 else 'their'} own earlier measurements"
+    if peers:
+        yield f"measurements of {_count(peers, 'other board')} of the same kinds"
+    if tables := _count_reference_tables(knowledge):
+        yield f"{_count(tables, 'reference table')} of other workloads"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _count_reference_tables(knowledge: Mapping[str, Any]) -> int:

@@ -130,11 +130,19 @@ def _difference_cell(found: ConfidenceInterval | None) -> Cell:
 
 
 def _ratio_cell(figure: ArenaFigure) -> Cell:
-    """Show the geometric mean of the seeds' ratios to the first variant with its interval."""
+    """Show the geometric mean of the seeds' ratios to the first variant with its interval.
+
+    The mean beside it is over the seeds that reached the target; where the first variant did not reach it with all of
+    them, there are fewer ratios, whose number is shown.
+    """
     found = figure.difference
     if found is None:
         return number_cell(UNKNOWN)
     span = "" if found.half_width is None else f" [{math.exp(found.low):.2f}, {math.exp(found.high):.2f}]"
+    pairs = f" ({found.n} of {figure.reached} seeds)" if found.n < figure.reached else ""
     return Cell(
-        f"{math.exp(found.mean):.2f}{span}", numeric=True, best=found.verdict == "lower", value=math.exp(found.mean)
+        f"{math.exp(found.mean):.2f}{span}{pairs}",
+        numeric=True,
+        best=found.verdict == "lower",
+        value=math.exp(found.mean),
     )

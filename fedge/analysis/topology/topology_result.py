@@ -22,7 +22,7 @@ from fedge.costs.layers.network_source import build_module, parse_input_shape
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.decisions.limits import compute_margin_z
 from fedge.devices import catalogue
-from fedge.errors import BadInput
+from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _check_options(options: TopologyOptions) -> None:
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
     if options.ranking not in IMPORTANCE_METHODS:
-        raise BadInput("--ranking", repr(options.ranking), f"known: {', '.join(IMPORTANCE_METHODS)}")
+        raise UnknownName("--ranking", options.ranking, IMPORTANCE_METHODS)
 
 
 def _search_variants(

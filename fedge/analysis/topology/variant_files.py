@@ -152,7 +152,7 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
     return NetworkVariant(
         **{**record.model_dump(), "input_shape": tuple(record.input_shape)},
         plan=plan,
-        cost=network_record.network_from_dict(data.get("cost"), f"{where}: cost"),
+        cost=network_record.cost_from_variant(data, where),
     )
 
 

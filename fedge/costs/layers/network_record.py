@@ -7,6 +7,7 @@ a convolution as its seven numbers separated by commas, ``-`` for none.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from functools import lru_cache
@@ -150,6 +151,19 @@ def network_from_dict(data: Any, where: str) -> NetworkCost:
         source=record.source,
         unknown=tuple(record.unknown),
     )
+
+
+def cost_from_variant(data: dict[str, Any], where: str) -> NetworkCost:
+    """Convert the costs in a variant's record, which says the shape of its input beside them too.
+
+    Raises:
+        BadInput: A field is missing or invalid, or the two shapes differ.
+    """
+    cost = network_from_dict(data.get("cost"), f"{where}: cost")
+    given, right = json.dumps(data.get("input_shape")), json.dumps(cost.input_shape)
+    if given != right:
+        raise BadInput(f"{where}: input_shape", given, f"{right}, the shape in cost.input_shape")
+    return cost
 
 
 LAYER_COLUMNS = tuple(field.name for field in dataclass_fields(LayerCost))

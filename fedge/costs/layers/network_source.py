@@ -9,7 +9,6 @@ Summary of a network's cost for one step: its totals, its kinds of operators, an
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost, Shape
-from fedge.costs.layers.network_record import find_known_network, network_from_dict
-from fedge.errors import BadInput
+from fedge.costs.layers.network_record import cost_from_variant, find_known_network, network_from_dict
+from fedge.errors import MAX_SIMILAR, BadInput, find_similar
 from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.worker import builtin_tasks
@@ -39,8 +38,6 @@ VARIANT_FORMAT = "fedge-variant-1"
 """Format of the record of a pruned variant (``fedge topology --folder``), which holds the layers that it has left."""
 MODEL_FILES = (".onnx", ".json")
 """Endings of a NETWORK that is a file, which says what its input is like."""
-MAX_SUGGESTIONS = 3
-"""Largest number of similar names suggested for an unknown one."""
 
 
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
@@ -106,7 +103,7 @@ def _reject_shape(model: str, input_shape: Shape | None) -> None:
 def _read_json(path: Path) -> NetworkCost:
     data = read_json(path, "a file that `fedge layers --out` wrote")
     if isinstance(data, dict) and data.get("format") == VARIANT_FORMAT:
-        return network_from_dict(data.get("cost"), f"{path}: cost")
+        return cost_from_variant(data, str(path))
     return network_from_dict(data, str(path))
 
 
@@ -144,11 +141,9 @@ def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
     classifiers = _list_classifiers()
     if model not in classifiers:
         names = [*classifiers, *builtin_tasks.NETWORKS]
-        near = difflib.get_close_matches(model, names, MAX_SUGGESTIONS) or [
-            name for name in names if model and model in name
-        ]
+        near = find_similar(model, names) or [name for name in names if model and model in name]
         inside = [str(path.parent) for path in sorted(Path(model).glob(f"*/{VARIANT_FILE}"))]
-        hint = f"did you mean {' or '.join((inside or near)[:MAX_SUGGESTIONS])}? Or " if near or inside else ""
+        hint = f"did you mean {' or '.join((inside or near)[:MAX_SIMILAR])}? Or " if near or inside else ""
         raise BadInput("NETWORK", repr(model), f"{hint}{MODULES_HINT}, {FILES_HINT}")
     return _torchvision_builder(model, input_shape or OTHER_IMAGES.get(model, DEFAULT_IMAGE))
 

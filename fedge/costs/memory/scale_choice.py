@@ -209,7 +209,7 @@ def compute_safe_mb(need: StepNeed, margin: float | None) -> float:
 
 def describe_safety(margin: float | None) -> str:
     """Describe what ``compute_safe_mb`` adds to the predicted memory."""
-    return "a bound of 99 %" if margin is None else f"{margin:.0%} to spare"
+    return "99 % confidence" if margin is None else f"{100 * margin:.3g} % to spare"
 
 
 def build_memory_belief(seen: Iterable[MemoryObservation]) -> MemoryBelief:
@@ -229,16 +229,20 @@ def extend_history(seen: Sequence[MemoryObservation], more: MemoryObservation) -
 
 
 def describe_scaling(
-    asked: TrainingScale, used: TrainingScale, predicted_mb: float, limit_mb: float, margin: float | None
+    asked: TrainingScale, used: TrainingScale, need: StepNeed, limit_mb: float, margin: float | None
 ) -> str:
     """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``; empty if nothing
     was.
+
+    Args:
+        need: The predicted need at the scale that is asked for.
     """
-    spare = f" and {describe_safety(margin)}" if predicted_mb <= limit_mb else ""
+    is_close = need.memory_mb <= limit_mb
+    safe = f", {compute_safe_mb(need, margin):,.0f} MB with {describe_safety(margin)}" if is_close else ""
     lowered = []
     if used.batch_size != asked.batch_size:
         lowered.append(f"batch {asked.batch_size} -> {used.batch_size}")
     if used.width != asked.width:
         lowered.append(f"width {asked.width:g} -> {used.width:g}")
-    figures = f"{predicted_mb:,.0f} MB predicted{spare}, {limit_mb:,.0f} MB allowed"
+    figures = f"{need.memory_mb:,.0f} MB predicted{safe}, {limit_mb:,.0f} MB allowed"
     return f"{', '.join(lowered)}: {figures}" if lowered else ""

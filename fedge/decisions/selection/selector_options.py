@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, list_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,9 @@ def check_options(selector: str, given: Mapping[str, float], where: str = "selec
     known = SELECTOR_OPTIONS[selector]
     for name, value in given.items():
         if name not in known:
-            raise BadInput(f"{where}.{name}", f"{value:g}", f"{selector} takes {', '.join(known) or 'no options'}")
+            raise BadInput(
+                f"{where}.{name}", f"{value:g}", f"{selector} takes {list_known(name, known) or 'no options'}"
+            )
         if not known[name].allows(value):
             raise BadInput(f"{where}.{name}", f"{value:g}", known[name].description)
 

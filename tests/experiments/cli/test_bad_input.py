@@ -209,7 +209,7 @@ def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
     [
         ("", "got an empty file; a mapping of keys such as fleet, policy, rounds"),
         ("- nano\n", "got a list; a mapping of keys"),
-        ("fleet: [nano\nrounds: 2\n", "line 2: got text that is not YAML; "),
+        ("fleet: [nano\nrounds: 2\n", "line 1: got text that is not YAML; "),
         ("fleet:\n\tcount: 1\n", "line 2: got text that is not YAML; "),
         ("rounds: 2\n", "fleet: got nothing; this key is needed"),
         ("1: 2\nfleet: [nano]\n", "[1]: got 1; keys that are text"),

@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from experiments.cli.command_output import check_output, make_progress_console
+from experiments.cli.command_output import check_output, make_console, make_progress_console
 from experiments.cli.main import app
 from experiments.spec.experiment_loader import CONFIGS
 from fedge.errors import BadInput
@@ -31,6 +31,23 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
     for path in (table, type(tmp_path)("/dev/null")):
         with pytest.raises(BadInput, match="holds something else"):
             check_output("--json", path, "[")
+
+
+def test_a_file_gets_every_line_whole_and_columns_are_obeyed(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    make_console().print("word " * 100)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+    monkeypatch.setenv("COLUMNS", "40")
+    assert make_console().width == 40
+
+
+@pytest.mark.parametrize("words", [("rnu", "exp.yaml"), ("fleet", "statsu")])
+def test_the_command_that_may_be_meant_is_suggested_once(words):
+    done = CliRunner().invoke(app, list(words))
+
+    assert done.exit_code == 2
+    assert done.output.count("Did you mean") == 1
 
 
 @pytest.mark.parametrize(("options", "quiet"), [((), False), (("--quiet",), True)])

@@ -14,7 +14,7 @@ from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.board_kinds import load_references
 from fedge.errors import BadInput
-from fedge.experiment import FleetEntry, ServingSpec, list_boards
+from fedge.experiment import Experiment, FleetEntry, ServingSpec, list_boards
 from fedge.knowledge.recall import read_run_knowledge
 
 WORK = "resnet18-imagenet"
@@ -158,6 +158,34 @@ def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path,
     (copy,) = recalled.fleet[0].references
     assert copy.startswith(str(tmp_path / "run"))
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+
+
+def test_references_of_other_workloads_are_named_before_the_run(fedge: Launcher, table: Path) -> None:
+    strange = table.with_name("resnet18-imagnet.csv")
+    strange.write_bytes(table.read_bytes())
+
+    def load(*overrides: str) -> Experiment:
+        return load_experiment(Path("exp.yaml"), overrides)
+
+    both = load(f"fleet.0.references=[{table},{strange}]")
+    experiment_checks.check_experiment(both)
+    (line,) = experiment_checks.describe_other_references(both)
+    assert strange.name in line
+    assert "fedge knows no such workload" in line
+    outcome = fedge("run", "exp.yaml", "--dry-run", "--set", f"fleet.0.references=[{strange}]")
+    assert strange.name in outcome.out
+    experiment_checks.check_experiment(load(f"fleet.0.references=[{table},{strange}]", "predictor=physical"))
+    with pytest.raises(BadInput, match=r"fleet\[0\].references: got resnet18-imagnet, .*; a file of resnet18-imagenet"):
+        experiment_checks.check_experiment(load(f"fleet.0.references=[{strange}]", "predictor=physical"))
+
+
+def test_a_table_of_inference_steps_is_no_reference(table: Path, tmp_path: Path) -> None:
+    steps = tmp_path / "infer" / table.name
+    steps.parent.mkdir()
+    steps.write_bytes(table.read_bytes())
+
+    with pytest.raises(BadInput, match=r"fleet\[0\].references\[0\].*a table of inference steps"):
+        experiment_checks.check_experiment(load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{steps}]"]))
 
 
 def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launcher) -> None:

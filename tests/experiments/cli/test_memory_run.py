@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="boards really train")
 from contracts.launching import run_here
 
 from experiments.report.run import board_sections, run_summary
-from experiments.report.run.live_terminal import summary_table
+from experiments.report.run.live_terminal import print_run_summary
 from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.run_page import write_report, write_report_tables
 from experiments.spec.experiment_loader import load_experiment
@@ -131,7 +131,7 @@ def test_a_board_on_which_nothing_fits_is_left_out_and_the_others_savings_are_sh
     assert max(row.deadline_s or 0.0 for row in run.rounds[1:]) < (run.rounds[0].deadline_s or 0.0)
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(summary_table(run.summary))
+        print_run_summary(console, run.summary)
     assert "left out" in capture.get()
     assert "nano-1 after round 1: out of memory at batch 8" in capture.get()
     page = (run.folder / "report.html").read_text(encoding="utf-8")

@@ -50,6 +50,7 @@ def test_the_command_prints_text_or_the_record(fedge: Launcher) -> None:
     code, out, _ = fedge("status", "run")
     assert code == main.DONE
     assert "finished" in out
+    assert "emulated boards: 2 estimated" in out
     assert "fedge report run" in out
     code, out, _ = fedge("status", "run", "--json")
     assert json.loads(out)["state"] == "finished"

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.report.tables import FORMULA_STARTS, Cell, Table, escape_latex, number_cell, swatch_cell, text_cell
+from experiments.report.tables import (
+    FORMULA_STARTS,
+    Cell,
+    Table,
+    escape_latex,
+    number_cell,
+    print_facts,
+    swatch_cell,
+    text_cell,
+)
 
 HOSTILE = ("[/nope]", "[bold]x[/bold]", "<script>", "a & b")
 
@@ -41,6 +50,22 @@ def test_rows_that_are_wider_than_the_terminal_are_stacked() -> None:
     assert "  mean power at MAXN: 1 W\n  verdict: fits" in printed(table, 30)
     assert "board-1  " in printed(table, 80)
     assert all(len(line.rstrip()) <= 30 for line in printed(table, 30).splitlines())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_facts_are_whole_in_a_file_and_wrapped_right_of_their_labels_on_a_terminal(terminal: bool) -> None:
+    out, words = io.StringIO(), " ".join(f"word{i}" for i in range(30))
+    print_facts(
+        Console(file=out, width=60, force_terminal=terminal, color_system=None), [("report", words), ("n", "1")]
+    )
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+
+    assert lines[-1] == "n       1"
+    if terminal:
+        assert all(len(line) <= 60 and line.startswith((" " * 8, "report  ", "n  ")) for line in lines)
+        assert len(lines) > 2
+    else:
+        assert out.getvalue().splitlines() == [f"report  {words}", "n       1"]
 
 
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)

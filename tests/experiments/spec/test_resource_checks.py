@@ -95,7 +95,7 @@ def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path: Path
     assert "resnet18-imagenet is predicted to need on nano" in told
 
 
-@pytest.mark.parametrize(("memory", "safety"), [("", "allows"), ("margin: 0.25", "allows, with 25% to spare")])
+@pytest.mark.parametrize(("memory", "safety"), [("", "allows"), ("margin: 0.25", "allows, with 25 % to spare")])
 def test_a_board_whose_smallest_step_is_predicted_to_fit_is_not_refused(
     tmp_path: Path, memory: str, safety: str
 ) -> None:

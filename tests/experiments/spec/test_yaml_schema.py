@@ -13,6 +13,9 @@ from pydantic import BaseModel
 from experiments.cli.schema_commands import load_record
 from experiments.spec.experiment_loader import parse_override, resolve_experiment, set_field
 from experiments.spec.yaml_schema import build_schema, describe_keys, find_key
+from fedge.decisions.planning.fleet_planners import CONFIDENCE, MAX_SLOWDOWN, TIME_WEIGHT
+from fedge.decisions.planning.joint_planner import MIN_PROGRESS
+from fedge.devices.board_kinds import DEFAULT_DOWN_MBPS, DEFAULT_UP_MBPS
 from fedge.errors import UnknownName
 from fedge.experiment import Experiment
 
@@ -82,7 +85,27 @@ def test_a_key_is_found_however_its_list_is_written_and_shows_the_keys_below_it(
     with pytest.raises(UnknownName, match=r"known: fleet\.link\.down_mbps, fleet\.link\.up_mbps"):
         find_key(Experiment, "fleet.link.nothing")
     with pytest.raises(UnknownName, match="known: name, seed"):
-        find_key(Experiment, "nothing.link")
+        find_key(Experiment, "nothing.absent")
+    with pytest.raises(UnknownName, match=r"known: policy\.min_progress"):
+        find_key(Experiment, "min_progress")
+
+
+@pytest.mark.parametrize(
+    ("key", "defaults"),
+    [
+        ("policy.min_progress", (MIN_PROGRESS,)),
+        ("policy.time_weight", (TIME_WEIGHT,)),
+        ("policy.max_slowdown", (MAX_SLOWDOWN,)),
+        ("policy.confidence", (CONFIDENCE, 0.5)),
+        ("fleet[].link.down_mbps", (DEFAULT_DOWN_MBPS,)),
+        ("fleet[].link.up_mbps", (DEFAULT_UP_MBPS,)),
+    ],
+)
+def test_a_key_that_is_null_by_default_says_what_null_stands_for(key: str, defaults: tuple[float, ...]) -> None:
+    (found,) = find_key(Experiment, key)
+
+    assert found.default == "null"
+    assert all(f" {default:g}" in found.meaning.partition("null")[2] for default in defaults)
 
 
 def test_a_record_that_holds_itself_is_described_once() -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.report.run.accuracy_course import Course
 from experiments.report.run.sweep_report import list_arena_tables
-from experiments.sweeps.arena import Course, find_cost, find_quality, judge_variants
+from experiments.sweeps.arena import find_quality, judge_variants
 
 SLOW = Course((0.5, 0.8, 0.9, 0.9, 0.9), (10.0, 20.0, 30.0, 40.0, 50.0), (1.0, 2.0, 3.0, 4.0, 5.0))
 QUICK = Course((0.5, 0.8, 0.9, 0.9, 0.9), (5.0, 10.0, 15.0, 20.0, 25.0), (0.5, 1.0, 1.5, 2.0, 2.5))
-LUCKY = Course((0.9, 0.5, 0.5, 0.9, 0.9), (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 2.0, 3.0, 4.0, 5.0))
+LUCKY = Course((0.9, 0.5, 0.5, 0.8, 0.8), (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 2.0, 3.0, 4.0, 5.0))
 
 
 def test_quality_is_that_of_the_last_model_within_both_budgets() -> None:
     assert find_quality(SLOW, budget_s=29.0, budget_j=9.0) == 0.8
     assert find_quality(SLOW, budget_s=29.0, budget_j=1.5) == 0.5
     assert find_quality(SLOW, budget_s=5.0, budget_j=9.0) == 0.0
-
-
-def test_the_cost_to_a_target_is_at_the_first_round_that_holds_it() -> None:
-    assert find_cost(SLOW, 0.9) == (30.0, 3.0)
-    assert find_cost(SLOW, 0.95) is None
-    assert find_cost(LUCKY, 0.9) is None, "one evaluation alone is luck"
 
 
 def test_a_variant_that_costs_half_in_every_seed_has_a_ratio_of_a_half() -> None:
@@ -31,6 +26,16 @@ def test_a_variant_that_costs_half_in_every_seed_has_a_ratio_of_a_half() -> None
     assert second.seconds.difference is not None
     assert second.seconds.difference.mean == pytest.approx(-0.6931, abs=1e-4)
     assert second.seconds.difference.verdict == "lower"
+
+
+def test_a_ratio_over_fewer_seeds_than_the_mean_beside_it_says_over_how_many() -> None:
+    found = judge_variants({"a": {1: SLOW, 2: LUCKY}, "b": {1: QUICK, 2: QUICK}}, target=0.9)
+    first, second = found.rows
+    assert (first.seconds.reached, second.seconds.reached) == (1, 2)
+    assert second.seconds.difference is not None
+    assert second.seconds.difference.n == 1
+    (table,) = list_arena_tables(found)
+    assert [table.rows[1][place].plain_text for place in (6, 8)] == ["0.50 (1 of 2 seeds)"] * 2
 
 
 def test_by_default_all_runs_reach_the_target_and_use_up_the_budgets() -> None:

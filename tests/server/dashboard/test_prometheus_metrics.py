@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from contracts import board_runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,11 +16,14 @@ from server.dashboard.prometheus_metrics import (
     MAX_BOARD_SERIES,
     MAX_KIND_LABELS,
     MAX_LABEL_LENGTH,
+    ROUNDING,
     CounterTotals,
     build_families,
+    make_exposition,
     render_exposition,
     to_label,
 )
+from server.dashboard.run_source import RunSource
 from server.dashboard.views import BoardView, FleetView, RoundPoint, RunInfo, Summary
 
 NOW_S = 1_800_000_000.0
@@ -186,12 +191,30 @@ def test_a_counter_never_goes_back_and_grows_by_what_a_run_adds(energies_j: list
     for first_j, second_j in energies_j:
         page = render_exposition(fleet(board("a", energy_j=first_j), board("b", energy_j=second_j)), NOW_S, totals)
         now = value(page, "fedge_board_energy_joules_total", board="a", device="nano")
-        counted_j += first_j - last_j if first_j >= last_j else first_j
-        last_j = first_j
+        is_reset = first_j < last_j * (1 - ROUNDING)
+        counted_j += first_j if is_reset else max(0.0, first_j - last_j)
+        last_j = first_j if is_reset else max(first_j, last_j)
         assert now >= before
         assert now == pytest.approx(counted_j, rel=1e-9, abs=1e-6)
         assert value(page, "fedge_run_energy_joules", board="a", device="nano") == first_j
         before = now
+
+
+def test_a_page_read_before_the_rounds_row_is_there_counts_the_energy_once(tmp_path: Path) -> None:
+    # 56.2 + (57.5 + 23.9) is larger than (56.2 + 57.5) + 23.9 in the last bit.
+    joules = (56.2, 57.5, 23.9)
+    rows = [board_runs.client(n, "nano-1", "nano", 0, energy_j=j) for n, j in enumerate(joules, 1)]
+    tables, source, render = board_runs.begin(tmp_path / "run", 1), RunSource(tmp_path / "run"), make_exposition()
+
+    def read_counter() -> float:
+        return value(render(source.view()), "fedge_board_energy_joules_total", board="nano-1", device="nano")
+
+    tables.append([rows[0], board_runs.round_of(1, rows[:1])])
+    assert read_counter() == joules[0]
+    tables.append([rows[1], board_runs.round_of(2, rows[1:2]), rows[2]])
+    before_the_round_j = read_counter()
+    tables.append([board_runs.round_of(3, rows[2:])])
+    assert read_counter() == before_the_round_j == pytest.approx(sum(joules))
 
 
 def test_a_board_that_was_away_goes_on_where_it_was() -> None:

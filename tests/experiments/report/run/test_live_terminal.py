@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 from experiments.report.run import live_terminal
-from experiments.report.run.live_terminal import LiveView, render_fleet, summary_table
+from experiments.report.run.live_terminal import LiveView, print_run_summary, render_fleet
 from experiments.spec.experiment_loader import load_experiment
 from fedge import phases
 from fedge.telemetry.store import RunTables
@@ -19,6 +19,12 @@ from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 def shown(renderable, width: int = 130) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(renderable)
+    return console.file.getvalue()
+
+
+def summarised(summary, width: int = 130) -> str:
+    console = Console(file=StringIO(), width=width)
+    print_run_summary(console, summary)
     return console.file.getvalue()
 
 
@@ -140,7 +146,7 @@ def test_the_summary_names_the_headline_figures():
         "failed": 2,
         "report": "/x/report.html",
     }
-    lines = [" ".join(line.split()) for line in shown(summary_table(summary)).splitlines()]
+    lines = [" ".join(line.split()) for line in summarised(summary).splitlines()]
     assert lines == [
         "demo: balanced, 3 rounds",
         "accuracy 96.4 %",
@@ -166,7 +172,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "link_mbps": 9.876,
     }
     summary["ended"] = "78000 J of 80000 J are spent; round 9 would take 9000 J"
-    text = " ".join(shown(summary_table(summary)).split())
+    text = " ".join(summarised(summary).split())
     for part in (
         "late, failed, cancelled 0, 0, 3",
         "mean staleness 1.50 models",
@@ -182,7 +188,7 @@ def test_boards_that_were_reduced_alike_share_a_line_that_says_until_when():
     why = "batch 16 -> 4: 1,999 MB predicted, 1,800 MB allowed"
     lowered = {f"nano-{i}": {"why": why, "round": 1} for i in range(1, 6)}
     lowered["tx2-1"] = {"why": "batch 16 -> 8: 900 MB predicted, 800 MB allowed", "round": 3}
-    text = " ".join(shown(summary_table({"rounds": 3, "energy_j": 1.0, "lowered": lowered})).split())
+    text = " ".join(summarised({"rounds": 3, "energy_j": 1.0, "lowered": lowered}).split())
 
     assert f"nano-1, nano-2, nano-3 and 2 more {why}, until round 1; tx2-1 batch 16 -> 8: 900 MB predicted" in text
     assert "until round 3" not in text
@@ -211,7 +217,7 @@ def test_a_real_board_that_was_cut_off_without_a_report_is_a_line_with_its_reaso
 
 def test_a_run_at_maxn_has_no_share_of_the_oracles_saving():
     known = {"policy": "maxn", "oracle_saving_vs_maxn": 0.2, "oracle_saving_vs_maxn_parked": 0.08}
-    text = shown(summary_table({**known, "saving_vs_maxn": None, "saving_vs_maxn_parked": -0.158}))
+    text = summarised({**known, "saving_vs_maxn": None, "saving_vs_maxn_parked": -0.158})
     assert "saving vs MAXN – (the run itself is at MAXN)" in " ".join(text.split())
     assert "low idle −15.8 % (the run itself is at MAXN)" in " ".join(text.split())
 

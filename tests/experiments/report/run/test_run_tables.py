@@ -36,11 +36,20 @@ OTHER = {"nano-1": [origin("other workload")], "nano-2": [origin("other workload
     ("changes", "start"),
     [
         ({}, "knowledge: nothing fits in k;"),
-        ({"origins": OTHER}, "knowledge: only reference tables of other workloads (1);"),
+        ({"origins": OTHER}, "knowledge: only 1 reference table of other workloads;"),
         (
             {"origins": OTHER, "peers": 2},
-            "knowledge: 0 boards started from their own earlier measurements, 2 other boards of their kinds, reference",
+            "knowledge: measurements of 2 other boards of the same kinds, 1 reference table of other workloads",
         ),
+        (
+            {"boards": 1, "probes_saved": 1},
+            "knowledge: 1 board started from its own earlier measurements; at most 1 probe",
+        ),
+        (
+            {"boards": 3, "peers": 1, "contradicted": {"nano-1": 1}},
+            "knowledge: 2 boards started from their own earlier measurements, measurements of 1 other board of",
+        ),
+        ({"boards": 1, "contradicted": {"nano-1": 1}}, "note: what was known of nano-1 contradicts"),
     ],
 )
 def test_the_terminal_says_what_was_used(changes: dict[str, object], start: str) -> None:

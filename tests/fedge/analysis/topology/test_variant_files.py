@@ -57,9 +57,10 @@ def folder(tmp_path: Path) -> Path:
 def test_whatever_takes_a_network_takes_a_variants_record(folder):
     assert load_network_cost(str(folder / RECORD)) == _variant().cost
 
-    (folder / RECORD).write_text(json.dumps(variant_to_dict(_variant()) | {"cost": None}), encoding="utf-8")
-    with pytest.raises(BadInput, match=r"variant\.json: cost"):
-        load_network_cost(str(folder / RECORD))
+    for field, value in (("cost", None), ("input_shape", [3, 8]), ("input_shape", "3x8x8"), ("input_shape", None)):
+        (folder / RECORD).write_text(json.dumps(variant_to_dict(_variant()) | {field: value}), encoding="utf-8")
+        with pytest.raises(BadInput, match=rf"variant\.json: {field}"):
+            load_network_cost(str(folder / RECORD))
 
 
 def test_a_variant_comes_back_with_its_weights_and_its_record(folder):
@@ -111,6 +112,7 @@ def test_nothing_half_written_stays(tmp_path):
         ({"parameter_share": float("nan")}, "parameter_share"),
         ({"input_shape": [3, 0, 8]}, "input_shape"),
         ({"input_shape": []}, "input_shape"),
+        ({"input_shape": [1, 8, 8]}, "input_shape"),
         ({"cost": {}}, "cost"),
     ],
 )

@@ -204,18 +204,28 @@ def test_only_the_last_tries_are_remembered():
     assert seen[-1].predicted_mb == 100.0 + MAX_HISTORY + 4
 
 
+UPPER_MB = step(1490.0).upper_mb
+
+
 @pytest.mark.parametrize(
-    ("used", "predicted_mb", "words"),
+    ("used", "predicted_mb", "margin", "words"),
     [
-        (TrainingScale(8), 1910.2, "batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed"),
-        (TrainingScale(16, 0.5), 1910.0, "width 1 -> 0.5: 1,910 MB predicted, 1,500 MB allowed"),
+        (TrainingScale(8), 1910.2, 0.05, "batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed"),
+        (TrainingScale(16, 0.5), 1910.0, None, "width 1 -> 0.5: 1,910 MB predicted, 1,500 MB allowed"),
         (
             TrainingScale(4, 0.5),
             1490.0,
-            "batch 16 -> 4, width 1 -> 0.5: 1,490 MB predicted and 5% to spare, 1,500 MB allowed",
+            0.1,
+            "batch 16 -> 4, width 1 -> 0.5: 1,490 MB predicted, 1,639 MB with 10 % to spare, 1,500 MB allowed",
         ),
-        (ASKED, 1000.0, ""),
+        (
+            TrainingScale(4),
+            1490.0,
+            None,
+            f"batch 16 -> 4: 1,490 MB predicted, {UPPER_MB:,.0f} MB with 99 % confidence, 1,500 MB allowed",
+        ),
+        (ASKED, 1000.0, 0.05, ""),
     ],
 )
-def test_what_was_lowered_is_said_with_its_reason(used, predicted_mb, words):
-    assert describe_scaling(ASKED, used, predicted_mb, 1500.0, 0.05) == words
+def test_what_was_lowered_is_said_with_its_reason(used, predicted_mb, margin, words):
+    assert describe_scaling(ASKED, used, step(predicted_mb), 1500.0, margin) == words

@@ -33,7 +33,11 @@ def test_what_is_given_replaces_the_default_and_an_option_without_one_stays_away
     ("selector", "given", "message"),
     [
         ("random", {"tiers": 2.0}, "selection.options.tiers: got 2; random takes no options"),
-        ("tifl", {"tier": 2.0}, "selection.options.tier: got 2; tifl takes tiers, credits, interval"),
+        (
+            "tifl",
+            {"tier": 2.0},
+            "selection.options.tier: got 2; tifl takes tiers, credits, interval; did you mean tiers?",
+        ),
         ("tifl", {"tiers": 2.5}, "selection.options.tiers: got 2.5; a whole number of at least 1"),
         ("tifl", {"credits": float("inf")}, "selection.options.credits: got inf; a whole number of at least 1"),
         ("oort", {"cut_off": 1.5}, "selection.options.cut_off: got 1.5; a number from 0 to 1"),
