@@ -53,8 +53,6 @@ round costs the whole fleet's idle energy. And no mode is probed that is slower 
 in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
 benchmarks/run_lengths.py.
 """
-HULL_ROUNDING = 1e-6
-"""Relative energy within which a mode counts as one that can save; far above ``LIMIT_ROUNDING`` of the budgets."""
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
 
@@ -234,31 +232,15 @@ class _RoundCosts:
         predictions = self.predictions
         step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
         power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
-        step_j = step_s * (power_w - self.idle_w)
-        able = self._mask_able(step_s, step_j)
         new_j = least_energy_per_step(
-            step_s[able],
-            step_j=step_j[able],
+            step_s,
+            step_j=step_s * (power_w - self.idle_w),
             known_s=self.known_s,
             known_j=self.known_j,
             allowed_s=self.allowed_s[some],
         )
-        shares = np.zeros(step_s.shape)
-        shares[able] = np.maximum(0.0, 1.0 - new_j / self.now_j[some]) @ self.weights[some]
-        return shares
-
-    def _mask_able(self, step_s: Floats, step_j: Floats) -> NDArray[np.bool_]:
-        """Mask the modes that can save something in any round; of thousands, few can.
-
-        A mode that takes as much as the known ones do in its time, by interpolation, is above their convex hull, and so
-        is every mix with one of them; only a mode faster than all may still be mixed with slower ones.
-        """
-        if self.now_j.min() <= 0.0:
-            return np.ones(step_s.shape, dtype=np.bool_)
-        order = np.argsort(self.known_s)
-        usual_j = np.interp(step_s, self.known_s[order], self.known_j[order])
-        able: NDArray[np.bool_] = (step_s < self.known_s.min()) | (step_j < (1.0 + HULL_ROUNDING) * usual_j)
-        return able
+        share: Floats = np.maximum(0.0, 1.0 - new_j / self.now_j[some]) @ self.weights[some]
+        return share
 
 
 def _compute_round_costs(
