@@ -1,4 +1,4 @@
-"""The ``local`` backend: clients are called in this process or in workers that share them, on the simulated clock."""
+"""The ``local`` backend: clients are called in this process and in workers that share them, on the simulated clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def count_jobs(experiment: Experiment) -> int:
 
 
 class LocalClients:
-    """Answers for the clients: in worker processes, or in this one if there are none."""
+    """Answers for the clients: for a share of them in this process, and for the others in its workers."""
 
     def __init__(self, experiment: Experiment, folder: Path, pools: Sequence[ProcessPoolExecutor] = ()) -> None:
         self._experiment, self._folder, self._pools = experiment, folder, pools
@@ -53,7 +53,7 @@ class LocalClients:
 
     def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
         """Answer requests; raises ``RunFailed`` if a worker process died."""
-        shares: list[dict[str, ClientQuestion]] = [{} for _ in range(max(1, len(self._pools)))]
+        shares: list[dict[str, ClientQuestion]] = [{} for _ in range(1 + len(self._pools))]
         for name, request in requests.items():
             index = self._index[name]
             shares[index % len(shares)][name] = index, request
@@ -63,11 +63,14 @@ class LocalClients:
         return {name: answers[name] for name in requests}
 
     def _answer(self, shares: list[list[ClientQuestion]]) -> list[list[Answer]]:
-        if not self._pools:
-            return [answer_questions(self._experiment, self._folder, share) for share in shares]
+        own, *others = shares
         try:
-            answering = [pool.submit(_answer_share, share) for pool, share in zip(self._pools, shares, strict=True)]
-            return [future.result() for future in answering]
+            answering = [
+                pool.submit(_answer_share, share) if share else None
+                for pool, share in zip(self._pools, others, strict=True)
+            ]
+            answered = answer_questions(self._experiment, self._folder, own)
+            return [answered, *(each.result() if each else [] for each in answering)]
         except BrokenProcessPool as error:
             raise RunFailed("a worker process ended before its time (out of memory?)") from error
 
@@ -83,7 +86,8 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
     context = multiprocessing.get_context("spawn")
     arguments = experiment.model_dump_json(), folder
     before = {process.pid for process in multiprocessing.active_children()}
-    pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs)]
+    # This process answers for a share of its own: it needs torch anyway, to evaluate the model, and would only wait.
+    pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs - 1)]
     try:
         with start_children():
             for pool in pools:

@@ -119,18 +119,18 @@ def least_energy_per_step(
     budgets_s = allowed_s.reshape(-1, *(1 for _ in step_s.shape))
     latest_s = budgets_s * (1.0 + LIMIT_ROUNDING)
     least = np.where(step_s <= latest_s, step_j, np.inf)
-    for u, f in zip(known_s.tolist(), known_j.tolist(), strict=True):
-        slower = step_s >= u
-        slow_s, fast_s = np.where(slower, step_s, u), np.where(slower, u, step_s)
-        slow_j, fast_j = np.where(slower, step_j, f), np.where(slower, f, step_j)
-        with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for u, f in zip(known_s.tolist(), known_j.tolist(), strict=True):
+            slower = step_s >= u
+            slow_s, fast_s = np.where(slower, step_s, u), np.where(slower, u, step_s)
+            slow_j, fast_j = np.where(slower, step_j, f), np.where(slower, f, step_j)
             share = (budgets_s - fast_s) / (slow_s - fast_s)
-        np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
-        share[..., slow_s == fast_s] = 1.0
-        share *= slow_j < fast_j
-        mixed = share * slow_j
-        mixed += np.subtract(1.0, share, out=share) * fast_j
-        mixed[fast_s > latest_s] = np.inf
-        np.minimum(least, mixed, out=least)
+            np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
+            share[..., slow_s == fast_s] = 1.0
+            share *= slow_j < fast_j
+            mixed = share * slow_j
+            mixed += np.subtract(1.0, share, out=share) * fast_j
+            mixed[fast_s > latest_s] = np.inf
+            np.minimum(least, mixed, out=least)
     joules: Floats = np.moveaxis(least, 0, -1)
     return joules
