@@ -166,7 +166,7 @@ class SharedPosterior:
         """
         # Multiplied board by board: a larger matrix would be summed in another order, so that a board's result would
         # depend on those that are updated with it.
-        far = _transpose(alike)[:, None]
+        far = alike.swapaxes(-1, -2)[:, None]
         known: Floats = self._drawn @ far
         along = self._after @ slopes - _transpose(self._seen) @ known
         away = self._seen @ slopes + known
