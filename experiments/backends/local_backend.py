@@ -26,7 +26,7 @@ MIN_CLIENT_ROUNDS = 400
 # A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
 GC_THRESHOLD = 50_000
 # New objects after which Python looks for cycles: rounds leave few, and every full search among the 300 000 objects of
-# torch and fedge takes 0.1 s. With Python's 700, searches took a twelfth of the processor time of a run.
+# torch and fedge takes 0.1 s. With Python's 700, searches took 1.4 of 24 s of a run of 100 clients and 8 rounds.
 
 
 ClientQuestion = tuple[int, OutgoingRequest]
