@@ -1,6 +1,6 @@
 """Where the processor time of emulated rounds goes: parts of a client-round by cProfile, together and alone.
 
-    OMP_NUM_THREADS=1 python benchmarks/local_profile.py [--clients 100] [--rounds 5]
+    OMP_NUM_THREADS=1 python benchmarks/local_profile.py [--clients 40] [--rounds 4]
 
 Runs `local` in this process (`balanced`, digits CNN, one minibatch per round): once as it is, with clients that predict
 together, and once with each client alone, as in the processes of `sim`. The first column is the processor time of the
@@ -27,7 +27,7 @@ from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 PARTS = {
     "fits": ("fit_predictors",),
     "predictions": ("_predict_modes",),
-    "decisions": ("observe_round", "_choose_probe_mode"),
+    "decisions": ("observe_round", "_choose_probe_mode", "choose_trial"),
     "training": ("result",),
     "building": ("_cached_client",),
     "merging": ("merge_replies",),
@@ -37,7 +37,7 @@ PARTS = {
 
 def main() -> None:
     """Profile both ways and print the table."""
-    options = build_parser(__doc__, clients=100, rounds=5).parse_args()
+    options = build_parser(__doc__, clients=40, rounds=4).parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     fleet = tuple(FleetEntry(device=kind, count=max(1, options.clients // len(FOUR_KINDS))) for kind in FOUR_KINDS)
     experiment = Experiment(

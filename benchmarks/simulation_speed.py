@@ -33,7 +33,8 @@ from fedge.workloads.synthetic import make_images
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT_ROUNDS = 2
-BATCH, RATE, MODEL = 16, 0.05, "digits-cnn"
+MAX_BATCH, RATE, MODEL = 16, 0.05, "digits-cnn"
+"""Samples of a minibatch, unless a client has fewer; learning rate and network."""
 DIGITS, IMAGES = (1, 8), (3, 32)
 """Channels and side of a sample."""
 IMAGES_PER_CLIENT, TEST_IMAGES = 32, 500
@@ -82,6 +83,7 @@ class Comparison:
         clients: Clients in all.
         sampled: Clients of a round.
         shape: Channels and side of a sample.
+        batch: Samples of a minibatch.
         steps: Minibatches of a client and round.
     """
 
@@ -89,6 +91,7 @@ class Comparison:
     clients: int
     sampled: int
     shape: tuple[int, int]
+    batch: int
     steps: int
 
     @property
@@ -106,9 +109,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder, shape = Path(scratch), IMAGES if options.images else DIGITS
-        steps = write_samples(folder / "samples", options.clients, images=options.images)
+        samples = write_samples(folder / "samples", options.clients, images=options.images)
+        batch = min(MAX_BATCH, samples)
         sampled = options.sampled or options.clients
-        run = Comparison(folder, clients=options.clients, sampled=sampled, shape=shape, steps=steps)
+        run = Comparison(
+            folder, clients=options.clients, sampled=sampled, shape=shape, batch=batch, steps=-(-samples // batch)
+        )
         sides = {"plain Flower": partial(time_plain, run)}
         if options.pfl:
             sides["pfl"] = partial(time_pfl, run, options.pfl)
@@ -123,7 +129,7 @@ def main() -> None:
 
 
 def write_samples(folder: Path, clients: int, *, images: bool) -> int:
-    """Write all samples, every client's and the test set as arrays; return the steps of a client's epoch."""
+    """Write all samples, every client's and the test set as arrays; return the samples of the largest share."""
     train_x, train_y, test_x, test_y = draw_images(clients * IMAGES_PER_CLIENT) if images else load_digits_split()
     folder.mkdir()
     for name, array in (("train_x", train_x), ("train_y", train_y), ("test_x", test_x), ("test_y", test_y)):
@@ -133,7 +139,7 @@ def write_samples(folder: Path, clients: int, *, images: bool) -> int:
         (folder / str(number)).mkdir()
         np.save(folder / str(number) / "train_x.npy", train_x[share])
         np.save(folder / str(number) / "train_y.npy", train_y[share])
-    return -(-len(shares[0]) // BATCH)
+    return len(shares[0])
 
 
 def load_digits_split() -> tuple[np.ndarray, ...]:
@@ -157,14 +163,14 @@ def draw_images(count: int) -> tuple[np.ndarray, ...]:
 def time_plain(run: Comparison, rounds: int) -> float:
     """Run the plain Flower app once."""
     out, app = run.folder / f"plain-{time.time_ns()}", Path(__file__).with_name("plain_flower")
-    text = PLAIN.format(model=MODEL, batch=BATCH, rate=RATE)
+    text = PLAIN.format(model=MODEL, batch=run.batch, rate=RATE)
     arguments = (app, out, run.clients, run.sampled, rounds, run.samples, run.steps, *run.shape)
     return time_command([sys.executable, "-c", text, *map(str, arguments)], run.folder / "plain.log")
 
 
 def time_pfl(run: Comparison, python: str, rounds: int) -> float:
     """Run the program of pfl once."""
-    arguments = (run.samples, run.clients, run.sampled, rounds, MODEL, *run.shape, BATCH, RATE)
+    arguments = (run.samples, run.clients, run.sampled, rounds, MODEL, *run.shape, run.batch, RATE)
     program = Path(__file__).parent / "plain_flower" / "plain" / "pfl_simulation.py"
     return time_command([python, *map(str, (program, *arguments))], run.folder / "pfl.log")
 
@@ -181,7 +187,7 @@ def time_fedge(run: Comparison, rounds: int, *, backend: str, policy: str) -> fl
         policy=policy,
         fleet=fleet,
         task="digits-cnn" if run.shape == DIGITS else "images.py",
-        batch=BATCH,
+        batch=run.batch,
         rate=RATE,
         selection=f"selection: {{name: random, count: {run.sampled}}}" if run.sampled < run.clients else "",
     )

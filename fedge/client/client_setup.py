@@ -241,5 +241,6 @@ def build_first_front(
         peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
         link=setup.transfer(request, context.scale),
+        used_again=not peers,
     )
     return front

@@ -101,12 +101,19 @@ class EmulatedClient:
     serving: EmulatedService | None = None
     loader: EmulatedLoader | None = None
     _surfaces: dict[TrainingScale, ModeSurface] = field(default_factory=dict)
+    _truths: dict[ModeSurface, ModeSurface] = field(default_factory=dict)
     true_fronts: dict[tuple[object, ...], Front] = field(default_factory=dict)
 
     @property
     def truth(self) -> ModeSurface:
         """Return the rows of ``surface`` that may be chosen."""
-        return self.surface.select_rows(self.candidate_mask)
+        return self.select_candidates(self.surface)
+
+    def select_candidates(self, surface: ModeSurface) -> ModeSurface:
+        """Return the rows of one of the client's surfaces that may be chosen."""
+        if surface not in self._truths:
+            self._truths[surface] = surface.select_rows(self.candidate_mask)
+        return self._truths[surface]
 
     def surface_at(self, scale: TrainingScale | None) -> ModeSurface:
         """Return ``surface`` at another training scale; None stands for the requested one."""
@@ -385,7 +392,7 @@ class DeferredTraining:
 def _candidate_truth(client: EmulatedClient, surface: ModeSurface, service: RoundService | None) -> ModeSurface:
     """Return the true time and power of the round's candidate modes, including the load of the service."""
     if client.serving is None or service is None:
-        return surface.select_rows(client.candidate_mask)
+        return client.select_candidates(surface)
     return compute_served_surface(client.serving, service, surface, client.candidate_mask)
 
 

@@ -149,14 +149,17 @@ def build_offer(
     peer_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
+    *,
+    used_again: bool,
 ) -> Asking[Front]:
     """Build the front from the measurements so far; modes that the board measured are corrected by them.
 
-    A front needs the spreads of its own modes and of the measured ones only. They are asked for alone if there are
-    peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
+    A front needs the spreads of its own modes and of the measured ones only.
 
     Args:
         steps: Steps of the share, including warm-up in units of steps.
+        used_again: Whether the next round may come with the same measurements, so that its predictions of all modes are
+            made now.
     """
     own = normalize(context.corrections, own_measurements)
 
@@ -175,7 +178,7 @@ def build_offer(
         return np.unique(np.concatenate([others[front], measured, [top]]))
 
     fitted = yield from fit_and_predict(
-        context, own_measurements, peer_measurements, choose_rows if peer_measurements else None
+        context, own_measurements, peer_measurements, None if used_again else choose_rows
     )
     predictions = correct_with_measurements(fitted, own)
     return build_front(context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link)

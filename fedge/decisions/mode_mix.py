@@ -115,17 +115,22 @@ def least_energy_per_step(
     Returns:
         Joules per step, shape (..., rows, allowed); infinite where no mix meets the budget.
     """
-    t, e = step_s[..., None, None], step_j[..., None, None]
-    u, f = known_s[:, None], known_j[:, None]
-    slower = t >= u
-    slow_s, fast_s = np.where(slower, t, u), np.where(slower, u, t)
-    slow_j, fast_j = np.where(slower, e, f), np.where(slower, f, e)
+    # The budgets lead and the known modes are taken one by one, so that each operation runs along thousands of modes.
+    budgets_s = allowed_s.reshape(-1, *(1 for _ in step_s.shape))
+    latest_s = budgets_s * (1.0 + LIMIT_ROUNDING)
+    least = np.where(step_s <= latest_s, step_j, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.clip((allowed_s - fast_s) / (slow_s - fast_s), 0.0, 1.0)
-    share = np.where(slow_s == fast_s, 1.0, share)
-    share = np.where(slow_j < fast_j, share, 0.0)
-    latest_s = allowed_s * (1.0 + LIMIT_ROUNDING)
-    mixed = np.where(fast_s <= latest_s, share * slow_j + (1.0 - share) * fast_j, np.inf).min(axis=-2)
-    alone = np.where(step_s[..., None] <= latest_s, step_j[..., None], np.inf)
-    least: Floats = np.minimum(mixed, alone)
-    return least
+        for u, f in zip(known_s.tolist(), known_j.tolist(), strict=True):
+            slower = step_s >= u
+            slow_s, fast_s = np.where(slower, step_s, u), np.where(slower, u, step_s)
+            slow_j, fast_j = np.where(slower, step_j, f), np.where(slower, f, step_j)
+            share = (budgets_s - fast_s) / (slow_s - fast_s)
+            np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
+            share[..., slow_s == fast_s] = 1.0
+            share *= slow_j < fast_j
+            mixed = share * slow_j
+            mixed += np.subtract(1.0, share, out=share) * fast_j
+            mixed[fast_s > latest_s] = np.inf
+            np.minimum(least, mixed, out=least)
+    joules: Floats = np.moveaxis(least, 0, -1)
+    return joules

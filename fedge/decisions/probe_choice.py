@@ -102,11 +102,9 @@ def list_informative_modes(
         room: What is left of the round; only modes whose probe is safe are returned.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
-    safe = (
-        _mask_safe(predictions, room, rows)
-        if len(rows) <= MAX_TEACHING_PROBES
-        else np.zeros(len(predictions.modes), dtype=np.bool_)
-    )
+    if len(rows) > MAX_TEACHING_PROBES:
+        return Modes(predictions.modes.knobs[:0])
+    safe = _mask_safe(predictions, room, rows)
     step_j = predictions.step_s * (predictions.power_w - idle_w)
     front = np.flatnonzero(front_mask(predictions.step_s, step_j))
     front = front[np.argsort(predictions.step_s[front], kind="stable")]
@@ -333,7 +331,7 @@ def _probe_cost(
     least of thousands of predictions is mostly such an error.
     """
     steps = room.steps if room.whole_round else count_probe_steps(predictions.step_s[rows], room)
-    step_j = _compute_careful_j(predictions, idle_w, room)[rows]
+    step_j = _compute_careful_j(predictions.select_rows(rows), idle_w, room)
     more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
     return more
 

@@ -1,8 +1,9 @@
 """Update of a fit to other boards' measurements by the predicted board's own, without another fit.
 
 Symbols: X the m rows of other boards, o the board's own rows, n the modes; th*, J, S, R, B and W (inverse Cholesky
-factor of K(X, X) + noise) as in ``misfit_process``; a(x) = R(X, x), H = W J(X)' S, A = S - H' H. Given the rows X, the
-covariance of two values of the board is
+factor of K(X, X) + noise) as in ``misfit_process``; a(x) = R(X, x), H = W J(X)' S, A = S - H' H. Boards measure the
+same modes, so a(x) = E R(U, x) with the u distinct modes U of the rows and E that copies their values to the m rows.
+Given the rows X, the covariance of two values of the board is
 
 C(o, n) = J(o)' A J(n) - (H J(o))' k(n) - k(o)' H J(n) - k(o)' k(n) + R(o, n) + B,   k(x) = W a(x)
         = (A J(o) - H' k(o))' J(n) - (H J(o) + k(o))' k(n) + R(o, n) + B
@@ -14,12 +15,11 @@ and lower the variance by u' u. All that depends on X and n alone is computed on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     OUTLIER_SD,
@@ -27,37 +27,27 @@ from fedge.physics.misfit_process import (
     KnobCurve,
     QuantityPosterior,
     QuantityRows,
-    predict_mean_log,
-    predict_variance_log,
 )
 from fedge.physics.robust_fit import STUDENT_DEGREES, student_weights
 from fedge.physics.time_power_model import KnobTable
 from fedge.types import Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TabulatedModes:
     """Values of n modes as other boards tell them, by each of g candidates.
 
     Attributes:
         mean: Mean log value, shape (g, n).
         slopes: J(n), shape (g, k, n).
-        near: R(X, n) by a misfit of 1, shape (m, n).
+        near: R(U, n) by a misfit of 1, shape (u, n).
+        variances: Variance of the log values by candidate, shape (n,); few candidates are asked for theirs.
     """
 
-    def __init__(self, posterior: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> None:
-        self.mean = predict_mean_log(posterior, curve, alike)
-        self.slopes = curve.stack_slopes_single()
-        self.near = np.ascontiguousarray(alike.T)
-        self._posterior, self._values = posterior, curve.values
-        self._variances: dict[int, Floats] = {}
-
-    def variance(self, member: int) -> Floats:
-        """Return the variance of one candidate's log values, shape (n,); few candidates are asked for theirs."""
-        if member not in self._variances:
-            one, slopes = np.array([member]), self.slopes[member]
-            curve = LinearizedCurve(self._values[one], len(slopes), lambda: iter(slopes))
-            self._variances[member] = predict_variance_log(self._posterior.select(one), curve, self.near.T)[0]
-        return self._variances[member]
+    mean: Floats
+    slopes: Float32Array
+    near: Float32Array
+    variances: dict[int, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,41 +81,99 @@ class SharedPosterior:
 
     def __init__(self, posterior: QuantityPosterior, curve: KnobCurve) -> None:
         self.posterior, self.curve = posterior, curve
+        self.x, place = np.unique(posterior.rows.x, axis=0, return_inverse=True)
+        """Modes U of the rows as shares of the top mode, shape (u, 4)."""
+        copies = (place.reshape(-1, 1) == np.arange(len(self.x))).astype(np.float64)
         self._misfit: Floats = np.square(posterior.misfit_sd)[:, None, None]
         self._seen: Floats = posterior.whitener @ (posterior.slopes.swapaxes(-1, -2) @ posterior.prior_cov)
         self._after: Floats = posterior.prior_cov - self._seen.swapaxes(-1, -2) @ self._seen
+        self._drawn: Floats = self._misfit * (posterior.whitener @ copies)
+        gain = posterior.gain[..., None]
+        self._moved: Floats = posterior.shift[..., None] + posterior.prior_cov @ (posterior.slopes @ gain)
+        self._pull: Floats = self._misfit * (gain.swapaxes(-1, -2) @ copies)
 
-    def tabulate(self, x: KnobTable, alike: Float32Array) -> TabulatedModes:
+    def tabulate(self, x: KnobTable, near: Float32Array) -> TabulatedModes:
         """Compute what the other boards tell of n modes.
 
         Args:
             x: The modes.
-            alike: Correlation of the board's misfits in them with those of the m rows, shape (n, m).
+            near: Correlation of the board's misfits in them with those in the modes U, shape (u, n).
         """
-        return TabulatedModes(self.posterior, self.curve(self.posterior.best, x), alike)
+        curve = self.curve(self.posterior.best, x)
+        slopes = curve.stack_slopes_single()
+        mean = curve.values + (self._moved.swapaxes(-1, -2).astype(np.float32) @ slopes)[:, 0]
+        mean += self._pull[:, 0].astype(np.float32) @ near
+        return TabulatedModes(mean, slopes, near)
+
+    def predict_variance(self, modes: TabulatedModes, member: int) -> Floats:
+        """Return the variance of one candidate's log values in tabulated modes, shape (n,)."""
+        if member not in modes.variances:
+            basis, drawn = np.linalg.qr(self._drawn[member])
+            known = drawn.astype(np.float32) @ modes.near
+            slopes = modes.slopes[member]
+            moved = self._after[member].astype(np.float32) @ slopes
+            moved -= (2.0 * self._seen[member].T @ basis).astype(np.float32) @ known
+            moved *= slopes
+            np.square(known, out=known)
+            variance = moved.sum(axis=0) - known.sum(axis=0)
+            modes.variances[member] = variance + self._misfit[member, 0] + self.posterior.rows.offset_sd**2
+        return modes.variances[member]
 
     def add_rows(
         self, own: Sequence[QuantityRows], within: Sequence[Float32Array], alike: Sequence[Float32Array]
     ) -> list[OwnRows]:
-        """Condition the candidates on the own rows of b boards, o rows each.
+        """Condition the candidates on the own rows of several boards.
 
         A row's robust weight is that of its deviation from what the other boards foretell.
 
         Args:
-            own: The rows by board.
+            own: The rows by board, o each.
             within: Correlation of their misfits, shape (o, o), by board.
-            alike: Correlation of their misfits with those of the m rows, shape (o, m), by board.
+            alike: Correlation of their misfits with those in the modes U, shape (o, u), by board.
         """
-        curve = self._split_curve(np.stack([rows.x for rows in own]))
-        slopes, far = curve.stack_slopes(), np.stack(alike)[:, None]
-        known: Floats = self.posterior.whitener @ (self._misfit * far.swapaxes(-1, -2))
-        along = self._after @ slopes - _transpose(self._seen) @ known
-        away = self._seen @ slopes + known
-        covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * np.stack(within)[:, None]
-        covariance += self.posterior.rows.offset_sd**2
+        curve = self.curve(self.posterior.best, np.concatenate([rows.x for rows in own]))
+        slopes = np.moveaxis(curve.stack_slopes(), -1, 0)
+        values = np.broadcast_to(curve.values, (len(self._misfit), len(slopes))).T
+        starts = np.cumsum([0, *(len(rows.log) for rows in own)])
+        found: dict[int, OwnRows] = {}
+        for count in dict.fromkeys(len(rows.log) for rows in own):
+            boards = [board for board, rows in enumerate(own) if len(rows.log) == count]
+            places = starts[boards][:, None] + np.arange(count)
+            found |= zip(
+                boards,
+                self._add_equally_many(
+                    [own[board] for board in boards],
+                    within=np.stack([within[board] for board in boards]),
+                    alike=np.stack([alike[board] for board in boards]),
+                    values=np.ascontiguousarray(np.moveaxis(values[places], 1, -1)),
+                    slopes=np.ascontiguousarray(np.moveaxis(slopes[places], 1, -1)),
+                ),
+                strict=True,
+            )
+        return [found[board] for board in range(len(own))]
+
+    def _add_equally_many(
+        self, own: Sequence[QuantityRows], *, within: Float32Array, alike: Float32Array, values: Floats, slopes: Floats
+    ) -> list[OwnRows]:
+        """Condition the candidates on the rows of b boards, o each; see ``add_rows``.
+
+        Args:
+            own: The rows by board.
+            within: Their correlation, shape (b, o, o).
+            alike: Their correlation with the modes U, shape (b, o, u).
+            values: The curves at their modes, shape (b, g, o).
+            slopes: J(o), shape (b, g, k, o).
+        """
         # Multiplied board by board: a larger matrix would be summed in another order, so that a board's result would
         # depend on those that are updated with it.
-        off = np.stack([rows.log for rows in own])[:, None] - predict_mean_log(self.posterior, curve, far)
+        far = alike.swapaxes(-1, -2)[:, None]
+        known: Floats = self._drawn @ far
+        along = self._after @ slopes - _transpose(self._seen) @ known
+        away = self._seen @ slopes + known
+        covariance = _transpose(along) @ slopes - _transpose(away) @ known + self._misfit * within[:, None]
+        covariance += self.posterior.rows.offset_sd**2
+        mean = values + (_transpose(self._moved) @ slopes + self._pull @ far)[..., 0, :]
+        off = np.stack([rows.log for rows in own])[:, None] - mean
         variance = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
         noise = np.square([rows.noise_sd for rows in own])[:, None]
         weights = np.minimum(student_weights(off / np.sqrt(variance + noise)), 1.0)
@@ -140,16 +188,6 @@ class SharedPosterior:
         columns = along, away, whitener, whitened, evidence, surprise
         return [OwnRows(*each) for each in zip(*columns, strict=True)]
 
-    def _split_curve(self, x: Floats) -> LinearizedCurve:
-        """Return the curve of shape (b, g, o) at the modes of b boards, shape (b, o, 4), in one evaluation."""
-        joined = self.curve(self.posterior.best, x.reshape(-1, x.shape[-1]))
-
-        def split(values: Floats) -> Floats:
-            every = np.broadcast_to(values, joined.values.shape).reshape(len(joined.values), *x.shape[:2])
-            return np.ascontiguousarray(every.swapaxes(0, 1))
-
-        return LinearizedCurve(split(joined.values), joined.count, lambda: map(split, joined.iterate_rows()))
-
     def update_means(self, own: OwnRows, members: Sequence[int], modes: TabulatedModes, near: Float32Array) -> Floats:
         """Return the mean log values of some candidates, shape (members, n): mean + z' u without u itself.
 
@@ -163,7 +201,7 @@ class SharedPosterior:
         pull = own.whitened[chosen, None] @ own.whitener[chosen]
         scaled = pull * self._misfit[chosen]
         along = (pull @ _transpose(own.slope_covariance[chosen])).astype(np.float32)
-        away = scaled @ _transpose(own.row_covariance[chosen]) @ self.posterior.whitener[chosen]
+        away = pull @ _transpose(own.row_covariance[chosen]) @ self._drawn[chosen]
         moved = np.concatenate([slope @ modes.slopes[member] for slope, member in zip(along, chosen, strict=True)])
         moved -= away[:, 0].astype(np.float32) @ modes.near
         moved += scaled[:, 0].astype(np.float32) @ near
@@ -189,11 +227,11 @@ class SharedPosterior:
             rows: The n of the modes that are needed.
         """
         whitener = own.whitener[member]
-        away = whitener @ own.row_covariance[member].T @ self.posterior.whitener[member]
+        away = whitener @ own.row_covariance[member].T @ self._drawn[member]
         moved: Float32Array = (whitener @ own.slope_covariance[member].T).astype(np.float32) @ modes.slopes[member][
             :, rows
         ]
-        moved -= (away * self._misfit[member]).astype(np.float32) @ modes.near[:, rows]
+        moved -= away.astype(np.float32) @ modes.near[:, rows]
         moved += (whitener * self._misfit[member]).astype(np.float32) @ near[:, rows]
         moved += (self.posterior.rows.offset_sd**2 * whitener.sum(axis=-1, keepdims=True)).astype(np.float32)
         return moved

@@ -74,6 +74,13 @@ class CandidateGroup:
     posterior: QuantityPosterior
     weights: Floats
 
+    def evaluate_curve(self, x: KnobTable) -> LinearizedCurve:
+        """Return the candidates' curves in n modes; without rows, priors that differ in width have the same one."""
+        if len(self.posterior.rows.log):
+            return self.curve(self.posterior.best, x)
+        distinct, place = np.unique(self.posterior.best, axis=0, return_inverse=True)
+        return self.curve(distinct, x).select(place.reshape(-1))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateMeans:
@@ -118,7 +125,7 @@ class CandidateBlend:
             x: The n modes.
             alike: Correlation of the misfits of modes and rows, shape (n, m).
         """
-        at = [group.curve(group.posterior.best, x) for group in self.groups]
+        at = [group.evaluate_curve(x) for group in self.groups]
         each = [predict_mean_log(group.posterior, here, alike) for group, here in zip(self.groups, at, strict=True)]
         means, weights = np.concatenate(each), np.concatenate([group.weights for group in self.groups])
         return CandidateMeans(at, means, weights @ means)

@@ -57,21 +57,22 @@ class KindFit:
     """The fit of what boards receive of others of their kind.
 
     Args:
-        seen: The measurements.
-        fit: The fit to them.
+        fit: The fit to the measurements.
     """
 
-    def __init__(self, seen: PooledMeasurements, fit: PooledFit) -> None:
-        self.seen = seen
+    def __init__(self, fit: PooledFit) -> None:
         self.time, self.power = (_KindBlend(blend) for blend in (fit.time, fit.power))
+        self.modes = self.time.posteriors[0].x
+        """The modes that were measured, as shares of the top mode, shape (u, 4)."""
 
-    def correlate(self, x: KnobTable | Floats) -> Float32Array:
-        """Return the correlation of a board's misfits in n modes with those of the m rows, shape (n, m)."""
-        return misfit_correlation(x, self.seen.time.x) * np.float32(KIND_CORRELATION)
+    def correlate(self, x: Floats) -> Float32Array:
+        """Return the correlation of a board's misfits in o modes with those of the kind in ``modes``, shape (o, u)."""
+        return misfit_correlation(x, self.modes) * np.float32(KIND_CORRELATION)
 
     def update(self, boards: Sequence[PooledMeasurements]) -> list[UpdatedFit]:
-        """Return the fits of boards with their own measurements, of which each board has as many."""
-        alike = np.split(self.correlate(np.concatenate([own.time.x for own in boards])), len(boards))
+        """Return the fits of boards with their own measurements."""
+        counts = np.cumsum([len(own.time.log) for own in boards])[:-1]
+        alike = np.split(self.correlate(np.concatenate([own.time.x for own in boards])), counts)
         within = [own.correlation for own in boards]
 
         def update_blend(kind: _KindBlend, rows: Sequence[QuantityRows]) -> list[UpdatedBlend]:
@@ -90,8 +91,8 @@ def _tabulate(kind: KindFit, x: KnobTable) -> tuple[list[TabulatedModes], list[T
     """Tabulate a kind's candidates; few tables are kept, since each holds megabytes and boards of a kind are predicted
     one after the other.
     """
-    alike = kind.correlate(x)
-    time, power = ([one.tabulate(x, alike) for one in blend.posteriors] for blend in (kind.time, kind.power))
+    near = _stack_correlations(x, kind.modes) * np.float32(KIND_CORRELATION)
+    time, power = ([one.tabulate(x, near) for one in blend.posteriors] for blend in (kind.time, kind.power))
     return time, power
 
 
@@ -144,11 +145,16 @@ class UpdatedFit:
     power: UpdatedBlend
 
     def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
-        correlate = _mode_correlation(x)
-        columns = [correlate(tuple(row)) for row in self.x.tolist()]
-        near = np.array(columns, dtype=np.float32).reshape(len(columns), len(x.x))
+        near = _stack_correlations(x, self.x)
         time, power = _tabulate(self.kind, x)
         return _UpdatedPrediction(self.time, time, near), _UpdatedPrediction(self.power, power, near)
+
+
+def _stack_correlations(x: KnobTable, seen: Floats) -> Float32Array:
+    """Return the correlations of the misfits of m modes with those of n modes, shape (m, n)."""
+    correlate = _mode_correlation(x)
+    rows = [correlate(tuple(row)) for row in seen.tolist()]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), len(x.x))
 
 
 @lru_cache(maxsize=16)
@@ -158,7 +164,7 @@ def _mode_correlation(x: KnobTable) -> Callable[[tuple[float, ...]], Float32Arra
     Its results are kept, as boards of a kind measure the same few modes; only of as many tables as ``_tabulate`` keeps.
     """
 
-    @lru_cache(maxsize=64)
+    @lru_cache(maxsize=256)
     def correlate(mode: tuple[float, ...]) -> Float32Array:
         return misfit_correlation(x, np.array([mode]))[:, 0]
 
@@ -184,7 +190,7 @@ class _UpdatedPrediction:
         modes, posterior, own_rows = self._modes[group], self._blend.kind.posteriors[group], self._blend.own[group]
         some = slice(None) if rows is None else rows
         moved = posterior.project(own_rows, member, modes, self._near, rows=some)
-        own = posterior.predict_sd(own_rows, member, modes.variance(member)[some], moved)
+        own = posterior.predict_sd(own_rows, member, posterior.predict_variance(modes, member)[some], moved)
         apart = np.square(self._each[:, some] - self.mean[some])
         sd: Floats = np.sqrt(np.square(own) + self._blend.weights @ apart)
         return sd
@@ -211,12 +217,11 @@ def fit_boards(
         for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
         if has_enough_peers(own, peers)
     }
-    batches: dict[tuple[KindFit, int], dict[int, PooledMeasurements]] = {}
+    batches: dict[KindFit, dict[int, PooledMeasurements]] = {}
     for place, kind in zip(evidence, _fit_kinds(list(evidence.values())), strict=True):
-        pooled = pool_measurements(split[place][0], knowledge[place].maxn)
-        batches.setdefault((kind, len(pooled.time.log)), {})[place] = pooled
+        batches.setdefault(kind, {})[place] = pool_measurements(split[place][0], knowledge[place].maxn)
     fits: dict[int, BoardFit] = {}
-    for (kind, _), boards in batches.items():
+    for kind, boards in batches.items():
         fits |= zip(boards, kind.update(list(boards.values())), strict=True)
     left = [place for place in range(len(measurements)) if place not in evidence]
     seen = [pool_measurements(measurements[place], knowledge[place].maxn) for place in left]
@@ -248,8 +253,8 @@ def _fit_kinds(requested: Sequence[_KindEvidence]) -> list[KindFit]:
     new = [evidence for evidence in dict.fromkeys(requested) if evidence not in _KIND_FITS]
     seen = [pool_measurements(evidence.measurements, evidence.maxn) for evidence in new]
     priors = [_group_kind_priors(evidence.maxn, evidence.priors, evidence.references) for evidence in new]
-    for evidence, pooled, fit in zip(new, seen, fit_pooled_boards(priors, seen), strict=True):
-        _KIND_FITS[evidence] = KindFit(pooled, fit)
+    for evidence, fit in zip(new, fit_pooled_boards(priors, seen), strict=True):
+        _KIND_FITS[evidence] = KindFit(fit)
     found = [_KIND_FITS[evidence] for evidence in requested]
     for evidence in list(_KIND_FITS)[:-_MAX_KIND_FITS]:
         del _KIND_FITS[evidence]

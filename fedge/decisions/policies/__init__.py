@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from fedge.errors import BadInput
 from fedge.pareto import find_nearest_row
 from fedge.protocols import Policy
@@ -76,6 +78,7 @@ def choose_waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> Power
     return find_lowest_mode(candidates) if pinned is None else candidates[find_nearest_row(candidates, pinned)]
 
 
+@lru_cache(maxsize=64)
 def find_lowest_mode(candidates: Modes) -> PowerMode:
     """Return the candidate of least idle power, which grows with every knob: the least sum of relative knobs."""
     return candidates[int((candidates.knobs / candidates.knobs.max(axis=0)).sum(axis=1).argmin())]

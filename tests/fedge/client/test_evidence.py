@@ -85,19 +85,21 @@ def test_an_offer_is_the_same_when_only_the_spreads_of_its_own_modes_are_predict
     measured = [dataclasses.replace(seen(mode), step_s=seconds, power_w=w) for mode, seconds, w in own]
     peer = dataclasses.replace(seen(MAXN), board="nano-2")
 
-    def offer(predictor: Doubtful) -> Front:
+    def offer(predictor: Doubtful, *, again: bool) -> Front:
         player = dataclasses.replace(Bench(predictor=predictor).player, includes_low_power=low_power)
-        return run_alone(build_offer(player, measured, [peer], 40, LINK))
+        return run_alone(build_offer(player, measured, [peer], 40, LINK, used_again=again))
 
-    assert offer(Frugal(time_sd=0.2, truth=truth)) == offer(Doubtful(time_sd=0.2, truth=truth))
+    predictor = Frugal(time_sd=0.2, truth=truth)
+    assert offer(predictor, again=False) == offer(Doubtful(time_sd=0.2, truth=truth), again=True)
 
 
 def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_the_same_predictions() -> None:
     truth = Truth(np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 10.0, 3.0, 10.0]))
     asked = [Frugal(truth=truth) for _ in range(2)]
 
-    for predictor, peers in zip(asked, ([dataclasses.replace(seen(MAXN), board="nano-2")], []), strict=True):
-        run_alone(build_offer(Bench(predictor=predictor).player, [seen(MAXN)], peers, 40, LINK))
+    for predictor, again in zip(asked, (False, True), strict=True):
+        player = Bench(predictor=predictor).player
+        run_alone(build_offer(player, [seen(MAXN)], [], 40, LINK, used_again=again))
 
     assert asked[0].chosen.tolist() == [0, 1, 2], "not the mode that is slower and dearer than others"
     assert not hasattr(asked[1], "chosen")

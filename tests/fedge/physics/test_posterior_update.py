@@ -80,8 +80,8 @@ def test_an_update_is_the_gaussian_conditional(seed: int, few: int) -> None:
     posterior = fit_peers(rng, 24)
     pooled = pool_measurements(measure(rng.permutation(len(MODES))[:few].tolist(), rng, None, 1.1), MAXN)
     shared = SharedPosterior(posterior, linearize_log_time)
-    alike = misfit_correlation(TABLE, posterior.rows.x) * np.float32(KIND_CORRELATION)
-    own_alike = misfit_correlation(pooled.time.x, posterior.rows.x) * np.float32(KIND_CORRELATION)
+    alike = misfit_correlation(TABLE, shared.x).T * np.float32(KIND_CORRELATION)
+    own_alike = misfit_correlation(pooled.time.x, shared.x) * np.float32(KIND_CORRELATION)
 
     [own] = shared.add_rows([pooled.time], [pooled.correlation], [own_alike])
     modes, near = shared.tabulate(TABLE, alike), np.ascontiguousarray(misfit_correlation(TABLE, pooled.time.x).T)
@@ -91,7 +91,7 @@ def test_an_update_is_the_gaussian_conditional(seed: int, few: int) -> None:
         mean, variance = condition(posterior, member, pooled.time)
         moved = shared.project(own, member, modes, near)
         np.testing.assert_allclose(means[member], mean, atol=2e-4)
-        left = modes.variance(member) - np.square(moved).sum(axis=0)
+        left = shared.predict_variance(modes, member) - np.square(moved).sum(axis=0)
         np.testing.assert_allclose(left, variance, rtol=0.02, atol=2e-6)
 
 
@@ -103,7 +103,7 @@ def test_evidence_is_lower_the_further_the_rows_are_from_what_others_foretell() 
     evidence = []
     for factor in (1.0, 1.1, 1.5):
         own = pool_measurements(measure(rows, np.random.default_rng(1), None, factor), MAXN)
-        alike = misfit_correlation(own.time.x, posterior.rows.x) * np.float32(KIND_CORRELATION)
+        alike = misfit_correlation(own.time.x, shared.x) * np.float32(KIND_CORRELATION)
         evidence.append(shared.add_rows([own.time], [own.correlation], [alike])[0].log_evidence)
 
     assert (np.diff(np.array(evidence), axis=0) < 0).all()
@@ -115,8 +115,8 @@ def test_an_outlier_among_own_rows_moves_the_level_less_than_the_others_do() -> 
     shared = SharedPosterior(posterior, linearize_log_time)
     rows = rng.permutation(len(MODES))[:6].tolist()
     near = np.ascontiguousarray(misfit_correlation(TABLE, X[rows]).T)
-    alike = misfit_correlation(X[rows], posterior.rows.x) * np.float32(KIND_CORRELATION)
-    modes = shared.tabulate(TABLE, misfit_correlation(TABLE, posterior.rows.x) * np.float32(KIND_CORRELATION))
+    alike = misfit_correlation(X[rows], shared.x) * np.float32(KIND_CORRELATION)
+    modes = shared.tabulate(TABLE, misfit_correlation(TABLE, shared.x).T * np.float32(KIND_CORRELATION))
     clean = measure(rows, np.random.default_rng(1), None)
     wrong = [dataclasses.replace(clean[0], step_s=3.0 * clean[0].step_s), *clean[1:]]
 
