@@ -118,7 +118,7 @@ def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tupl
         radio_j=columns.radio_w[entry] * columns.link_s[entry],
         idle_w=waiting_w,
     )
-    batteries = columns.batteries(state.left_j[clients], clients)
+    batteries = columns.select_batteries(state.left_j[clients], clients)
     ends = find_ends(played, state.switch_s[clients] - state.clock_s, batteries)
     selection, limits = experiment.selection, [limit for limit in (goal.planned_s, goal.own_s) if limit is not None]
     deadline_s = min(limits, default=None)
