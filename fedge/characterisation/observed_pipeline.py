@@ -32,7 +32,7 @@ from fedge.costs.input_pipeline.pipeline_fit import (
     WARM_SHARE,
     FittedPipeline,
     LoaderMeans,
-    contention_factors,
+    compute_contention,
     uncontended_compute_s,
 )
 from fedge.costs.input_pipeline.pipeline_model import (
@@ -254,7 +254,7 @@ class _PipelineFit:
 
     def _sample_s(self, one: PointObservation, batch_s: float, host: HostCores) -> float:
         """Return the seconds of loading per sample, at the top clocks and alone on its core."""
-        slower_loading, _ = contention_factors(one.means, host, one.mode.cores)
+        slower_loading, _ = compute_contention(one.means, host, one.mode.cores)
         return batch_s / one.means.batch_size / self._slowdown(one) / slower_loading
 
     def _slowdown(self, one: PointObservation) -> float:
@@ -292,7 +292,7 @@ class _PipelineFit:
         """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
 
         def top(one: PointObservation, seconds: float) -> float:
-            return seconds / self._slowdown(one) / contention_factors(one.means, host, one.mode.cores)[1]
+            return seconds / self._slowdown(one) / compute_contention(one.means, host, one.mode.cores)[1]
 
         alone = [one for one in self.observations if one.point.workers == 0]
         beside = [one for one in self.observations if one.point.workers > 0]

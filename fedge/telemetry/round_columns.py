@@ -58,7 +58,7 @@ class WorkColumns:
 
 
 def _sum_parts(parts: Floats) -> Floats:
-    """Sum over parts in their order, as Python sums a list, so that a client's figures do not depend on the others."""
+    """Sum over parts in their order; the rounding of numpy's own sum would depend on the number of other clients."""
     total = np.zeros(len(parts))
     for part in parts.T:
         total = total + part
@@ -171,7 +171,7 @@ def classify_clients(ends: WorkEnds, cut_s: float | None, wanted: int | None, em
     else:
         # Without a cutoff, a real board was cut off all the same: the round lasts at least until the deadline.
         round_s = max(last_s, empty_s) if cut_s is None else cut_s
-    failed = ~awaited | (ends.error & (at_s <= round_s) & ~done)
+    failed = ~awaited | (ends.error & (at_s <= round_s))
     return RoundVerdict(round_s, done, failed, unfinished)
 
 
@@ -213,43 +213,16 @@ def spend(work: WorkColumns, until_s: Floats) -> SpentColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BookedColumns:
-    """What clients spent and drew until a time, and their batteries at the end, shape (c,) each."""
-
-    spent: SpentColumns
-    energy_j: Floats
-    batteries: Batteries
-
-
-def book_energy(
-    work: WorkColumns, batteries: Batteries, *, until_s: Floats, round_s: float, flat: Flags | bool = False
-) -> BookedColumns:
-    """Book work, radio and idle energy.
-
-    Args:
-        work: The clients' work.
-        batteries: Their batteries at the start of the round.
-        until_s: End of each client's booked work, in seconds after the start, shape (c,).
-        round_s: Length of the round in seconds; a client that is booked longer is booked until its own end.
-        flat: Clients whose batteries are empty at their ends: they draw nothing after that.
-    """
-    spent, known_s = spend(work, until_s), np.where(flat, until_s, np.maximum(until_s, round_s))
-    wanted_j = spent.work_j + spent.radio_j + work.idle_w * (known_s - spent.work_s)
-    energy_j = batteries.limit_energy_j(wanted_j, known_s)
-    # An empty battery is charged until the round ends; rounding must leave nothing in it before that.
-    left = batteries.update(np.where(flat, np.inf, energy_j), known_s)
-    left = left.update(0.0, np.maximum(0.0, np.maximum(until_s, round_s) - known_s))
-    return BookedColumns(spent, energy_j, left)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SettledColumns:
-    """The end of a round.
+    """The end of a round, shape (c,) each.
 
     Attributes:
         until_s: End of each client's booked time, in seconds after the start of the round.
         joining: Late clients whose reply joins a later round.
         lost: Clients that went away or ran out of battery within their booked time; not after they were stopped.
+        spent: What each client has done within its booked time.
+        energy_j: Energy of each board until the end of the round, or of its booked time if that is later, in joules.
+        batteries: Their batteries then.
     """
 
     ends: WorkEnds
@@ -257,7 +230,9 @@ class SettledColumns:
     until_s: Floats
     joining: Flags
     lost: Flags
-    booked: BookedColumns
+    spent: SpentColumns
+    energy_j: Floats
+    batteries: Batteries
 
 
 def settle_columns(
@@ -286,8 +261,25 @@ def settle_columns(
     ended = verdict.failed & ~np.isnan(ends.at_s)
     until_s = np.where(ended | goes_on, ends.at_s, verdict.round_s)
     lost = ends.error & (ends.at_s <= until_s)
-    booked = book_energy(work, batteries, until_s=until_s, round_s=verdict.round_s, flat=ends.flat & lost)
-    return SettledColumns(ends, verdict, until_s, joining=goes_on & ~ends.error, lost=lost, booked=booked)
+    spent = spend(work, until_s)
+    flat = ends.flat & lost
+    over_s = np.maximum(until_s, verdict.round_s)
+    # A board whose battery is empty draws nothing after that, and is charged until the round is over.
+    known_s = np.where(flat, until_s, over_s)
+    wanted_j = spent.work_j + spent.radio_j + work.idle_w * (known_s - spent.work_s)
+    energy_j = batteries.limit_energy_j(wanted_j, known_s)
+    # Rounding must leave nothing in an empty battery.
+    left = batteries.update(np.where(flat, np.inf, energy_j), known_s).update(0.0, over_s - known_s)
+    return SettledColumns(
+        ends,
+        verdict,
+        until_s,
+        joining=goes_on & ~ends.error,
+        lost=lost,
+        spent=spent,
+        energy_j=energy_j,
+        batteries=left,
+    )
 
 
 # One client's completed work, part by part ----------------------------------------------------------------------------

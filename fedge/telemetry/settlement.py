@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedge.devices.battery import Batteries, BatteryCharge, stack_batteries
+from fedge.devices.battery import BatteryCharge, stack_batteries
 from fedge.experiment import LateReplySpec
 from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
 from fedge.telemetry.round_columns import (
     SettledColumns,
-    WorkColumns,
     WorkEnds,
     compute_cutoff_s,
     deadline_with_grace_s,
@@ -27,7 +26,7 @@ from fedge.telemetry.round_columns import (
     stack_reports,
 )
 from fedge.telemetry.store_records import LEFT_OUT, MEMORY, REFUSED, ClientRow, EventRow, RoundRow, Status
-from fedge.types import RoundReport
+from fedge.types import EvaluationReport, RoundReport
 from fedge.wire import ReplyMessage
 
 LEFT_OUT_MESSAGE = (
@@ -44,7 +43,7 @@ class RoundSettlement:
         clients: One row per client asked.
         maxn_round_s: Length of the round if every client that reported ran at MAXN; None if a truth is unknown.
         joining: Late clients whose reply joins a later round.
-        until_s: When each client that reported was done or was stopped.
+        until_s: When each client was done or was stopped; the end of the round for one that did not report.
         lost: Clients that became unavailable or ran out of battery before they could reply.
     """
 
@@ -84,7 +83,8 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     Lateness follows from the reported durations, never from when a message arrived, so that it is reproducible.
     """
     names = sorted(answers)
-    settled = _settle_answers(opening, [answers[board] for board in names], late)
+    cut = {board for board in names if answers[board].cut}
+    settled = settle_reports(opening, {board: answers[board].report for board in names}, late, cut)
     round_s, statuses = settled.verdict.round_s, settled.verdict.list_statuses()
     parts = {
         board: _build_part(opening, answers[board], settled, row=row, status=statuses[row])
@@ -112,25 +112,31 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     )
 
 
-def _settle_answers(opening: RoundStart, answers: Sequence[ReplyMessage], late: LateReplySpec) -> SettledColumns:
-    """Settle the answers of a round in columns, one row each."""
-    reports = [answer.report for answer in answers]
-    pairs = zip(answers, reports, strict=True)
-    idle_w = [opening.idle_w.get(a.board, 0.0) if report is None else report.idle_w for a, report in pairs]
-    work = stack_reports(reports, idle_w)
-    batteries, ends = find_answer_ends(opening, [answer.board for answer in answers], work)
-    cut = np.array([answer.cut for answer in answers], dtype=np.bool_)
-    silent = np.array([report is None for report in reports], dtype=np.bool_)
-    at_s = np.where(cut, np.inf, np.where(silent, np.nan, ends.at_s))
-    ends = WorkEnds(at_s, error=ends.error & ~(cut | silent), flat=ends.flat & ~(cut | silent))
+def settle_reports(
+    opening: RoundStart,
+    reports: Mapping[str, RoundReport | EvaluationReport | None],
+    late: LateReplySpec,
+    cut: Collection[str] = (),
+) -> SettledColumns:
+    """Settle reports by board in columns, one row each in their order.
+
+    A board without a report is taken to have idled. It failed, unless it is one of ``cut``, real boards that were cut
+    off.
+    """
+    idle_w = [
+        report.idle_w if isinstance(report, RoundReport) else opening.idle_w.get(board, 0.0)
+        for board, report in reports.items()
+    ]
+    work = stack_reports(list(reports.values()), idle_w)
+    batteries = stack_batteries([opening.charges.get(board) for board in reports])
+    away_s = np.array([opening.leaves_s.get(board, math.inf) - opening.start_s for board in reports])
+    ends = find_ends(work, away_s, batteries)
+    stopped = np.array([board in cut for board in reports], dtype=np.bool_)
+    silent = np.array([report is None for report in reports.values()], dtype=np.bool_)
+    at_s = np.where(stopped, np.inf, np.where(silent, np.nan, ends.at_s))
+    known = ~(stopped | silent)
+    ends = WorkEnds(at_s, error=ends.error & known, flat=ends.flat & known)
     return settle_columns(work, batteries, ends, late=late, deadline_s=opening.deadline_s, wanted=opening.wanted)
-
-
-def find_answer_ends(opening: RoundStart, boards: Sequence[str], work: WorkColumns) -> tuple[Batteries, WorkEnds]:
-    """Return the batteries of ``boards`` at the start, and when each board's work ends, one row of ``work`` each."""
-    batteries = stack_batteries([opening.charges.get(board) for board in boards])
-    away_s = np.array([opening.leaves_s.get(board, math.inf) - opening.start_s for board in boards])
-    return batteries, find_ends(work, away_s, batteries)
 
 
 def describe_loss(ends: WorkEnds, row: int) -> str | None:
@@ -145,7 +151,8 @@ def _build_part(
 ) -> ClientPart:
     """Build one client's part in the round from its row of the columns."""
     report, error, round_s = answer.report, answer.error, settled.verdict.round_s
-    booked, until_s, whole = settled.booked, float(settled.until_s[row]), False
+    until_s = float(settled.until_s[row])
+    whole = False
     loss = describe_loss(settled.ends, row)
     if report is not None and not answer.cut:
         if status == "done":
@@ -166,9 +173,9 @@ def _build_part(
         until_s=until_s,
         round_s=round_s,
         whole=whole,
-        energy_j=float(booked.energy_j[row]),
-        spent=None if report is None else get_completed_work(report, booked.spent, row),
-        charge=None if charge is None else BatteryCharge(charge.spec, float(booked.batteries.left_j[row])),
+        energy_j=float(settled.energy_j[row]),
+        spent=None if report is None else get_completed_work(report, settled.spent, row),
+        charge=None if charge is None else BatteryCharge(charge.spec, float(settled.batteries.left_j[row])),
     )
 
 

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, LateReplySpec
 from fedge.seeds import make_generator
 from fedge.telemetry.client_rows import RoundStart
-from fedge.telemetry.round_columns import CompletedWork, book_energy, get_completed_work, stack_reports
-from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, describe_loss, find_answer_ends
+from fedge.telemetry.round_columns import CompletedWork, get_completed_work
+from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures, describe_loss, settle_reports
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
 from fedge.wire import ClientState
@@ -118,24 +118,20 @@ class _EvaluationPart:
 
 def _settle_evaluations(start: RoundStart, replies: Mapping[str, IncomingReply]) -> dict[str, _EvaluationPart]:
     """Settle the clients that sent a report: each is booked until it is done or lost, then idles to the end."""
-    answers = [replies[name].answer for name in sorted(replies)]
-    reported = [(answer, report) for answer in answers if (report := answer.evaluation) is not None]
-    boards = [answer.board for answer, _ in reported]
-    work = stack_reports([report for _, report in reported], [start.idle_w[board] for board in boards])
-    batteries, ends = find_answer_ends(start, boards, work)
-    seconds = float(ends.at_s.max(initial=0.0))
-    booked = book_energy(work, batteries, until_s=ends.at_s, round_s=seconds, flat=ends.flat)
+    answers = {name: replies[name].answer for name in sorted(replies)}
+    reports = {name: report for name, answer in answers.items() if (report := answer.evaluation) is not None}
+    settled = settle_reports(start, reports, LateReplySpec(action="accept"))
     return {
-        answer.board: _EvaluationPart(
+        name: _EvaluationPart(
             report,
-            answer.state,
-            end_s=float(ends.at_s[row]),
-            error=describe_loss(ends, row),
-            spent=get_completed_work(report, booked.spent, row),
-            energy_j=float(booked.energy_j[row]),
-            left_j=float(booked.batteries.left_j[row]),
+            answers[name].state,
+            end_s=float(settled.ends.at_s[row]),
+            error=describe_loss(settled.ends, row),
+            spent=get_completed_work(report, settled.spent, row),
+            energy_j=float(settled.energy_j[row]),
+            left_j=float(settled.batteries.left_j[row]),
         )
-        for row, (answer, report) in enumerate(reported)
+        for row, (name, report) in enumerate(reports.items())
     }
 
 

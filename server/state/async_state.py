@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import FleetBoard, LateReplySpec
-from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart, work_columns
-from fedge.telemetry.round_columns import book_energy, get_completed_work, stack_reports
+from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart
 from fedge.telemetry.settlement import RoundSettlement, settle_round
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.types import Front, NamedArrays
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
 from server.state.client_traces import book_trace
-from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
+from server.state.fleet_availability import FleetAvailability, charge_idle_clients, get_charge, get_idle_w
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +94,27 @@ def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at
     """
     if answer.report is None:
         return book_finished_task(version, start, answer, at_s)
-    row, length_s = _settle_task(version, start, answer).clients[0], at_s - start.at_s
-    work, batteries = stack_reports([answer.report], [row.idle_w]), battery.stack_batteries([start.charge])
-    booked = book_energy(work, batteries, until_s=np.array([length_s]), round_s=length_s)
-    spent, left_j = get_completed_work(answer.report, booked.spent, 0), float(booked.batteries.left_j[0])
-    charge = None if start.charge is None else BatteryCharge(start.charge.spec, left_j)
-    cut = dataclasses.replace(
-        row,
+    settled = _settle_task(version, start, dataclasses.replace(answer, cut=True), within_s=at_s - start.at_s)
+    row = dataclasses.replace(
+        settled.clients[0],
         status="cancelled",
         error="under way when the run ended",
         end_s=at_s,
-        wait_s=0.0,
-        energy_j=float(booked.energy_j[0]),
-        loss=None,
-        accuracy=None,
-        staleness=None,
-        charge=None if charge is None else charge.share,
-        **work_columns(answer.report, spent),
+        deadline_s=None,
         **dict.fromkeys(COMPARISON_COLUMNS),  # type: ignore[arg-type]
     )
-    return _build_booking(cut, events=(), charge=charge, start=start, answer=answer)
+    return _build_booking(row, events=(), charge=settled.charges.get(answer.board), start=start, answer=answer)
 
 
-def _settle_task(version: int, start: TaskStart, answer: ReplyMessage) -> RoundSettlement:
-    """Settle the task as a round with a single client."""
+def _settle_task(
+    version: int, start: TaskStart, answer: ReplyMessage, within_s: float | None = None
+) -> RoundSettlement:
+    """Settle the task as a round with a single client; a client that is cut off is booked for ``within_s`` seconds."""
     board = answer.board
     opening = RoundStart(
         version,
         start.at_s,
-        None,
+        within_s,
         {board: start.idle_w},
         leaves_s={board: start.leaves_s},
         charges={} if start.charge is None else {board: start.charge},
@@ -202,20 +193,16 @@ class AsyncRunState:
 
     def observe_fleet(self) -> FleetState:
         """Return the fleet now, with the batteries of idle clients updated for the time since their last row."""
-        charged = {
-            name: dataclasses.replace(self.histories[name], charge_j=charge.left_j)
-            for name in self.idle_clients.names
-            if (charge := self._idle_until(name, self.clock_s)[2]) is not None
-        }
-        histories = self.histories | charged if charged else self.histories
-        return FleetState(self.clock_s, states=self.states, fronts=self.fronts, histories=histories)
+        return self._charge_idle()[0]
 
     def build_task_start(self, board: str, at_s: float) -> TaskStart:
         """Return the state of a client at the start of a task at ``at_s``."""
-        waited_s, waited_j, charge = self._idle_until(board, at_s)
+        history, idle_w = self.histories[board], get_idle_w(self.fronts, board)
+        waited_s = at_s - history.free_at_s
+        waited_j, charge = battery.draw_idle(get_charge(self.boards[board], history), idle_w, waited_s)
         return TaskStart(
             at_s,
-            idle_w=get_idle_w(self.fronts, board),
+            idle_w=idle_w,
             leaves_s=self.availability.presences[board].available_until_s(at_s),
             charge=charge,
             waited_s=waited_s,
@@ -257,7 +244,7 @@ class AsyncRunState:
             pending = self.in_flight[board]
             start = self.build_task_start(board, pending.start_s)
             self._record_booking(book_cancelled_task(self.version + 1, start, pending.answer, self.clock_s))
-        return sum(self._idle_until(name, self.clock_s)[1] for name in self.availability.names)
+        return self._charge_idle()[1]
 
     def publish_model(self, arrays: NamedArrays, spent_j: float) -> None:
         """Set a new model, whose row has the energy ``spent_j``, and clear the buffer and the rows of the last one."""
@@ -280,10 +267,10 @@ class AsyncRunState:
             pending=tuple(self.in_flight[board] for _, board in sorted(self.end_times)),
         )
 
-    def _idle_until(self, board: str, at_s: float) -> tuple[float, float, BatteryCharge | None]:
-        """Return the seconds from a client's last row to ``at_s``, the joules it drew idle, and its battery then."""
-        waited_s, charge = at_s - self.histories[board].free_at_s, get_charge(self.boards[board], self.histories[board])
-        return waited_s, *battery.draw_idle(charge, get_idle_w(self.fronts, board), waited_s)
+    def _charge_idle(self) -> tuple[FleetState, float]:
+        """Return the fleet now, and the joules that idle clients drew since their last rows."""
+        fleet = FleetState(0.0, states=self.states, fronts=self.fronts, histories=self.histories)
+        return charge_idle_clients(self.availability, fleet, self.idle_clients.names, self.clock_s)
 
     def _record_booking(self, booked: TaskBooking) -> None:
         """Store a row and record its end in the client's history."""

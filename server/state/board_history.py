@@ -29,7 +29,7 @@ def update_histories(
     states, fronts, histories = dict(fleet.states), dict(fleet.fronts), dict(fleet.histories)
     for row in settled.clients:
         name = row.board
-        until_s = settled.until_s.get(name, settled.end_s)
+        until_s = settled.until_s[name]
         history = _record_request(histories.get(name, UNKNOWN_CLIENT), number, settled, name)
         # A reply counts in full, or not at all if the client failed before sending it.
         answer = answers[name] if row.status == "done" or answers[name].report is None else ReplyMessage(name)
@@ -77,7 +77,7 @@ def _record_request(history: ClientHistory, number: int, settled: RoundSettlemen
         history,
         last_round=number,
         rounds=history.rounds + 1,
-        free_at_s=max(settled.end_s, settled.until_s.get(name, settled.end_s)),
+        free_at_s=max(settled.end_s, settled.until_s[name]),
         charge_j=history.charge_j if charge is None else charge.left_j,
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from fedge.devices import battery
 from fedge.devices.availability import Availability, build_availabilities
@@ -53,8 +54,21 @@ class FleetAvailability:
 
     def next_times_s(self, fleet: FleetState) -> dict[str, float]:
         """Return when each client is next free, present and charged enough, now or later; without those never so."""
-        times_s = ((board.name, self._next_time_s(fleet, board)) for board in self.boards)
-        return {name: time_s for name, time_s in times_s if time_s is not None}
+        known = ((board, fleet.histories.get(board.name, UNKNOWN_CLIENT)) for board in self.boards)
+        clients = [(board, history) for board, history in known if not self.is_left_out(board.name, history)]
+        from_s = np.array([max(fleet.clock_s, history.free_at_s) for _, history in clients])
+        idle_w = np.array([get_idle_w(fleet.fronts, board.name) for board, _ in clients])
+        batteries = battery.stack_batteries(get_charge(board, history) for board, history in clients)
+        charged_s = (from_s + batteries.recharge_time_s(idle_w)).tolist()
+        found = [
+            self.presences[board.name].next_available_s(time_s) if math.isfinite(time_s) else None
+            for (board, _), time_s in zip(clients, charged_s, strict=True)
+        ]
+        at_s = np.array([math.inf if time_s is None else time_s for time_s in found])
+        # A board that has to wait longer, because it is away, may idle below its floor until then.
+        _, left = batteries.draw_idle(idle_w, np.where(np.isfinite(at_s), at_s - from_s, 0.0))
+        possible = np.isfinite(at_s) & left.mask_sufficient()
+        return {clients[row][0].name: float(at_s[row]) for row in np.flatnonzero(possible).tolist()}
 
     def available(self, fleet: FleetState) -> tuple[str, ...]:
         """Return the clients that can be asked now, in the order of the fleet."""
@@ -69,22 +83,6 @@ class FleetAvailability:
         """Return the batteries of the boards that have one."""
         pairs = ((board, get_charge(board, fleet.histories.get(board.name))) for board in self.boards)
         return {board.name: charge for board, charge in pairs if charge is not None}
-
-    def _next_time_s(self, fleet: FleetState, board: FleetBoard) -> float | None:
-        history = fleet.histories.get(board.name, UNKNOWN_CLIENT)
-        if self.is_left_out(board.name, history):
-            return None
-        from_s = max(fleet.clock_s, history.free_at_s)
-        charge = get_charge(board, history)
-        if charge is None:
-            return self.presences[board.name].next_available_s(from_s)
-        idle_w = get_idle_w(fleet.fronts, board.name)
-        batteries = battery.stack_batteries([charge])
-        rest_s = float(batteries.recharge_time_s(idle_w)[0])
-        at_s = self.presences[board.name].next_available_s(from_s + rest_s) if math.isfinite(rest_s) else None
-        if at_s is None or not batteries.draw_idle(idle_w, at_s - from_s)[1].mask_sufficient()[0]:
-            return None
-        return at_s
 
 
 def build_availability(experiment: Experiment) -> FleetAvailability:
@@ -161,13 +159,14 @@ def charge_idle_clients(
     Returns:
         The clients at ``until_s`` with updated batteries, and the energy that the idle ones drew in joules.
     """
+    names = tuple(names)
     charges = availability.charges(fleet)
-    histories, joules = dict(fleet.histories), 0.0
-    for name in names:
-        history = histories.get(name, UNKNOWN_CLIENT)
-        seconds = max(0.0, until_s - max(fleet.clock_s, history.free_at_s))
-        drawn_j, left = battery.draw_idle(charges.get(name), get_idle_w(fleet.fronts, name), seconds)
-        if left is not None:
-            histories[name] = dataclasses.replace(history, charge_j=left.left_j)
-        joules += drawn_j
-    return dataclasses.replace(fleet, clock_s=until_s, histories=histories), joules
+    histories = dict(fleet.histories)
+    known = [histories.get(name, UNKNOWN_CLIENT) for name in names]
+    seconds = np.array([max(0.0, until_s - max(fleet.clock_s, history.free_at_s)) for history in known])
+    idle_w = np.array([get_idle_w(fleet.fronts, name) for name in names])
+    drawn_j, left = battery.stack_batteries(charges.get(name) for name in names).draw_idle(idle_w, seconds)
+    for name, history, left_j in zip(names, known, left.left_j.tolist(), strict=True):
+        if name in charges:
+            histories[name] = replace(history, charge_j=left_j)
+    return replace(fleet, clock_s=until_s, histories=histories), sum(drawn_j.tolist(), 0.0)

@@ -155,7 +155,7 @@ def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = No
     return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
 
 
-def contention_factors(means: LoaderMeans, host: HostCores, cores: float) -> tuple[float, float]:
+def compute_contention(means: LoaderMeans, host: HostCores, cores: float) -> tuple[float, float]:
     """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be.
 
     ``cores`` is the number of active cores; the host's own is ignored.
@@ -174,12 +174,12 @@ def uncontended_compute_s(means: LoaderMeans, host: HostCores, cores: float, hos
 
     ``host_share`` is the part of it that is bound to the host, from 0 to 1.
     """
-    return means.compute_s / (1.0 + host_share * (contention_factors(means, host, cores)[1] - 1.0))
+    return means.compute_s / (1.0 + host_share * (compute_contention(means, host, cores)[1] - 1.0))
 
 
 def _build_base(alone: LoaderMeans, host: HostCores, host_share: float) -> InputPipeline:
     """Build the pipeline from one setting; with workers, contention is removed from its times."""
-    slower_loading, slower_training = contention_factors(alone, host, host.cores)
+    slower_loading, slower_training = compute_contention(alone, host, host.cores)
     per_sample = 1.0 / alone.batch_size / slower_loading
     return InputPipeline(
         alone.batch_size,

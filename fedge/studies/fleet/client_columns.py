@@ -92,7 +92,7 @@ class FleetColumns:
         """Return the seconds of both transfers, by entry."""
         return self.down_s + self.up_s
 
-    def batteries(self, left_j: Floats, clients: Rows) -> Batteries:
+    def select_batteries(self, left_j: Floats, clients: Rows) -> Batteries:
         """Return the batteries of ``clients`` with these charges, shape of ``clients``."""
         entry = self.entry[clients]
         return Batteries(left_j, self.capacity_j[entry], floor_j=self.floor_j[entry], charging_w=self.charging_w[entry])
@@ -251,7 +251,7 @@ def start_state(columns: FleetColumns, seed: int) -> ColumnState:
 
 def mask_available(columns: FleetColumns, state: ColumnState) -> Flags:
     """Mask the clients that are on and whose battery is neither empty nor below its floor."""
-    return state.on & columns.batteries(state.left_j, np.arange(len(columns))).mask_sufficient()
+    return state.on & columns.select_batteries(state.left_j, np.arange(len(columns))).mask_sufficient()
 
 
 def advance_clock(columns: FleetColumns, state: ColumnState, until_s: float, rng: np.random.Generator) -> ColumnState:
@@ -273,7 +273,7 @@ def drain_idle(columns: FleetColumns, state: ColumnState, idle: Flags, seconds: 
     if not with_battery.size:
         return state
     left_j = state.left_j.copy()
-    batteries = columns.batteries(left_j[with_battery], with_battery)
+    batteries = columns.select_batteries(left_j[with_battery], with_battery)
     left_j[with_battery] = batteries.draw_idle(columns.waiting_w(with_battery), seconds)[1].left_j
     return dataclasses.replace(state, left_j=left_j)
 
@@ -286,7 +286,7 @@ def wait_until_available(columns: FleetColumns, state: ColumnState, number: int,
     """
     rng, clients = make_generator(seed, number, "waiting", "columns"), np.arange(len(columns))
     while not mask_available(columns, state).any():
-        charged_s = columns.batteries(state.left_j, clients).recharge_time_s(columns.waiting_w(clients))
+        charged_s = columns.select_batteries(state.left_j, clients).recharge_time_s(columns.waiting_w(clients))
         ready_s = np.maximum(state.clock_s + charged_s, np.where(state.on, 0.0, state.switch_s))
         until_s = float(ready_s.min())
         if not math.isfinite(until_s):

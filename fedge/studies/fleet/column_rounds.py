@@ -118,13 +118,13 @@ def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tupl
         radio_j=columns.radio_w[entry] * columns.link_s[entry],
         idle_w=waiting_w,
     )
-    batteries = columns.batteries(state.left_j[clients], clients)
+    batteries = columns.select_batteries(state.left_j[clients], clients)
     ends = find_ends(played, state.switch_s[clients] - state.clock_s, batteries)
     selection, limits = experiment.selection, [limit for limit in (goal.planned_s, goal.own_s) if limit is not None]
     deadline_s = min(limits, default=None)
     wanted = selection.count if selection.over_commit > 1.0 and len(clients) > (selection.count or 0) else None
     settled = settle_columns(played, batteries, ends, late=experiment.late, deadline_s=deadline_s, wanted=wanted)
-    round_s, left_j = settled.verdict.round_s, settled.booked.batteries.left_j
+    round_s, left_j = settled.verdict.round_s, settled.batteries.left_j
     idle = np.ones(len(columns), dtype=np.bool_)
     idle[clients] = False
     state = client_columns.drain_idle(columns, state, idle, round_s)

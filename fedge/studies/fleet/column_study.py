@@ -146,8 +146,8 @@ class _TrueClients:
         return self.columns.gather([find(kind) for kind in self.columns.kinds], self.clients)
 
     @property
-    def costed(self) -> RoundClients:
-        """Return the clients with their costs summed up by entry."""
+    def by_entry(self) -> RoundClients:
+        """Return the clients with their costs summed up by entry of the fleet."""
         return RoundClients(self.columns.names, self.entry, link_s=self.link_s, radio_j=self.radio_j)
 
     def cost_at_top(self, *, waits_low: bool) -> FleetCost:
@@ -156,7 +156,7 @@ class _TrueClients:
         work_j = work_s * self.power * self.gather(lambda kind: float(kind.surface.power_w[kind.top]))
         place = 0 if waits_low else 1
         waiting_w = self.power * self.gather(lambda kind: kind.waiting_w[place])
-        return self.costed.cost(work_s, work_j - waiting_w * work_s, waiting_w)
+        return self.by_entry.cost(work_s, work_j - waiting_w * work_s, waiting_w)
 
     def cost_at_least_energy(self, deadline_s: float, find_curve: Callable[[KindTable], WorkCurve]) -> FleetCost:
         """Return the cost of the round in which every client spends the least energy until ``deadline_s``."""
@@ -167,7 +167,7 @@ class _TrueClients:
                 room_s = (deadline_s - self.link_s[mine]) / speed
                 work_s[mine], above_j[mine] = _least_energy(find_curve(kind), self.scale[mine] / speed, room_s, speed)
         idle_w = self.power * self.gather(lambda kind: kind.idle_w)
-        return self.costed.cost(work_s, self.power * above_j, idle_w)
+        return self.by_entry.cost(work_s, self.power * above_j, idle_w)
 
 
 def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats) -> tuple[Floats, Floats]:
@@ -191,7 +191,7 @@ def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: Polic
     """Compare one round of columns with baselines and the oracle by the true costs."""
     true = _build_true_clients(columns, played.clients)
     above_j = played.true_j - played.waiting_w * played.true_s
-    chosen = true.costed.cost(played.true_s, above_j, played.waiting_w)
+    chosen = true.by_entry.cost(played.true_s, above_j, played.waiting_w)
     maxn, maxn_low = (true.cost_at_top(waits_low=low) for low in (False, True))
     groups = group_clients(true.entry, true.scale, true.power)
     best_s, kept = _plan_true_deadline(true, groups, policy, lambda kind: kind.plausible)
@@ -205,7 +205,7 @@ def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: Polic
         round=number,
         deadline_s=played.deadline_s,
         played_s=played.settled.verdict.round_s,
-        played_j=float(played.settled.booked.energy_j.sum()),
+        played_j=float(played.settled.energy_j.sum()),
         chosen=chosen,
         oracle=oracle,
         every=every,

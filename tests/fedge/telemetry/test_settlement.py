@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from contracts.reports import IDLE_W, LINK, LOW, MAXN_IDLE_W, answer, front, report, report_of_three_parts
@@ -182,6 +183,59 @@ def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j: fl
     assert row.status == "done" or "battery was empty" in (row.error or "")
 
 
+CLIENTS = st.lists(
+    st.tuples(
+        st.floats(1.0, 80.0),  # seconds of work
+        st.floats(3.0, 30.0),  # watts of work
+        st.one_of(st.none(), st.floats(0.1, 100.0)),  # goes away after
+        st.one_of(st.none(), st.floats(1.0, 2000.0)),  # charge in joules
+        st.sampled_from([False, False, False, True]),  # sends no report
+    ),
+    min_size=1,
+    max_size=6,
+)
+CHARGED = BatterySpec(capacity_wh=1.0, charging_w=1.0)
+ACTIONS = ("accept", "drop", "discount", "partial")
+
+
+@given(CLIENTS, st.sampled_from(ACTIONS), st.one_of(st.none(), st.integers(1, 4)))
+def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(
+    clients: list[tuple[float, float, float | None, float | None, bool]], action: str, wanted: int | None
+) -> None:
+    known = {f"b{place}": client for place, client in enumerate(clients)}
+    answers = {
+        name: ReplyMessage(name, error="out of memory") if silent else answer(name, work_s, power_w)
+        for name, (work_s, power_w, _, _, silent) in known.items()
+    }
+    opening = dataclasses.replace(
+        OPEN,
+        idle_w=dict.fromkeys(known, IDLE_W),
+        wanted=wanted,
+        leaves_s={name: 100.0 + leaves for name, (_, _, leaves, _, _) in known.items() if leaves is not None},
+        charges={name: BatteryCharge(CHARGED, left) for name, (*_, left, _) in known.items() if left is not None},
+    )
+    settled = settle_round(opening, answers, LateReplySpec.model_validate({"action": action, "grace": 0.1}))
+
+    for row in settled.clients:
+        work_s, _, leaves, left_j, silent = known[row.board]
+        until_s = settled.until_s[row.board] - settled.start_s
+        over_s = max(until_s, settled.end_s - settled.start_s)
+        flat = row.board in settled.lost and "its battery was empty" in str(row.error)
+        drawing_s = until_s if flat else over_s
+        asked_j = row.work_j + row.radio_j + IDLE_W * (drawing_s - row.work_s)
+        stored_j = math.inf if left_j is None else left_j + CHARGED.charging_w * drawing_s
+        assert row.energy_j == pytest.approx(min(asked_j, stored_j))
+        assert not flat or asked_j == pytest.approx(stored_j), "it is empty when it has given everything, not before"
+        if left_j is not None:
+            after_j = left_j + CHARGED.charging_w * over_s - row.energy_j
+            assert settled.charges[row.board].left_j == pytest.approx(after_j, abs=1e-6)
+        if row.status == "done":
+            assert until_s >= work_s + BUSY - 1e-9
+        if row.board in settled.lost and not flat:
+            assert until_s == pytest.approx(leaves)
+        assert not silent or (row.status, until_s) == ("failed", pytest.approx(over_s))
+
+
 def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had() -> None:
     task_j = 10.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W
     charge = BatteryCharge(BatterySpec(capacity_wh=1.0), task_j + 5.0)
@@ -264,9 +318,6 @@ def test_the_order_in_which_answers_arrive_changes_nothing(wanted: int | None) -
     late, turned = LateReplySpec(action="drop", grace=0.1), dict(reversed(answers.items()))
 
     assert settle_round(opening, answers, late) == settle_round(opening, turned, late)
-
-
-ACTIONS = ("accept", "drop", "discount", "partial")
 
 
 def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round() -> None:

@@ -39,12 +39,14 @@ def unlike() -> ReplyMessage:
 
 @given(st.floats(0.5, 38.0))
 def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds: float) -> None:
-    ended = book_cancelled_task(3, START, unlike(), START.at_s + seconds).row
+    start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 3_000.0))
+    ended = book_cancelled_task(3, start, unlike(), START.at_s + seconds).row
     left = book_finished_task(
-        3, dataclasses.replace(START, leaves_s=START.at_s + seconds), unlike(), START.at_s + seconds
+        3, dataclasses.replace(start, leaves_s=START.at_s + seconds), unlike(), START.at_s + seconds
     ).row
 
-    for column in ("work_s", "work_j", "energy_j", "down_s", "up_s", "radio_j", "steps", "probes", "probe_s"):
+    assert (ended.status, ended.end_s, ended.wait_s, ended.loss) == ("cancelled", START.at_s + seconds, 20.0, None)
+    for column in ("charge", "work_s", "work_j", "energy_j", "down_s", "up_s", "radio_j", "steps", "probes", "probe_s"):
         assert getattr(ended, column) == pytest.approx(getattr(left, column))
 
 

@@ -54,6 +54,14 @@ def test_a_setting_with_workers_alone_is_undone_to_what_it_would_be_without():
     assert model.step.compute_s == pytest.approx(TRUE.step.compute_s, rel=0.15)
 
 
+@pytest.mark.parametrize("measured", [1, 2, 4])
+def test_from_one_number_of_workers_the_pace_with_others_follows(measured: int):
+    model = fit_pipeline([means(with_loader(TRUE, measured))], cores=2.0)
+    for workers in (1, 2, 4):
+        truth, said = (simulate_epoch(with_loader(one, workers), 200).step_s[40:].mean() for one in (TRUE, model))
+        assert said == pytest.approx(truth, rel=0.05)
+
+
 def test_taking_a_batch_over_costs_what_the_overhead_grows_by():
     alone = LoaderMeans(0, 2, 4, 0.001, 0.008, 0.009, 0.0, 0.01, 0.0005)
     dearer = LoaderMeans(1, 2, 4, 0.001, 0.008, 0.001, 0.0, 0.01, 0.0009)

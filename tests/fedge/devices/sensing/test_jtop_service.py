@@ -35,17 +35,8 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("jtop")
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     wanted = f"jetson-stats=={request.param}"
-    fetch = [
-        *pip,
-        "download",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "--no-build-isolation",
-        "--dest",
-        str(folder),
-        wanted,
-    ]
+    source = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation")  # its own setup tools need no download
+    fetch = [*pip, "download", *source, "--dest", str(folder), wanted]
     if subprocess.run(fetch, capture_output=True, check=False).returncode:
         pytest.skip(f"{wanted} cannot be fetched: no package index")
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:

@@ -105,7 +105,7 @@ def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floo
         before, offered = state.left_j, mask_available(columns, state)
         state, played = simulate_round(columns, asked, state, number)
         nano = played.clients[played.clients < 8]
-        spent = played.settled.booked.energy_j[: len(nano)]
+        spent = played.settled.energy_j[: len(nano)]
         assert state.left_j[nano] == pytest.approx(np.maximum(0.0, before[nano] - spent))
         assert (played.clients == np.flatnonzero(offered)).all()
 
