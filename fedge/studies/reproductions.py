@@ -51,7 +51,7 @@ class ReproducedFigure:
 
     Attributes:
         what: The quantity and its setting.
-        published: The paper's figure as printed, in ``unit``: a number, a range, or a bound such as ``up to 15``.
+        published: The figure as printed, in ``unit``: a number, a range, a bound such as ``up to 15``, or a word.
         ours: Our figure.
         source: Where the published figure was read.
         label: Origin of our figure.
@@ -109,7 +109,7 @@ def reproduce(
         raise BadInput("--seeds", str(seeds), f"no --seeds: {name} draws nothing at random")
     if chosen.needs_tables and tables is None:
         free = ", ".join(other for other, one in REPRODUCTIONS.items() if not one.needs_tables)
-        right = f"the folder of measured tables, here or in FEDGE_PROFILES; without tables work {free}"
+        right = f"the folder of measured tables, here or in FEDGE_PROFILES; {free} need none"
         raise BadInput("--tables", "no folder", right)
     return chosen.run(tables or Path(), seeds or chosen.seeds or 1, show_progress)
 
@@ -118,7 +118,7 @@ def _find_tables(folder: Path, *names: str) -> tuple[Path, ...]:
     """Return the paths of the named tables or folders; raise ``BadInput`` for the first that is missing."""
     for name in names:
         if not (folder / name).exists():
-            raise BadInput("--tables", f"{folder} without {name}", f"a folder of measured tables that holds {name}")
+            raise BadInput("--tables", f"{folder} without {name}", "a folder of measured tables that holds it")
     return tuple(folder / name for name in names)
 
 
@@ -155,7 +155,8 @@ def reproduce_powertrain(tables: Path, seeds: int, show_progress: ShowProgress) 
 
     def find_median(workload: str, modes: int, field: str, method: str = "powertrain") -> float:
         case = (workload, modes, method)
-        return statistics.median(getattr(row, field) for row in rows if (row.workload, row.modes, row.method) == case)
+        found = [row for row in rows if (row.workload, row.modes, row.method) == case]
+        return float(statistics.median(getattr(row, field) for row in found))
 
     figure = partial(
         ReproducedFigure,
@@ -165,6 +166,7 @@ def reproduce_powertrain(tables: Path, seeds: int, show_progress: ShowProgress) 
         differs=f"median of {seeds} instead of 10 repetitions, other random modes, and a mode's median step "
         "instead of its 40 steps",
     )
+    own = partial(figure, differs=OWN_METHOD)
     mobile, yolo = "mobilenetv3l-gld23k", "yolov8n-coco"
     return [
         figure("error of time, MobileNet, 10 modes", "27.5", find_median(mobile, 10, "time_mape")),
@@ -174,12 +176,7 @@ def reproduce_powertrain(tables: Path, seeds: int, show_progress: ShowProgress) 
         figure("error of power, YOLO, 50 modes", "5.0", find_median(yolo, 50, "power_mape")),
         figure("budgets exceeded by over 1 W, MobileNet", "26", find_median(mobile, 50, "over_limit_1w_all")),
         figure("budgets exceeded by over 1 W, YOLO", "3", find_median(yolo, 50, "over_limit_1w_all")),
-        figure(
-            "error of time, MobileNet, 50 modes: fedge",
-            "15.1",
-            find_median(mobile, 50, "time_mape", "fedge"),
-            differs=OWN_METHOD,
-        ),
+        own("error of time, MobileNet, 50 modes: fedge", "15.1", find_median(mobile, 50, "time_mape", "fedge")),
     ]
 
 
@@ -214,8 +211,8 @@ def reproduce_fulcrum(tables: Path, seeds: int, show_progress: ShowProgress) -> 
     """Search modes and batch sizes for training alone, and for training with inference."""
     train, infer = _find_tables(tables, *ORIN_TRAINING), _find_tables(tables, *ORIN_INFERENCE)
     alone = StrategyStudyOptions(JobTableOptions(train), strategies="gmd", seeds=seeds)
-    pairs_of_tables = JobTableOptions(train, infer)
-    both = replace(alone, tables=pairs_of_tables, strategies="gmd,fedge", problem_count=PROBLEM_COUNT)
+    options = replace(alone, strategies="gmd,fedge", problem_count=PROBLEM_COUNT)
+    both = replace(options, tables=JobTableOptions(train, infer))
     jobs = [*build_strategy_jobs(alone), *build_strategy_jobs(both)]
     with limit_to_one_thread(), show_progress(len(jobs)) as report:
         rows = run_jobs(run_strategy_job, jobs, report)
@@ -249,10 +246,8 @@ def reproduce_fulcrum(tables: Path, seeds: int, show_progress: ShowProgress) -> 
 def reproduce_bofl(tables: Path, seeds: int, show_progress: ShowProgress) -> list[ReproducedFigure]:
     """Choose modes in 100 rounds with random deadlines."""
     paths = _find_tables(tables, *(f"{board}/train/vit-b16-cifar10.csv" for board in ("agx-xavier", "tx2")))
-    xavier, tx2 = (
-        build_mode_choice_study(ModeChoiceOptions(path, deadline_ratios=ratios, policies="bofl,fedge", seeds=seeds))
-        for path, ratios in zip(paths, ((2.0, 4.0), (2.0,)), strict=True)
-    )
+    options = ModeChoiceOptions(paths[0], deadline_ratios=(2.0, 4.0), policies="bofl,fedge", seeds=seeds)
+    xavier, tx2 = (build_mode_choice_study(replace(options, table=path)) for path in paths)
     both = replace(xavier, jobs=(*xavier.jobs, *tx2.jobs))  # every job carries its table: one pool runs them all
     with show_progress(len(both.jobs)) as report:
         results = list(zip(both.jobs, both.run(report), strict=True))
@@ -278,8 +273,8 @@ def reproduce_bofl(tables: Path, seeds: int, show_progress: ShowProgress) -> lis
         figure("modes tried, AGX Xavier", "65 to 71", average("agx-xavier", 2.0, "modes_explored"), unit="modes"),
         figure("energy saved, TX2, r = 2", "19.4", average("tx2", 2.0, "energy_saved_pct")),
         figure("regret, TX2, r = 2", "2.4", average("tx2", 2.0, "regret_pct")),
+        figure("energy saved, TX2, r = 4", "21.3", average("tx2", 4.0, "energy_saved_pct")),
         own("regret, AGX Xavier, r = 2: fedge", "3.5", average("agx-xavier", 2.0, "regret_pct", "fedge")),
-        own("regret, TX2, r = 2: fedge", "2.4", average("tx2", 2.0, "regret_pct", "fedge")),
     ]
 
 
@@ -301,7 +296,7 @@ def reproduce_pagoda(tables: Path, seeds: int, show_progress: ShowProgress) -> l
     judged = [best for table in measured if (best := _is_maxn_best(table)) is not None]
 
     def find_largest_saving(part: str, field: str = "saving") -> float:
-        return max(getattr(row, field) for row in choices if row.part == part)
+        return float(max(getattr(row, field) for row in choices if row.part == part))
 
     figure = partial(
         ReproducedFigure,
@@ -315,7 +310,7 @@ def reproduce_pagoda(tables: Path, seeds: int, show_progress: ShowProgress) -> l
     count = partial(figure, source="authors' programs", label="estimated", differs="counted from the network's layers")
     resnet, mobile = networks["resnet50-imagenet"], networks["mobilenetv3l-gld23k"]
     return [
-        figure("tables where MAXN needs least energy", "0", sum(judged), unit=f"of {len(judged)}"),
+        figure("tables where MAXN needs least energy", "none", sum(judged), unit=f"of {len(judged)}"),
         figure("modes where time-efficient implies energy-efficient", "all", implied, unit=f"of {len(lines.tau_f)}"),
         choice(
             "energy saved within 5 % of MAXN's time",
@@ -385,7 +380,7 @@ EpochSetting = Mapping[str, str | int]
 """Values of fields of a ``SweepPoint``; the mode is a text."""
 # Board, network, change, the paper's size, its unit, field of an epoch's summary, setting before and after.
 EFFECTS: tuple[tuple[str, str, str, str, str, str, EpochSetting, EpochSetting], ...] = (
-    (XAVIER, "LeNet", "loader workers 0 -> 1: stall", "-45", "%", "stall_s", {"workers": 0}, {"workers": 1}),
+    (XAVIER, "LeNet", "workers 0 -> 1: stall (22 -> 12.1 s)", "-45", "%", "stall_s", {"workers": 0}, {"workers": 1}),
     (NX, "MobileNet", "loader workers 1 -> 2, NX: stall", "-67", "%", "stall_s", {"workers": 1}, {"workers": 2}),
     (XAVIER, "LeNet", "loader workers 0 -> 2: energy", "up to -39", "%", "energy_j", {"workers": 0}, {"workers": 2}),
     (XAVIER, "ResNet", "batch 1 -> 16: compute", "1.56", "x", "compute_s", {"batch_size": 1}, {"batch_size": 16}),
