@@ -20,23 +20,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from figures import PAPER_MODES, build_table, measure_s, run_parts
 from rich.console import Console
 
-from fedge.characterisation.emulated_rig import build_emulated_rig, estimate_costs
-from fedge.characterisation.plan_reader import read_resolved_plan
+from fedge.characterisation.emulated_rig import estimate_costs
 from fedge.characterisation.point_measurement import EpochSummary
-from fedge.characterisation.sweep_plan import (
-    CharacterisationPlan,
-    MeasurementSchedule,
-    StoragePlan,
-    SweepPoint,
-    WorkKind,
-)
+from fedge.characterisation.sweep_plan import SweepPoint, WorkKind
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import (
@@ -49,15 +41,14 @@ from fedge.costs.input_pipeline.pipeline_model import (
     solve_steady_state,
 )
 from fedge.devices import catalogue
+from fedge.studies.reproductions import build_paper_plan, measure_emulated_epoch
 from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
-PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
 TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
-WORKLOADS = read_resolved_plan(PLANS / "modes.yaml").plan.workloads
-STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
+WORKLOADS = build_paper_plan("agx-xavier").workloads
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
 MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
@@ -72,21 +63,9 @@ def run_epoch(
 ) -> EpochSummary:
     """Run a setting's second epoch, or the first if ``cold`` is set."""
     given = dict(more)
-    number = 0 if given.pop("cold", False) else 1
-    plan = CharacterisationPlan(
-        "paper",
-        boards=(board,),
-        workloads=WORKLOADS,
-        storages=STORAGES,
-        course=MeasurementSchedule(epochs=number + 1),
-        points=(),
-        seed=1,
-    )
-    rig = build_emulated_rig(plan, board)
+    epoch = 0 if given.pop("cold", False) else 1
     point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
-    if (reason := rig.refusal_reason(point, WORKLOADS[workload])) is not None:
-        raise SystemExit(reason)
-    return rig.measure(point, WORKLOADS[workload], plan.course, lambda _: None).epochs[number]
+    return measure_emulated_epoch(point, epoch)
 
 
 def find_mode(device: str, name: str | None) -> PowerMode | None:

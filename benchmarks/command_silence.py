@@ -89,6 +89,7 @@ concurrent eval --train-table {TABLE} --infer-table {SERVED} --problem-count 20
 characterise {QUICK} --folder quick
 characterise-report quick
 characterise-predict quick --mode maxn
+reproduce characterisation
 study mode-choice --table {TABLE} --policies maxn,fedge --rounds 5 --seeds 1
 study fleet {CONFIGS}/quickstart.yaml --policies balanced --rounds 3
 power get

@@ -1,8 +1,7 @@
-"""Placement of inference: the paper's table, the planner against brute force, and predicted combinations.
+"""Placement of inference: the planner against brute force, and predicted combinations.
 
-    python benchmarks/placement.py [paper|planner|here]...
+    python benchmarks/placement.py [planner|here]...
 
-paper     ResNet-50 on the AGX Orin, images per second of every combination by batch size (estimated), the gains, watts
 planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
           3 precisions, 3 instances each
 here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
@@ -37,7 +36,7 @@ from fedge.analysis.placement.inference_jobs import (
     list_runtimes,
     prepare_model_source,
 )
-from fedge.analysis.placement.placement_outcome import PlacementGoal, compute_combination_curves, evaluate_placement
+from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
 from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
 from fedge.analysis.placement.placement_runs import measure_placement
 from fedge.costs.layers.network_cost import NetworkCost
@@ -52,40 +51,13 @@ CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0",
 
 
 def resnet50() -> NetworkCost:
-    return load_network("resnet50-imagenet")
-
-
-def load_network(name: str) -> NetworkCost:
-    network = find_known_network(name)
+    network = find_known_network("resnet50-imagenet")
     assert network is not None
     return network
 
 
 def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
     return Placement(tuple(Instance(name, size, precision) for name, precision in names))
-
-
-def report_paper() -> None:
-    """Report every combination of one instance each, the gain of DLA beside CUDA cores, and CUDA cores' power."""
-    title = "ResNet-50 on AGX Orin, images/s, estimated (415.2 at batch 64 is the calibration point)"
-    table = build_table(title, "combination", *map(str, DEFAULT_BATCH_SIZES))
-    board = build_placement_board(find("agx-orin"))
-    board = replace(board, accelerators=board.accelerators[:3])
-    curves = compute_combination_curves(board, resnet50(), DEFAULT_BATCH_SIZES)
-    for curve in curves:
-        table.add_row(curve.combination, *(f"{one.images_per_s:.1f}" for one in curve.outcomes))
-    named = {curve.combination: curve.outcomes for curve in curves}
-    pairs = zip(named["cuda-cores + dla-0"], named["cuda-cores"], strict=True)
-    table.add_row("gain of DLA beside CUDA", *(f"{both.images_per_s - one.images_per_s:+.1f}" for both, one in pairs))
-    best = [max(curves, key=lambda curve: curve.outcomes[i].images_per_s) for i in range(len(DEFAULT_BATCH_SIZES))]
-    table.add_row("wins", *(curve.combination.replace("-cores", "") for curve in best))
-    CONSOLE.print(table)
-    for name in ("resnet50-imagenet", "mobilenetv3l-gld23k"):
-        watts = [
-            evaluate_placement(board, load_network(name), build_placement((CUDA,), size)).power_w
-            for size in (1, 16, 64)
-        ]
-        CONSOLE.print(f"{name} on CUDA cores, batch 1, 16, 64: {', '.join(f'{one:.1f}' for one in watts)} W")
 
 
 def report_planner() -> None:
@@ -212,7 +184,7 @@ def report_host() -> None:
     )
 
 
-PARTS = {"paper": report_paper, "planner": report_planner, "here": report_host}
+PARTS = {"planner": report_planner, "here": report_host}
 
 if __name__ == "__main__":
     run_parts(__doc__, PARTS)

@@ -34,6 +34,7 @@ from experiments.cli.profile_commands import profile
 from experiments.cli.query_run import query
 from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
+from experiments.cli.reproduce_command import reproduce
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import runs, status
@@ -147,7 +148,7 @@ def export(
 _register(NETWORKS, [select_board, layers, place, place_run])
 _register(NETWORKS, [("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent)])
 _register(MODES, [("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study)])
-_register(MODES, [characterise, characterise_report, characterise_predict])
+_register(MODES, [characterise, characterise_report, characterise_predict, reproduce])
 _register(REAL_BOARDS, [("devices", devices), ("fleet", fleet), ("power", power), board_check])
 
 

@@ -95,6 +95,7 @@ predict eval --target gone.csv --out
 predict eval --target gone.csv --html
 predict pareto gone --out
 predict pareto gone --html
+reproduce accelerators --out
 roofline resnet50-imagenet --board agx-orin --html
 roofline resnet50-imagenet --board agx-orin --out
 roofline bench --board agx-orin --out

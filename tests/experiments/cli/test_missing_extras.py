@@ -36,6 +36,7 @@ def run_core(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "devices show agx-orin",
         "select-board --workload resnet18-imagenet",
         "knowledge list",
+        "reproduce accelerators",
         (
             "concurrent plan --board agx-orin --train-workload resnet18-imagenet --infer-workload mobilenetv3l-gld23k "
             "--max-power-w 40 --max-latency-s 1 --rate-hz 30"

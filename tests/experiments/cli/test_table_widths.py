@@ -47,6 +47,8 @@ place resnet18-imagenet --board agx-orin --batch-sizes 1,4
 place-run
 memory predict resnet18-imagenet
 roofline resnet18-imagenet --board orin-nano
+reproduce
+reproduce accelerators
 """.strip().splitlines()
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 FAINT = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0367]|9[0-7]|4[0-7])(?:;[0-9]+)*m")
