@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
 from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
@@ -12,9 +11,6 @@ from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, PhysicalBreakdown, PredictionSpread
 from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
 from fedge.types import Label, PowerMode
-
-if TYPE_CHECKING:
-    pass
 
 MAX_TABLE_ROWS = 20
 """Rows of a table on the terminal; --json and --out write all."""
