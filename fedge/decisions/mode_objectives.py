@@ -75,7 +75,7 @@ def find_fastest_within_power(predictions: Predictions, limit_w: float, z: float
         row = find_best_row(careful_w, predictions.step_s)
         why = (
             f"No mode is expected within {format_figure(limit_w)} W{_describe_margin(z)}; the lowest is "
-            f"{format_figure(careful_w[row])} W."
+            f"{format_figure(careful_w[row])} W{' with it' if z else ''}."
         )
         return ModeChoice(row, feasible=False, why=why)
     row = find_best_row(predictions.step_s, careful_w, allowed)
@@ -125,7 +125,7 @@ def find_least_energy_within_deadline(predictions: Predictions, limit_s: float, 
     allowed = mask_within(careful_s, limit_s) & np.isfinite(predictions.power_w)
     if not allowed.any():
         row = find_best_row(careful_s, compute_step_energy_j(predictions))
-        fastest = f"the fastest takes {format_figure(careful_s[row])} s"
+        fastest = f"the fastest takes {format_figure(careful_s[row])} s{' with it' if z else ''}"
         why = f"No mode is expected within {format_figure(limit_s)} s per step{_describe_margin(z)}; {fastest}."
         return ModeChoice(row, feasible=False, why=why)
     row = find_best_row(compute_step_energy_j(predictions), careful_s, allowed)

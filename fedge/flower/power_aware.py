@@ -185,7 +185,7 @@ def _open_tables(folder: Path) -> RunTables:
     tables = RunTables(folder)
     if tables.rounds:
         tables.close()
-        raise BadInput("folder", f"{folder}, which holds the rows of a run", "a new folder")
+        raise BadInput("folder", f"{folder.absolute()}, which holds the rows of a run", "a new folder")
     return tables
 
 

@@ -78,7 +78,7 @@ def build_background(
     ]
     notes += _note_unknown_exclusions(profiles, without, excluded)
     if spec is None:
-        notes.append(f"{table.device} is not in the catalogue: the priors for it are not scaled to the board")
+        notes.append(f"{table.device} is not in the catalogue (`fedge devices list`): priors are not scaled to it")
     return TableBackground(
         PriorKnowledge(resolve_maxn(table, spec), _build_priors(table, spec, sources, specs), ordered),
         name_prior_tables(sources.profiles, sources.timed_steps),
