@@ -136,7 +136,8 @@ def _print_choice(choice: ModelChoice) -> None:
 
 
 def _describe_intervals(label: str) -> str:
-    return f"Per step; predictions are {label}, brackets are 90 % intervals."
+    origin = "of unknown origin" if label == "unknown" else label
+    return f"Per step; predictions are {origin}, brackets are 90 % intervals."
 
 
 def pareto(
