@@ -1,4 +1,4 @@
-"""Resolve a configured name to an object: through a table of built-in names, or as the user's own ``module:Class``."""
+"""Resolve a configured name to an object: through a table of built-in names, or as the user's own ``module:NAME``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
     """
     target = table.get(name, name)
     if ":" not in target:
-        raise UnknownName(where, name, (*sorted(table), "your own module:Class"))
+        raise UnknownName(where, name, (*sorted(table), "your own module:NAME"))
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        right = f"an importable module:Class ({error}); its file can be listed under plugins"
+        right = f"an importable module:NAME ({error}); its file can be listed under plugins"
         raise BadInput(where, repr(name), right) from error
 
 

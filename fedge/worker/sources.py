@@ -266,7 +266,7 @@ def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
         if not isinstance(array, np.ndarray):
             raise BadSource(where, f"{name} of type {type(array).__name__}", "a numpy array")
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != x.shape[3] or not _has_samples(part, x):
-        right = "uint8 of shape (n, channels, side, side), pixels from 0 to 255, at least one image"
+        right = "uint8 of shape (n, channels, side, side), pixels from 0 to 255, at least one image; else use free_data"
         raise BadSource(where, f"{part}_x {x.dtype} of shape {x.shape}", right)
     if y.dtype != np.int64 or y.shape != x.shape[:1]:
         right = f"int64 of shape ({len(x)},), one label per image"

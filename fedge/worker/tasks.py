@@ -211,4 +211,5 @@ def suggest_cure(error: BaseException, missing: Sequence[str] = ()) -> str:
     if not first:
         return "mend it and load it again"
     packages = " ".join(dict.fromkeys([first, *missing]))
-    return f"`{sys.executable} -m pip install {packages}` on this machine (Python {platform.python_version()})"
+    machine = f"this machine (Python {platform.python_version()})"
+    return f"`{sys.executable} -m pip install {packages}` on {machine}, unless it is a file beside the task: copy it in"

@@ -19,11 +19,11 @@ def test_the_users_own_module_and_attribute_are_loaded() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"policy: got 'nope'; known: a, b, your own module:Class"):
+    with pytest.raises(UnknownName, match=r"policy: got 'nope'; known: a, b, your own module:NAME"):
         registry.load_named("policy", "nope", {"b": "x:y", "a": "x:y"})
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Thing", "math:no_such_thing"])
 def test_a_module_that_cannot_be_loaded_is_bad_input(name: str) -> None:
-    with pytest.raises(BadInput, match="an importable module:Class"):
+    with pytest.raises(BadInput, match="an importable module:NAME"):
         registry.load_named("policy", name, {})

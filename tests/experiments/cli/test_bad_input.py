@@ -82,7 +82,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("data.alpha=0", "data.alpha: got 0; a number above 0"),
         (
             "data.partition=foo",
-            "data.partition: got 'foo'; known: dirichlet, iid, natural, shards, your own module:Class",
+            "data.partition: got 'foo'; known: dirichlet, iid, natural, shards, your own module:NAME",
         ),
         ("strategy.options={a: [1]}", "strategy.options.a: got [1]; a number, text, true or false"),
         ("strategy.wraps=3", "strategy.wraps: got 3; a mapping with some of name, options, wraps"),
@@ -107,7 +107,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, overrid
         ("fleet.1.device=nano", "fleet: got two boards called 'nano-1'; boards of a name of their own"),
         ("workload.batch_size=1000000", "workload.batch_size: got 1000000; at most "),
         ("policy=nope", "policy.name: got 'nope'; known: balanced, "),
-        ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:Class (No module named 'nowhere')"),
+        ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:NAME (No module named 'nowhere')"),
         ("policy=os:sep", "policy.name: got 'os:sep'; a function or a class"),
         ("policy=preset", "policy.name: got 'preset'; preset:NAME, a preset of the boards, e.g. preset:MAXN"),
         ("policy=preset:5W", "policy.name: preset of xavier-nx: got '5W'; known: MODE_15W_2CORE, "),

@@ -194,7 +194,7 @@ def test_a_partition_of_ones_own_gets_groups_and_options() -> None:
         ("outside", "indices from 0 to 59, some for each of 3 clients"),
         ("fractions", "TypeError"),
         ("repeated", "which gives sample 7 twice; every sample once at most"),
-        ("absent", "an importable module:Class"),
+        ("absent", "an importable module:NAME"),
         ("labels_of", "TypeError: labels_of.. got an unexpected keyword"),
     ],
 )

@@ -89,7 +89,7 @@ def test_partitions_need_no_torch() -> None:
 
 def test_an_unknown_task_lists_the_known_ones() -> None:
     for ask in (workloads.check_task, workloads.load_task):
-        with pytest.raises(UnknownName, match=r"workload\.task: got 'digits'; known: .*digits-cnn, .*module:Class"):
+        with pytest.raises(UnknownName, match=r"workload\.task: got 'digits'; known: .*digits-cnn, .*module:NAME"):
             ask("digits")
 
 

@@ -60,7 +60,7 @@ def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
             "exporters[0].options.tracking_uri: got an address",
         ),
         ("my_exporters:Own", {}, "exporters[0].options.path: got nothing; my_exporters:Own needs it"),
-        ("my_exporters:Gone", {}, "exporters[0].name: got 'my_exporters:Gone'; an importable module:Class"),
+        ("my_exporters:Gone", {}, "exporters[0].name: got 'my_exporters:Gone'; an importable module:NAME"),
         ("my_exporters:nothing", {}, "a class with append(rows) and close()"),
         ("my_exporters:function", {}, "a class with append(rows) and close()"),
     ],
