@@ -21,11 +21,15 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Name of a reproduction; without it, list all of them.")
     ] = None,
-    *,
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", metavar="DIR", envvar="FEDGE_PROFILES", help="Folder of measured tables."),
+        typer.Argument(
+            metavar="TABLES",
+            envvar="FEDGE_PROFILES",
+            help="Folder of measured tables: <board>/train and <board>/infer.",
+        ),
     ] = None,
+    *,
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Number of repetitions; by default the reproduction's own.")
     ] = None,

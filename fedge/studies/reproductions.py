@@ -110,7 +110,7 @@ def reproduce(
     if chosen.needs_tables and tables is None:
         free = ", ".join(other for other, one in REPRODUCTIONS.items() if not one.needs_tables)
         right = f"the folder of measured tables, here or in FEDGE_PROFILES; {free} need none"
-        raise BadInput("--tables", "no folder", right)
+        raise BadInput("TABLES", "no folder", right)
     return chosen.run(tables or Path(), seeds or chosen.seeds or 1, show_progress)
 
 
@@ -118,7 +118,7 @@ def _find_tables(folder: Path, *names: str) -> tuple[Path, ...]:
     """Return the paths of the named tables or folders; raise ``BadInput`` for the first that is missing."""
     for name in names:
         if not (folder / name).exists():
-            raise BadInput("--tables", f"{folder} without {name}", "a folder of measured tables that holds it")
+            raise BadInput("TABLES", f"{folder} without {name}", "a folder of measured tables that holds it")
     return tuple(folder / name for name in names)
 
 

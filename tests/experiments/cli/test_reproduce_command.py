@@ -55,7 +55,7 @@ def test_figures_stand_beside_the_published_ones_and_say_what_differs(tmp_path: 
 
 @pytest.mark.slow
 def test_errors_of_a_method_are_computed_from_measured_tables(profiles_root: Path) -> None:
-    figures = json.loads(_run("perf4sight", "--tables", str(profiles_root), "--json"))
+    figures = json.loads(_run("perf4sight", str(profiles_root), "--json"))
 
     assert [one["published"] for one in figures] == ["5", "9", "5", "9"]
     assert all(0 < one["ours"] < 15 for one in figures)
@@ -68,14 +68,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in REPRODUCTIONS.items() if one.needs_tables])
 def test_without_tables_the_error_says_what_to_do(name: str) -> None:
-    with pytest.raises(BadInput, match=r"--tables: got no folder; .*FEDGE_PROFILES.* characterisation, accelerators"):
+    with pytest.raises(BadInput, match=r"TABLES: got no folder; .*FEDGE_PROFILES.* characterisation, accelerators"):
         _run(name)
 
 
 @pytest.mark.parametrize("name", [name for name, one in REPRODUCTIONS.items() if one.needs_tables])
 def test_a_folder_without_the_tables_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--tables: got .* without (agx|perf4sight)"):
-        _run(name, "--tables", str(tmp_path))
+    with pytest.raises(BadInput, match=r"TABLES: got .* without (agx|perf4sight)"):
+        _run(name, str(tmp_path))
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         table.write_text("cores,cpu_khz\n1,2\n", encoding="utf-8")
 
     with pytest.raises(BadInput) as error:
-        _run("pagoda", "--tables", str(tmp_path))
+        _run("pagoda", str(tmp_path))
     assert "mobilenetv3l-gld23k.csv" in error.value.where
 
 
