@@ -327,7 +327,7 @@ def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
 def test_the_command_line_ends_with_code_1_where_no_mode_keeps_the_limit_and_2_for_a_mistake(path):
     codes = {}
     for option in (("--max-power-w", "20"), ("--max-power-w", "3"), ("--max-power-w", "-3")):
-        program = [*FEDGE, "predict", "choose", str(path), *option]
+        program = [*FEDGE, "--quiet", "predict", "choose", str(path), *option]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         codes[option[1]] = done.returncode
         assert "Traceback" not in done.stderr

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.backends.run_processes import RUN_MARK
+from experiments.backends.run_processes import RUN_MARK, find_marked_processes
 from experiments.fleet import process_cleanup
 from experiments.fleet.process_cleanup import find_descendants
 
@@ -57,6 +58,7 @@ def test_an_exception_ends_whoever_carries_the_mark() -> None:
     child = subprocess.Popen(
         ["sleep", "600"], env={**os.environ, RUN_MARK: "a-mark-of-this-test"}, start_new_session=True
     )
+    wait_for(lambda: child.pid in find_marked_processes("a-mark-of-this-test"))  # in the midst of exec it has no mark
 
     with pytest.raises(KeyboardInterrupt), process_cleanup.end_playbook_on_error("a-mark-of-this-test"):
         raise KeyboardInterrupt
