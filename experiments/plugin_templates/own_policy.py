@@ -1,8 +1,8 @@
 """A policy: it chooses the power mode of a client for a round.
 
-An experiment uses it with ``policy: {name: "own_policy:choose_mode", deadline_s: 120}`` and ``plugins: [own_policy.py]``.
-With a deadline for its round, a board probes modes within it; without one, it chooses from predictions that were never
-tested.
+An experiment uses it with ``policy: {name: "own_policy:choose_mode", deadline_s: 120}`` and
+``plugins: [own_policy.py]``. With a deadline for its round, a board probes modes within it; without one, it chooses
+from predictions that were never tested.
 """
 
 from __future__ import annotations
