@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,6 +228,8 @@ def _sum_by_board(table: Any) -> dict[str, float]:
 NAMES = ("rounds", "clients", "evaluations", "events", "samples")
 INTERRUPT_S = 0.05
 """Seconds between two attempts to interrupt a query."""
+BEGINS_WITHIN_S = 5.0
+"""Seconds after which a thread that has not begun was never started."""
 BATCH_ROWS = 8192
 """Rows per batch of a streamed answer: bounds its memory."""
 
@@ -346,16 +349,28 @@ class RunReader:
 
     def _run_interruptible(self, work: Callable[[], T]) -> T:
         """Run ``work`` in another thread and return its result: DuckDB itself would not react to Ctrl-C."""
-        with ThreadPoolExecutor(1, "fedge-query") as beside, _translate_errors():
-            doing = beside.submit(work)
+        outcome, begun = Future[T](), threading.Event()
+
+        def run() -> None:
+            begun.set()
             try:
-                return doing.result()
+                outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001 -- the caller gets it
+                outcome.set_exception(error)
+
+        beside = threading.Thread(target=run, name="fedge-query", daemon=True)
+        with _translate_errors():
+            try:
+                beside.start()
+                return outcome.result()
             except KeyboardInterrupt:
-                # Repeated until it ends: a query that had not begun yet ignores the first interrupt.
-                while not doing.done():
+                # It may come while the thread starts. Repeated until the query ends: one that had not begun yet ignores
+                # the first interrupt.
+                begun.wait(BEGINS_WITHIN_S)
+                while begun.is_set() and beside.is_alive():
                     if self._connection is not None:
                         self._connection.interrupt()
-                    wait([doing], INTERRUPT_S)
+                    beside.join(INTERRUPT_S)
                 raise
 
     def _make_relation(self, sql: str) -> Any:

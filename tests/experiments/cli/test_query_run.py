@@ -8,11 +8,13 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from contracts.store_rows import round_row, sample_row
 
+from fedge.telemetry import open_run
 from fedge.telemetry.store import RunTables
 
 
@@ -138,15 +140,33 @@ def test_a_pipe_that_is_closed_early_is_no_error(run: Path) -> None:
     assert (done.stdout, done.stderr) == ("range\n", "")
 
 
+ENDLESS = "select sum(a.i * b.i * c.i) from range(1000000) a(i), range(1000000) b(i), range(1000000) c(i)"
+
+
 def test_ctrl_c_ends_a_long_question(run: Path) -> None:
-    endless = "select sum(a.i * b.i * c.i) from range(1000000) a(i), range(1000000) b(i), range(1000000) c(i)"
     program = "import sys; from fedge.telemetry import open_run\nwith open_run(sys.argv[1]) as r:\n"
     program += " print(r.query('select 1').num_rows, flush=True)\n r.query(sys.argv[2])"
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(run), endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", program, str(run), ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in err
+
+
+def test_ctrl_c_while_a_long_question_begins_ends_it_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with open_run(run) as reader:
+        assert reader.query("select 1").num_rows == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_and_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                reader.query(ENDLESS)
+        assert reader.query("select 2").num_rows == 1
