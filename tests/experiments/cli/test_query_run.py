@@ -152,7 +152,10 @@ def test_ctrl_c_ends_a_long_question(run: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or the block would wait for the query
     assert b"KeyboardInterrupt" in err
 
 
