@@ -14,12 +14,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedge.atomic_files import write_text
-from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
+from fedge.decisions.planning import BUDGET_POLICY
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
+from fedge.experiment import Experiment, FleetEntry, LateReplySpec
 from fedge.flower.node_memory import RECORD
-from fedge.flower.power_mod import ANSWER, GOAL, JOINT_REFUSAL, JOULES, SECONDS
+from fedge.flower.option_checks import WRAPPER, check_policy
+from fedge.flower.power_mod import ANSWER, GOAL, JOULES, SECONDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
@@ -46,8 +47,8 @@ class PowerAware(Strategy):
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
 
     Raises:
-        BadInput: The folder holds a run's rows or is used by another process, or the policy is ``energy-budget``, whose
-            end of the run a strategy cannot decide.
+        BadInput: The folder holds a run's rows or is used by another process, there is no such policy, it does not take
+            these numbers, or it is ``energy-budget``, whose end of the run a strategy cannot decide.
     """
 
     def __init__(
@@ -59,14 +60,11 @@ class PowerAware(Strategy):
         name: str = "flower-app",
         **limits: float,
     ) -> None:
-        if policy == JOINT_POLICY:
-            raise BadInput("policy", repr(policy), JOINT_REFUSAL)
+        self._policy = check_policy(policy, limits, WRAPPER)
         if policy == BUDGET_POLICY:
-            raise BadInput(
-                "policy", repr(policy), "another one: a strategy cannot end the run when the budget is spent"
-            )
+            right = "another one: a strategy cannot end the run when the budget is spent"
+            raise BadInput(f"{WRAPPER}: policy", repr(policy), right)
         self._inner, self._name = strategy, name
-        self._policy = PolicySpec.model_validate({"name": policy, **limits})
         self._folder = None if folder is None else Path(folder)
         self._tables = None if self._folder is None else _open_tables(self._folder)
         self._boards: dict[int, str] = {}

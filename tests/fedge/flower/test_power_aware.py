@@ -193,6 +193,10 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
         PowerAware(FedAvg(), "joint")
     with pytest.raises(BadInput, match="energy-budget"):
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
+    with pytest.raises(BadInput, match="PowerAware: policy: got 'balance'; .*did you mean balanced"):
+        PowerAware(FedAvg(), "balance")
+    with pytest.raises(BadInput, match="PowerAware: keyword: got 'dedline_s'; .*did you mean deadline_s"):
+        PowerAware(FedAvg(), dedline_s=60.0)
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
