@@ -491,10 +491,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
         ``source``.
     """
-    labels = {
-        name: _label_board(experiment, board) | link_label(experiment, board.entry)
-        for name, board in reversed(_first_boards(experiment).items())
-    }
+    labels = {name: _label_board(experiment, board) for name, board in reversed(_first_boards(experiment).items())}
     if experiment.backend != FLEET_BACKEND:
         return labels
     folders = {name.rpartition("-")[0] for name in recorded}
@@ -505,15 +502,17 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
 
 
 def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:
+    is_app = experiment.backend == "flower"  # of whose own model nothing is known but what its steps are priced as
+    moved = {} if is_app else link_label(experiment, board.entry)
     if not catalogue.is_catalogued(board.entry.device):
         prior = {"label": "estimated", "source": "Jetsons, scaled to the GPUs' power limit by the machine itself"}
-        return {"device": board.entry.device, "count": board.entry.count, "prior": prior}
+        return {"device": board.entry.device, "count": board.entry.count, "prior": prior, **moved}
     kind = build_kind(board, experiment.workload)
-    return (
-        _build_label(board, kind, load_references(board, experiment.workload))
-        | memory_label(experiment, board, kind.spec)
-        | evaluation_label(experiment, board, kind.spec)
-    )
+    label = _build_label(board, kind, load_references(board, experiment.workload))
+    if is_app:
+        return label
+    trained = memory_label(experiment, board, kind.spec) | evaluation_label(experiment, board, kind.spec)
+    return label | trained | moved
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def check_policy(name: str, limits: Mapping[str, float], where: str, devices: tu
         BadInput: There is no such policy, it needs a server of fedge's, or it does not take these numbers.
     """
     field = f"{where}: policy"
-    _check_keywords(limits, where, ("policy", "folder", "name") if where == WRAPPER else MOD_KEYWORDS)
+    _check_keywords(limits, where, ("policy", "folder", "name", "now_s") if where == WRAPPER else MOD_KEYWORDS)
     policy = validate_fields(PolicySpec, {"name": name, **limits}, where)
     if name == JOINT_POLICY:
         right = "a policy that sets power modes: the app alone decides its steps and what it sends"

@@ -63,7 +63,8 @@ from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
 
-GOAL, ANSWER = "goal", "answer"
+GOAL, ANSWER, WORK = "goal", "answer", "work"
+"""Fields of the mod's record in a message: the goal asked for; the node's report, and what its steps are priced as."""
 SECONDS, JOULES = "fedge-seconds", "fedge-joules"
 """Metrics of a reply: time and energy of the training; NaN where energy cannot be measured."""
 DEVICE_KEY = "fedge-device"
@@ -191,7 +192,7 @@ def _train(options: PowerModeOptions, message: Message, context: Context, call: 
         context,
         dataclasses.replace(memory, state=answer.state or memory.state, steps=steps, round=memory.round + 1),
     )
-    return _add_report(gate.finish(), answer)
+    return _add_report(gate.finish(), answer, options.workload)
 
 
 def _find_settings(name: str, node: Mapping[str, object]) -> NodeSettings | str:
@@ -372,13 +373,14 @@ def _measure_only(call: partial[Message], context: Context, reason: str) -> Mess
     return reply
 
 
-def _add_report(reply: Message, answer: ReplyMessage) -> Message:
+def _add_report(reply: Message, answer: ReplyMessage, priced: WorkloadSpec) -> Message:
     """Add time and energy to the reply's metrics, and the whole report as a record that strategies do not aggregate."""
     if reply.has_error():
         return reply
     report = answer.report
     _add_metrics(reply, math.nan if report is None else report.work_s, math.nan if report is None else report.work_j)
-    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(dataclasses.replace(answer, state=None))})
+    work = priced.model_dump_json(include={"cost", "batch_size", "network"})
+    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(dataclasses.replace(answer, state=None)), WORK: work})
     return reply
 
 

@@ -174,7 +174,7 @@ def raise_boom(_message: Message, _context: Context) -> Message:
         ({"policy": "joint"}, "power_mode: policy: got 'joint'; a policy that sets power modes"),
         (
             {"policy": "preset:15w", "device": "emulated:nano"},
-            "power_mode: policy: preset of emulated:nano: .*known: .*5W",
+            "power_mode: policy: preset of emulated:nano: .*5W",
         ),
         ({"policy": "fastest-within-power"}, "power_mode: power_w: got nothing; .*for example power_w=20"),
         ({"policy": "maxn", "deadline_s": 9.0}, "power_mode: deadline_s: got 9; maxn takes no options"),
