@@ -90,15 +90,15 @@ def load_experiment(
     """Load an experiment from YAML, with overrides as in ``parse_override``.
 
     Args:
-        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``; paths in overrides of the
+            latter are relative to the current folder, as if it were a file there.
         overrides: ``KEY=VALUE`` texts, which replace the file's keys.
         note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    path = find_experiment_file(path)
-    raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
+    raw = read_yaml_mapping(find_experiment_file(path), "a mapping of keys such as fleet, policy, rounds")
     return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
 
 

@@ -35,6 +35,16 @@ def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Pat
     assert len(found.convolutions) == 20
 
 
+def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    experiment = load_experiment(Path("quickstart"), ["fleet.0.truth=table:mine.csv"])
+
+    assert experiment.fleet[0].truth == f"table:{tmp_path / 'mine.csv'}"
+
+
 def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path) -> None:
     write_variant(tmp_path / "small" / "digits-cnn-0.550")
 
