@@ -138,7 +138,7 @@ class Leaves(nn.Module):
         ({"cost": "resnet18-imagenet"}, r"workload\.cost: got 'resnet18-imagenet'; no cost beside a network"),
         ({"network": "users_nets:Nothing"}, r"network\.input: got nothing; .* as \[3, 224, 224\]$"),
         ({"network": {"model": "users_nets:Nothing", "input": [8]}}, "which computes nothing"),
-        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0; .*\(workload\.network\.input\)"),
+        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0 .*\(workload\.network\.input\)"),
         ({"network": {"model": "resnet18", "speed": 1}}, r"network\.speed: got an unknown key; known here: model"),
         ({"batchsize": 4}, r"workload\.batchsize: got an unknown key; known here: .*; did you mean batch_size\?$"),
         ({"network": {"input": [3, 8, 8]}}, r"network\.model: got nothing; this key is needed"),
