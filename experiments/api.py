@@ -509,8 +509,8 @@ def _list_columns(predictions: Predictions) -> dict[str, Any]:
 def _resolve(experiment: Spec, changes: Sequence[tuple[str, Any]]) -> tuple[Experiment, Path]:
     """Return the resolved experiment, and the file that messages name."""
     if isinstance(experiment, str | Path):
-        path = find_experiment_file(Path(experiment))
-        raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
+        path = Path(experiment)
+        raw = read_yaml_mapping(find_experiment_file(path), "a mapping of keys such as fleet, policy, rounds")
     else:
         path = IN_PYTHON
         raw = experiment.model_dump(mode="json") if isinstance(experiment, Experiment) else _to_plain(experiment)

@@ -93,6 +93,8 @@ VARIANT_FILE = "variant.json"
 
 def label_network(model: str) -> str:
     """Return the short name of a NETWORK: of a pruned variant that of its folder, which tells what is left."""
+    if ":" in model:
+        return model  # module:function, whose dots are no end of a file's name
     path = Path(model)
     return path.parent.name if path.name == VARIANT_FILE and path.parent.name else path.stem
 
@@ -257,6 +259,10 @@ class ScheduleSpec(_SpecModel):
 
     name: str
     options: dict[str, float | int | bool | str | tuple[int, ...]] = Field(default_factory=dict)
+
+
+APP_TASK = "flower-app"
+"""The task in the rows of a Flower app (``fedge.flower.PowerAware``), which trains a model of its own."""
 
 
 class WorkloadSpec(_SpecModel):

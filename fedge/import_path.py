@@ -18,6 +18,8 @@ from fedge.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]
 """Folder of fedge and its programs: a checkout, a ``site-packages``, or the app that a node received."""
+OWN_PACKAGES = frozenset(ROOT / name for name in ("fedge", "clients", "server", "experiments"))
+"""Every process of a run has them; a user's file is in none of them, also if it is in the root of a checkout."""
 
 
 def load_package(name: str) -> ModuleType:

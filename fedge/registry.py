@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName, one_line
+from fedge.import_path import OWN_PACKAGES
 
 R = TypeVar("R")
 MAX_VALUE_TEXT = 60
@@ -36,6 +39,27 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
         raise BadInput(where, repr(name), right) from error
 
 
+def check_own_name(where: str, name: str) -> None:
+    """Check that the module of the user's ``module:NAME`` can be found, without importing it.
+
+    A module that is loaded, perhaps not to its end, counts as found.
+
+    Raises:
+        BadInput: There is no such module, or one of the two names is missing.
+    """
+    module, _, attribute = name.partition(":")
+    reason = "" if module and attribute else "both names are needed"
+    if not reason and module not in sys.modules:
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError) as error:  # of a package that it is in
+            found, reason = None, str(error)
+        if found is None:
+            reason = reason or f"No module named {module!r}"
+    if reason:
+        raise BadInput(where, repr(name), f"an importable module:NAME ({reason})")
+
+
 def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any]) -> R:
     """Call a user's own function and return its result.
 
@@ -51,20 +75,19 @@ def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any])
     except FedgeError:
         raise
     except Exception as error:
-        place = find_own_frame(traceback.extract_tb(error.__traceback__))
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        got = f"{name!r}, which failed with {reason} ({Path(place.filename).name}, line {place.lineno})"
-        raise BadInput(where, got, right) from error
+        raise BadInput(where, f"{name!r}, which failed with {describe_failure(error)}", right) from error
     if not isinstance(found, result):
         raise BadInput(where, f"{name!r}, which returned {describe_value(found)}", right)
     return found
 
 
-def find_own_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
-    """Return the last frame in a file of the user's: not one of a library that it called."""
-    libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | {Path(__file__).parent}
+def describe_failure(error: BaseException) -> str:
+    """Describe an exception of the user's code in one line, with the place in that code if it came so far."""
+    libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | OWN_PACKAGES
+    frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if libraries.isdisjoint(Path(frame.filename).parents)]
-    return (own or frames)[-1]
+    reason = one_line(f"{type(error).__name__}: {error}")
+    return f"{reason} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else reason
 
 
 def describe_value(value: object) -> str:

@@ -160,7 +160,7 @@ def continue_run(
 
 
 def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, backend: Backend | None) -> dict[str, Any]:
-    earlier_s = read_wall_s(folder)
+    earlier_s = read_wall_s(folder) or 0.0
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
         begin_phase("starting the clients")
@@ -246,12 +246,10 @@ def _is_finished(experiment: Experiment, folder: Path) -> bool:
     )
 
 
-def read_wall_s(folder: Path) -> float:
-    """Wall time of the run so far from its last summary; 0 without one."""
-    try:
-        return float(_read_summary(folder)["wall_s"])
-    except (ValueError, KeyError, TypeError):
-        return 0.0
+def read_wall_s(folder: Path) -> float | None:
+    """Return the wall time of the run so far in seconds from its last summary; None without one."""
+    wall_s: float | None = _read_summary(folder).get("wall_s")
+    return wall_s
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:

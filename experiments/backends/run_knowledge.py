@@ -19,6 +19,7 @@ from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
 from fedge.knowledge.evidence_files import (
     MODEL,
     REAL,
+    RIGHT,
     TABLE,
     describe_file,
     describe_reference,
@@ -339,6 +340,8 @@ def import_path(
         return [_copy_entry(path, one, folder) for one in list_entries(path).entries]
     if (path / run_folder.RUN_YAML).is_file():
         return _import_run(path, folder)
+    if not path.is_file():
+        raise BadInput(str(path), run_folder.describe_absence(path), f"the folder of a run or of knowledge, or {RIGHT}")
     entry = describe_file(path.resolve(), batch_size)
     content = path.read_bytes()
     if entry.form in ("model", "table"):

@@ -16,6 +16,7 @@ from experiments.spec.user_plugins import import_plugins
 from fedge.client import emulated
 from fedge.client.emulated import ClientTask
 from fedge.decisions.planning import JOINT_POLICY
+from fedge.decisions.policies.policy_options import POLICY_OPTIONS
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
@@ -123,7 +124,7 @@ def _choose_engine(options: FleetStudyOptions, experiment: Experiment) -> str:
 
 def build_policy(name: str, own: PolicySpec) -> PolicySpec:
     """Return the named policy with those of the file's options that it accepts."""
-    known = experiment_checks.POLICY_OPTIONS.get(name.partition(":")[0])
+    known = POLICY_OPTIONS.get(name.partition(":")[0])
     if name == own.name or known is None:
         return own.model_copy(update={"name": name})
     return PolicySpec(name=name, **{key: value for key, value in own.limits.items() if key in known})

@@ -20,13 +20,14 @@ from experiments.spec.resource_checks import (
     memory_label,
     serving_label,
 )
-from experiments.spec.user_plugins import format_error, import_plugins, try_own_functions
+from experiments.spec.user_plugins import import_plugins, try_own_functions
 from fedge import registry, workloads
 from fedge.client.round_state import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
-from fedge.costs.cost_scaling import load_workload_sizes
+from fedge.costs.cost_scaling import list_priced_workloads, load_workload_sizes
 from fedge.costs.layered_work import count_priced_bytes
 from fedge.decisions.policies import load_policy
+from fedge.decisions.policies.policy_options import check_policy_options
 from fedge.decisions.selection import SELECTORS, load_selector
 from fedge.decisions.selection.selector_options import check_options
 from fedge.devices import catalogue
@@ -61,25 +62,6 @@ from fedge.workloads.partitions import split_task
 from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value
 
-POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
-    "maxn": (),
-    "preset": (),
-    "fastest-within-power": ("power_w", "confidence"),
-    "least-energy-within-deadline": ("deadline_s", "confidence"),
-    "balanced": ("time_weight", "max_slowdown", "confidence", "deadline_s"),
-    "least-energy": ("deadline_s", "max_slowdown", "confidence"),
-    "fastest": ("round_energy_j", "fleet_power_w", "confidence"),
-    "energy-budget": ("budget_j", "time_weight", "max_slowdown", "confidence"),
-    "joint": ("time_weight", "min_progress", "deadline_s", "round_energy_j", "fleet_power_w", "confidence"),
-}
-"""Numeric options of each built-in policy."""
-REQUIRED_POLICY_OPTIONS: dict[str, dict[str, str]] = {
-    "fastest-within-power": {"power_w": "20"},
-    "least-energy-within-deadline": {"deadline_s": "90"},
-    "fastest": {"fleet_power_w": "100", "round_energy_j": "5000"},
-    "energy-budget": {"budget_j": "100000"},
-}
-"""Options of which a policy needs at least one, each with an example value."""
 STRATEGY_SELECTION_OPTIONS = (
     "fraction_train",
     "fraction_evaluate",
@@ -205,7 +187,7 @@ def _check_predictor(experiment: Experiment) -> None:
     try:
         load_predictor(name, knowledge).fit([]).predict(stack_modes([kind.average.modes[0]]))
     except Exception as error:
-        reason = str(error) if isinstance(error, FedgeError) else format_error(error)
+        reason = str(error) if isinstance(error, FedgeError) else registry.describe_failure(error)
         raise BadInput("predictor", repr(name), f"one that predicts before any measurement ({reason})") from error
 
 
@@ -222,7 +204,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 
 
 def _check_fleet(experiment: Experiment) -> None:
-    known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
+    known = list_priced_workloads()
     for i, entry in enumerate(experiment.fleet):
         if catalogue.is_catalogued(entry.device):
             _check_device(entry.device, f"fleet[{i}].device")
@@ -350,7 +332,7 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
-        raise BadInput("workload.task", repr(name), f"a working task ({format_error(error)})") from error
+        raise BadInput("workload.task", repr(name), f"a working task ({registry.describe_failure(error)})") from error
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
@@ -374,19 +356,10 @@ def _check_policy(experiment: Experiment) -> None:
     if policy.name.rstrip(":") == "preset":
         raise BadInput("policy.name", repr(policy.name), "preset:NAME, a preset of the boards, e.g. preset:MAXN")
     load_policy(policy.name, "policy.name")
-    base = policy.name.partition(":")[0]
-    if base in POLICY_OPTIONS:
-        for option in policy.limits:
-            if option not in POLICY_OPTIONS[base]:
-                right = f"{base} takes {', '.join(POLICY_OPTIONS[base]) or 'no options'}"
-                raise BadInput(f"policy.{option}", f"{policy.limits[option]:g}", right)
-    needed = REQUIRED_POLICY_OPTIONS.get(base, {})
-    if needed and not set(needed) & set(policy.limits):
-        first, *others = needed
-        right = f"{base} needs it{''.join(f' or {o}' for o in others)}, "
-        raise BadInput(f"policy.{first}", "nothing", f"{right}for example --set policy.{first}={needed[first]}")
+    check_policy_options(policy, "policy.", "--set policy.")
+    base, _, preset = policy.name.partition(":")
     if base == "preset":
-        _check_presets(experiment, policy.name.partition(":")[2])
+        _check_presets(experiment, preset)
     for field, limit_w in (("power_w", policy.power_w), ("fleet_power_w", policy.fleet_power_w)):
         if limit_w is not None:
             _check_reachable(f"policy.{field}", limit_w, "W", dict(_min_power_by_entry_w(experiment)))
@@ -518,10 +491,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
         ``source``.
     """
-    labels = {
-        name: _label_board(experiment, board) | link_label(experiment, board.entry)
-        for name, board in reversed(_first_boards(experiment).items())
-    }
+    labels = {name: _label_board(experiment, board) for name, board in reversed(_first_boards(experiment).items())}
     if experiment.backend != FLEET_BACKEND:
         return labels
     folders = {name.rpartition("-")[0] for name in recorded}
@@ -532,15 +502,17 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
 
 
 def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:
+    is_app = experiment.backend == "flower"  # of whose own model nothing is known but what its steps are priced as
+    moved = {} if is_app else link_label(experiment, board.entry)
     if not catalogue.is_catalogued(board.entry.device):
         prior = {"label": "estimated", "source": "Jetsons, scaled to the GPUs' power limit by the machine itself"}
-        return {"device": board.entry.device, "count": board.entry.count, "prior": prior}
+        return {"device": board.entry.device, "count": board.entry.count, "prior": prior, **moved}
     kind = build_kind(board, experiment.workload)
-    return (
-        _build_label(board, kind, load_references(board, experiment.workload))
-        | memory_label(experiment, board, kind.spec)
-        | evaluation_label(experiment, board, kind.spec)
-    )
+    label = _build_label(board, kind, load_references(board, experiment.workload))
+    if is_app:
+        return label
+    trained = memory_label(experiment, board, kind.spec) | evaluation_label(experiment, board, kind.spec)
+    return label | trained | moved
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import MODEL_FILES, VARIANT_FORMAT, load_network_cost
+from fedge.decisions.policies.policy_options import POLICY_OPTIONS
 from fedge.errors import BadInput, list_known
 from fedge.experiment import (
     VARIANT_FILE,
@@ -89,15 +90,15 @@ def load_experiment(
     """Load an experiment from YAML, with overrides as in ``parse_override``.
 
     Args:
-        path: The file, or the name of one that fedge brings along, such as ``quickstart``.
+        path: The file, or the name of one that fedge brings along, such as ``quickstart``; paths in overrides of the
+            latter are relative to the current folder, as if it were a file there.
         overrides: ``KEY=VALUE`` texts, which replace the file's keys.
         note: Called with a sentence on what an override removes.
 
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    path = find_experiment_file(path)
-    raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
+    raw = read_yaml_mapping(find_experiment_file(path), "a mapping of keys such as fleet, policy, rounds")
     return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
 
 
@@ -165,8 +166,6 @@ def _keep_own_options(changes: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]], note: Callable[[str], None]) -> None:
     """Remove the options of the file's policy that ``policy.name=NAME`` does not take, and all for ``policy=NAME``."""
-    from experiments.spec.experiment_checks import POLICY_OPTIONS
-
     policy = raw.get("policy")
     named = [(key, value) for key, value in changes if key in {"policy", "policy.name"} and isinstance(value, str)]
     if not isinstance(policy, dict) or not named:
@@ -615,13 +614,14 @@ def _add_task_layers(experiment: Experiment, where: str) -> Experiment:
     except Exception:  # noqa: BLE001 -- the user's own task
         default = {"network": None, "cost": WorkloadSpec().cost}
         return experiment.model_copy(update={"workload": work.model_copy(update=default)})
-    right = f"a working network, or a cost to price it as: {', '.join(load_workload_sizes())}"
     try:
         network = cast("ImageTask", task).count_layers(work.cost)
     except BadInput as error:
+        right = "a network that takes a batch of the task's samples"
         raise BadInput(f"{where}: workload.task", f"{work.cost} with {error.got}", right) from error
     if network.unknown or not network.flop:
         names = ", ".join(sorted(set(network.unknown))[:5]) or "none that compute"
+        right = f"other operators, or a workload.cost to price it as: {', '.join(load_workload_sizes())}"
         raise BadInput(f"{where}: workload.task", f"{work.cost} with operators that no rule counts ({names})", right)
     counted = None if work.network is None else _store_layers(work.network, network)
     return experiment.model_copy(update={"workload": work.model_copy(update={"network": counted})})

@@ -138,7 +138,7 @@ def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
         right = (
             f"at least {math.ceil(needs[smallest])}: so much {scaling.network.name} is predicted to need on "
             f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows"
-            f"{f', with {describe_safety(margin)}' if margin else ''}"
+            f"{f', with {describe_safety(margin)}' if margin else ''}; {MEMORY_FIELD}.guard: false tries all the same"
         )
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 

@@ -19,14 +19,13 @@ from fedge.devices.board_kinds import build_kind, build_knowledge, load_referenc
 from fedge.devices.catalogue import is_catalogued
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, list_boards
-from fedge.import_path import ROOT, append_folder
+from fedge.import_path import OWN_PACKAGES, append_folder
 from fedge.pareto import build_front
 from fedge.predictors import load_predictor
+from fedge.registry import describe_failure
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, DeviceSpec, Front, Modes, Predictions, SelectionContext
 
-OWN_PACKAGES = frozenset(ROOT / name for name in ("fedge", "clients", "server", "experiments"))
-"""Every process of a run has them: for a plug-in in the root of a checkout they are no neighbours."""
 _modified_ns: dict[Path, int] = {}
 """When a plug-in's file had last been changed at its import, in ns: a notebook may change it between two runs."""
 
@@ -97,7 +96,7 @@ def import_plugins(experiment: Experiment) -> None:
         try:
             importlib.import_module(path.stem)
         except Exception as error:
-            raise BadInput(where, plugin, f"a Python file that can be imported ({format_error(error)})") from error
+            raise BadInput(where, plugin, f"a Python file that can be imported ({describe_failure(error)})") from error
 
 
 @contextmanager
@@ -131,11 +130,6 @@ def _forget_changed(files: Sequence[Path]) -> None:
         _pop_modules({file.stem for file in files})
         importlib.invalidate_caches()
     _modified_ns.update(times)
-
-
-def format_error(error: Exception) -> str:
-    """Return an exception of the user's code as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 TRIAL_STEPS, TRIAL_LINK_S, TRIAL_SAMPLES = 10, 1.0, 100

@@ -183,9 +183,8 @@ def true_peak_mb(scaling: ScalingContext, scale: TrainingScale, board: str, seed
 
     It is the predicted need times a log-normal factor of the board, whose spread is the prediction's own uncertainty.
     """
-    own = scaling.estimate_need(scaling.requested)
-    off = own.memory_sd_log * make_generator(seed, board, "memory").standard_normal()
-    return scaling.estimate_need(scale).memory_mb * math.exp(off)
+    need = scaling.estimate_need(scale)
+    return need.memory_mb * math.exp(need.memory_sd_log * make_generator(seed, board, "memory").standard_normal())
 
 
 class MemoryLimitedTraining:

@@ -327,7 +327,10 @@ def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale
 def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:
     """Return the message of a round whose last attempt ran out of memory."""
     predicted = f"{attempt.choice.need.memory_mb:,.0f} MB predicted, {scaling.limit_mb:,.0f} MB allowed"
-    smaller = "nothing smaller may be tried: workload.memory says what may be lowered"
+    smaller = (
+        "nothing smaller may be tried: workload.memory says what may be lowered, memory_mb of the fleet entry what the "
+        "board has for training"
+    )
     remedy = smaller if scaling.spec.guard else "workload.memory.guard is off, so nothing was lowered"
     return f"out of memory at {attempt.scale} ({predicted}); {remedy}"
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training, load_yaml
+from fedge.costs.cost_profile import CostProfile, load_calibrated_training, load_user_profiles, load_yaml
 from fedge.errors import UnknownName
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import DeviceSpec, Loading
@@ -50,6 +50,12 @@ def load_workload_sizes() -> Mapping[str, WorkloadSize]:
     """Load the sizes of the known training workloads by name."""
     entries = load_yaml(resources.files("fedge.costs") / "workloads.yaml")
     return MappingProxyType({name: WorkloadSize(name=name, **fields) for name, fields in entries.items()})
+
+
+def list_priced_workloads() -> tuple[str, ...]:
+    """Return the training workloads that have a cost: the known ones, then those of the user's profiles."""
+    own = {profile.workload for profile in load_user_profiles() if profile.kind == "train"}
+    return (*load_workload_sizes(), *sorted(own - load_workload_sizes().keys()))
 
 
 def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:

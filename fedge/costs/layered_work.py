@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, find_user_batch_size
 from fedge.costs.cost_scaling import load_forward_sizes, load_workload_sizes
@@ -181,7 +180,7 @@ def find_named_workload(
         raise BadInput(option, f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
     if not network.flop:
         raise BadInput(option, f"{name}, which computes nothing", "a network with layers")
-    stem = Path(name).stem
+    stem = label_network(name)
     if stem in load_workload_sizes():  # another network or other images than those that were measured by this name
         stem = f"{stem} {'x'.join(map(str, network.input_shape))}"
     layers = LayerWork(stem, sum_layers(network), loading="cached" if kind == "infer" else "workers")

@@ -27,6 +27,7 @@ from fedge.devices.board_kinds import build_kind
 from fedge.devices.local_board import NodeSettings
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, NetworkSpec, WorkloadSpec
+from fedge.flower.option_checks import MOD, in_own_words
 from fedge.knowledge.evidence_files import identify_client, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
@@ -268,7 +269,10 @@ def price_app(work: WorkloadSpec, context: Context, *, assumed: bool) -> Workloa
 def _count_network(network: NetworkSpec) -> ConfigRecord:
     """Return name, input and layers of the app's network."""
     shape = None if network.input is None else "x".join(map(str, network.input))
-    work, counted = find_named_workload(network.model, input_shape=shape, option="network")
+    try:
+        work, counted = find_named_workload(network.model, input_shape=shape, option="NETWORK")
+    except BadInput as error:
+        raise in_own_words(error) from error
     if counted is None:
-        raise BadInput("network", network.model, "a network whose layers are known; cost= names a cost profile")
+        raise BadInput(f"{MOD}: network", network.model, "a network whose layers are known, or cost= for a profile")
     return ConfigRecord({"cost": work.name, "input": [*counted.input_shape], "layers": format_layers(counted)})

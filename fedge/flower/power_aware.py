@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -14,14 +16,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedge.atomic_files import write_text
-from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
+from fedge.decisions.planning import BUDGET_POLICY
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
+from fedge.experiment import APP_TASK, Experiment, FleetEntry, LateReplySpec, StrategySpec, WorkloadSpec
 from fedge.flower.node_memory import RECORD
-from fedge.flower.power_mod import ANSWER, GOAL, JOINT_REFUSAL, JOULES, SECONDS
+from fedge.flower.option_checks import WRAPPER, check_policy
+from fedge.flower.power_mod import ANSWER, GOAL, JOULES, SECONDS, WORK
 from fedge.telemetry.client_rows import RoundStart
-from fedge.telemetry.run_folder import RUN_YAML
+from fedge.telemetry.run_folder import RUN_YAML, SUMMARY, write_json
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store import RunTables
 from fedge.types import FleetPlan, Front
@@ -43,11 +46,12 @@ class PowerAware(Strategy):
         policy: Name of a policy (docs/explanation/policies.md).
         folder: New folder for the run's rows; None stores nothing.
         name: Name of the run.
+        now_s: Returns a time in seconds, for the run's wall time.
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
 
     Raises:
-        BadInput: The folder holds a run's rows or is used by another process, or the policy is ``energy-budget``, whose
-            end of the run a strategy cannot decide.
+        BadInput: The folder holds a run's rows or is used by another process, there is no such policy, it does not take
+            these numbers, or it is ``energy-budget``, whose end of the run a strategy cannot decide.
     """
 
     def __init__(
@@ -57,23 +61,25 @@ class PowerAware(Strategy):
         *,
         folder: str | Path | None = None,
         name: str = "flower-app",
+        now_s: Callable[[], float] = time.monotonic,
         **limits: float,
     ) -> None:
-        if policy == JOINT_POLICY:
-            raise BadInput("policy", repr(policy), JOINT_REFUSAL)
+        self._policy = check_policy(policy, limits, WRAPPER)
         if policy == BUDGET_POLICY:
-            raise BadInput(
-                "policy", repr(policy), "another one: a strategy cannot end the run when the budget is spent"
-            )
+            right = "another one: a strategy cannot end the run when the budget is spent"
+            raise BadInput(f"{WRAPPER}: policy", repr(policy), right)
         self._inner, self._name = strategy, name
-        self._policy = PolicySpec.model_validate({"name": policy, **limits})
         self._folder = None if folder is None else Path(folder)
         self._tables = None if self._folder is None else _open_tables(self._folder)
         self._boards: dict[int, str] = {}
         """Board by node id, from its first reply on."""
         self._devices: Counter[str] = Counter()
         self._fronts: dict[str, Front] = {}
+        self._work: dict[str, object] = {}
+        """What the nodes' steps are priced as, from the first that says it: one app is priced as one network."""
         self._clock_s = 0.0
+        self._now_s = now_s
+        self._began_s: float | None = None
         self._asked: list[int] = []
         self._plan = FleetPlan({})
         self._settled: RoundSettlement | None = None
@@ -83,6 +89,8 @@ class PowerAware(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the wrapped strategy's messages, with a goal for every node whose front is known."""
+        if self._began_s is None:
+            self._began_s = self._now_s()
         messages = list(self._inner.configure_train(server_round, arrays, config, grid))
         self._asked = [message.metadata.dst_node_id for message in messages]
         known = [self._boards[node] for node in self._asked if node in self._boards]
@@ -100,7 +108,7 @@ class PowerAware(Strategy):
         received = list(replies)
         known = [
             (node, answer)
-            for node, answer in _take_answers(received)
+            for node, answer in self._take_answers(received)
             if node in self._boards or answer.report is not None  # a board that failed at once did not say its kind
         ]
         found = sorted(known, key=lambda pair: (_read_place(pair[1].board), pair[0]))
@@ -132,6 +140,16 @@ class PowerAware(Strategy):
 
     def summary(self) -> None:
         self._inner.summary()
+
+    def _take_answers(self, replies: Sequence[Message]) -> Iterator[tuple[int, ReplyMessage]]:
+        """Take the mod's answers out of the replies; yield them with the ids of their nodes."""
+        for reply in replies:
+            if not reply.has_error() and RECORD in reply.content.config_records:
+                record = reply.content.config_records[RECORD]
+                del reply.content[RECORD]
+                if not self._work and WORK in record:
+                    self._work = json.loads(str(record[WORK]))
+                yield reply.metadata.src_node_id, from_json(ReplyMessage, str(record[ANSWER]))
 
     def _note_answer(self, node: int, answer: ReplyMessage) -> ReplyMessage:
         """Return a node's answer under the board's name in this run, and keep its front."""
@@ -172,12 +190,21 @@ class PowerAware(Strategy):
         return settled
 
     def _write_experiment(self, rounds: int) -> None:
-        """Write the fleet and policy of the run, which its readers need."""
+        """Write what is known of the run, which its readers need, and its wall time so far."""
         assert self._folder is not None
-        fleet = tuple(FleetEntry(device=device, count=count) for device, count in self._devices.items())
-        experiment = Experiment(name=self._name, rounds=rounds, backend="flower", fleet=fleet, policy=self._policy)
-        text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
-        write_text(self._folder / RUN_YAML, text)
+        assert self._began_s is not None
+        experiment = Experiment(
+            name=self._name,
+            rounds=rounds,
+            backend="flower",
+            fleet=tuple(FleetEntry(device=device, count=count) for device, count in self._devices.items()),
+            workload=WorkloadSpec.model_validate({"task": APP_TASK, **self._work}),
+            policy=self._policy,
+            strategy=StrategySpec(name=type(self._inner).__name__),
+        )
+        known = experiment.model_dump(mode="json", exclude_unset=True)  # the rest is the app's own, and not known here
+        write_text(self._folder / RUN_YAML, yaml.safe_dump(known, sort_keys=False))
+        write_json(self._folder / SUMMARY, {"wall_s": self._now_s() - self._began_s})
 
 
 def _open_tables(folder: Path) -> RunTables:
@@ -200,15 +227,6 @@ def _drop_unshared_metrics(replies: Sequence[Message]) -> None:
         for name in (SECONDS, JOULES):
             if name in metrics:
                 del metrics[name]
-
-
-def _take_answers(replies: Sequence[Message]) -> Iterator[tuple[int, ReplyMessage]]:
-    """Take the mod's answers out of the replies; yield them with the ids of their nodes."""
-    for reply in replies:
-        if not reply.has_error() and RECORD in reply.content.config_records:
-            text = str(reply.content.config_records[RECORD][ANSWER])
-            del reply.content[RECORD]
-            yield reply.metadata.src_node_id, from_json(ReplyMessage, text)
 
 
 def _read_place(board: str) -> int:

@@ -35,13 +35,13 @@ from fedge.client.emulated import build_client, build_true_front, open_board
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round import finish_round
 from fedge.client.round_state import RoundContext, RoundResult, merge_consecutive
-from fedge.decisions.planning import JOINT_POLICY, load_planner
+from fedge.decisions.planning import load_planner
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.gpu_workstation import open_power_limits
 from fedge.devices.local_board import LocalBoard, NodeSettings, load_local_settings, open_local_board
 from fedge.devices.sensing.energy_counters import GpuEnergyCounter, PackageEnergyCounter
-from fedge.errors import BadInput, BoardError
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, PolicySpec, WorkloadSpec
+from fedge.errors import BoardError
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, NetworkSpec, WorkloadSpec
 from fedge.flower.node_memory import (
     AUTO,
     RECORD,
@@ -55,15 +55,16 @@ from fedge.flower.node_memory import (
     recall_earlier_runs,
     write_memory,
 )
+from fedge.flower.option_checks import EMULATED_PREFIX, check_device, check_mod_arguments
 from fedge.flower.step_gate import StepGate, TrainingEnded
 from fedge.protocols import Training
 from fedge.types import RoundGoal, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
-JOINT_REFUSAL = "a policy that sets power modes: the app alone decides its steps and what it sends"
 
-GOAL, ANSWER = "goal", "answer"
+GOAL, ANSWER, WORK = "goal", "answer", "work"
+"""Fields of the mod's record in a message: the goal asked for; the node's report, and what its steps are priced as."""
 SECONDS, JOULES = "fedge-seconds", "fedge-joules"
 """Metrics of a reply: time and energy of the training; NaN where energy cannot be measured."""
 DEVICE_KEY = "fedge-device"
@@ -71,7 +72,6 @@ DEVICE_KEY = "fedge-device"
 SETTINGS_KEY = "settings"
 """Key of the node's configuration with the path of the board's settings (docs/how-to/boards.md)."""
 PARTITION_KEY = "partition-id"
-EMULATED_PREFIX = "emulated:"
 NO_TRANSFER_MB = 1e-9
 """Flower moves the model, and does not tell a client how long that takes."""
 NO_MEMORY_LIMIT_MB = 1e9
@@ -129,30 +129,36 @@ def power_mode(
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
 
     Raises:
-        BadInput: An option is invalid.
+        BadInput: An option is invalid; a network of the user's own is built only when a node trains.
     """
-    if policy == JOINT_POLICY:
-        raise BadInput("policy", repr(policy), JOINT_REFUSAL)
-    PolicySpec.model_validate({"name": policy, **limits})
-    if cost is not None and network is not None:
-        raise BadInput("cost", f"{cost!r} beside the network {network!r}", "one of them")
-    own = (
-        None if network is None else NetworkSpec(model=network, input=None if input_shape is None else (*input_shape,))
+    given = check_mod_arguments(
+        {
+            "policy": policy,
+            "device": (device,) if isinstance(device, str) else device,
+            "cost": cost,
+            "network": network,
+            "input_shape": input_shape,
+            "batch_size": batch_size,
+            "predictor": predictor,
+            "seed": seed,
+        },
+        limits,
     )
+    own = None if given.network is None else NetworkSpec(model=given.network, input=given.input_shape)
     options = PowerModeOptions(
         policy,
         limits=limits,
-        devices=(device,) if isinstance(device, str) else tuple(device),
+        devices=given.device,
         workload=WorkloadSpec(
             cost=cost or WorkloadSpec().cost,
             network=own,
-            batch_size=batch_size,
+            batch_size=given.batch_size,
             local_epochs=1.0,
             model_mb=NO_TRANSFER_MB,
         ),
         assumed=cost is None and network is None,
         predictor=predictor,
-        seed=seed,
+        seed=given.seed,
         knowledge=knowledge,
     )
 
@@ -186,13 +192,11 @@ def _train(options: PowerModeOptions, message: Message, context: Context, call: 
         context,
         dataclasses.replace(memory, state=answer.state or memory.state, steps=steps, round=memory.round + 1),
     )
-    return _add_report(gate.finish(), answer)
+    return _add_report(gate.finish(), answer, options.workload)
 
 
 def _find_settings(name: str, node: Mapping[str, object]) -> NodeSettings | str:
     """Return the settings of the board that this machine is, or why its modes cannot be set."""
-    if name not in {"auto", "jetson", "gpu"}:
-        raise BadInput("device", repr(name), "auto, jetson, gpu, or emulated:BOARD (`fedge devices list`)")
     own = node.get(SETTINGS_KEY)
     settings = load_local_settings(None if own is None else Path(str(own)))
     if name == "jetson" or (name == "auto" and Path(settings.power_socket).exists()):
@@ -369,13 +373,14 @@ def _measure_only(call: partial[Message], context: Context, reason: str) -> Mess
     return reply
 
 
-def _add_report(reply: Message, answer: ReplyMessage) -> Message:
+def _add_report(reply: Message, answer: ReplyMessage, priced: WorkloadSpec) -> Message:
     """Add time and energy to the reply's metrics, and the whole report as a record that strategies do not aggregate."""
     if reply.has_error():
         return reply
     report = answer.report
     _add_metrics(reply, math.nan if report is None else report.work_s, math.nan if report is None else report.work_j)
-    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(dataclasses.replace(answer, state=None))})
+    work = priced.model_dump_json(include={"cost", "batch_size", "network"})
+    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(dataclasses.replace(answer, state=None)), WORK: work})
     return reply
 
 
@@ -396,7 +401,10 @@ def _read_goal(message: Message) -> RoundGoal | None:
 
 def _choose_device(options: PowerModeOptions, node: Mapping[str, object]) -> str:
     own = node.get(DEVICE_KEY)
-    return str(own) if own else options.devices[_partition(node) % len(options.devices)]
+    if not own:
+        return options.devices[_partition(node) % len(options.devices)]
+    check_device(str(own), f"the node's {DEVICE_KEY}")
+    return str(own)
 
 
 def _partition(node: Mapping[str, object]) -> int:

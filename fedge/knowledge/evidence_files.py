@@ -53,7 +53,10 @@ from fedge.modes import stack_modes
 from fedge.types import Label, Measurement, ProfileTable, ReferenceRows
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
-RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
+RIGHT = (
+    "the path of a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` "
+    "(.yaml)"
+)
 NO_RECORD: Mapping[str, Any] = MappingProxyType({})
 RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""

@@ -21,7 +21,9 @@ LIVE = "live"
 
 def describe_absence(folder: Path) -> str:
     """Return what is found where a run's folder is asked for."""
-    return f"a folder without {RUN_YAML}" if folder.is_dir() else "no such folder"
+    if folder.is_dir():
+        return f"a folder without {RUN_YAML}"
+    return "a file" if folder.exists() else "no such folder"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -39,42 +39,53 @@ BOARD_LABELS: Labels = ("board", "device")
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric, with its values by label values."""
+    """One metric, with its values by label values.
+
+    Attributes:
+        store: Identifier of the rows that a counter adds up; empty for one that counts since a program's start.
+    """
 
     name: str
     help: str
     kind: Literal["gauge", "counter"]
     labels: Labels
     values: Mapping[Labels, float]
+    store: str = ""
 
 
 @dataclass(slots=True)
 class CounterTotals:
-    """Counter totals since the service started; they never decrease, even if a run restarts or resumes.
+    """Counter totals since the service started; they never decrease.
+
+    A counter of another run begins anew, and so does one that falls. One that falls within a run's rows stays where it
+    is until it is exceeded: a resumed run drops its last rows and writes them again.
 
     Attributes:
         before: Sum of each counter before its last reset.
-        last: Last value of each counter.
+        last: Last value of each counter, and the identifier of the rows that it added up.
     """
 
     before: dict[tuple[str, Labels], float] = field(default_factory=dict)
-    last: dict[tuple[str, Labels], float] = field(default_factory=dict)
+    last: dict[tuple[str, Labels], tuple[float, str]] = field(default_factory=dict)
 
     def accumulate(self, family: MetricFamily) -> MetricFamily:
         """Return a counter's totals since the service started; a gauge is returned unchanged."""
         if family.kind != "counter":
             return family
-        return replace(
-            family, values={key: self._accumulate_value((family.name, key), now) for key, now in family.values.items()}
-        )
+        totals = {
+            key: self._accumulate_value((family.name, key), now, family.store) for key, now in family.values.items()
+        }
+        return replace(family, values=totals)
 
-    def _accumulate_value(self, key: tuple[str, Labels], now: float) -> float:
-        last = self.last.pop(key, 0.0)
-        if last * (1 - ROUNDING) <= now < last:
+    def _accumulate_value(self, key: tuple[str, Labels], now: float, store: str) -> float:
+        last, before_store = self.last.pop(key, (0.0, store))
+        is_other_run = bool(store and before_store) and store != before_store
+        is_same_run = bool(store) and store == before_store
+        if now < last and (is_same_run or last * (1 - ROUNDING) <= now):
             now = last
-        base = self.before.pop(key, 0.0) + (last if now < last else 0.0)
+        base = self.before.pop(key, 0.0) + (last if is_other_run or now < last else 0.0)
         # Inserted again, so that the least recently seen counter comes first.
-        self.last[key], self.before[key] = now, base
+        self.last[key], self.before[key] = (now, store or before_store), base
         while len(self.last) > MAX_COUNTERS:
             oldest = next(iter(self.last))
             del self.last[oldest], self.before[oldest]
@@ -102,12 +113,12 @@ def make_exposition(now_s: Callable[[], float] = time.time) -> Callable[[FleetVi
 
 def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:
     """Build every metric of a view at unix time ``now_s``; unknown and infinite values are left out."""
-    return [
+    of_rows = [
         *_build_run_families(view, now_s),
         *_build_round_families(view),
         *_build_board_families(view, now_s),
-        *_build_refusal_families(view),
     ]
+    return [*(replace(family, store=view.run.store) for family in of_rows), *_build_refusal_families(view)]
 
 
 class _Collector:

@@ -13,6 +13,7 @@ from fedge.telemetry import open_run, run_folder
 from fedge.telemetry.intake import BoardLedger
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
+from fedge.telemetry.store_files import VERSION_FILE
 from fedge.telemetry.store_reader import RunReader, compute_store_stamp, read_newest_rows, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
@@ -221,13 +222,19 @@ class RunSource:
         heard_s = max((report.at_s for report in reports.values()), default=None)
         run = views.run_info(self._record, self._derive_phase(heard_s, now_s), self._changed_s)
         name = run.name or (self._folder.name if self._folder else "")
-        return replace(run, name=name, real=run.real or self._real)
+        return replace(run, name=name, real=run.real or self._real, store=self._identify_store())
+
+    def _identify_store(self) -> str:
+        """Return the folder and the time at which a run began to write rows there; a resumed run goes on with them."""
+        made_s = None if self._folder is None else _mtime(self._folder / run_folder.STORE / VERSION_FILE)
+        return "" if self._folder is None or made_s is None else f"{self._folder.name} {made_s}"
 
     def _derive_phase(self, heard_s: float | None, now_s: float) -> RunPhase:
         if self._folder is None:
             return "none"
         rounds = self._summary.get("rounds")
-        if self._summary and (not isinstance(rounds, int) or rounds >= len(self._rows.rounds)):
+        is_app = self._record.get("backend") == "flower"  # whose summary is its wall time so far
+        if self._summary and not is_app and (not isinstance(rounds, int) or rounds >= len(self._rows.rounds)):
             return "finished"
         news_s = max(self._changed_s or 0.0, heard_s or 0.0, *(at or 0.0 for at in self._files[:1]))
         if not self._rows.rounds and heard_s is None:

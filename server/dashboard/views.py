@@ -53,6 +53,7 @@ class RunInfo:
     Attributes:
         changed_at_s: Unix time of the last row, in seconds.
         real: True for real boards, which can fall silent.
+        store: Identifier of the run's rows, which a resumed run keeps; empty if there are none.
     """
 
     name: str = ""
@@ -62,6 +63,7 @@ class RunInfo:
     rounds: int = 0
     changed_at_s: float | None = None
     real: bool = False
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,17 +57,20 @@ class FleetAvailability:
         known = ((board, fleet.histories.get(board.name, UNKNOWN_CLIENT)) for board in self.boards)
         clients = [(board, history) for board, history in known if not self.is_left_out(board.name, history)]
         from_s = np.array([max(fleet.clock_s, history.free_at_s) for _, history in clients])
-        idle_w = np.array([get_idle_w(fleet.fronts, board.name) for board, _ in clients])
-        batteries = battery.stack_batteries(get_charge(board, history) for board, history in clients)
-        charged_s = (from_s + batteries.recharge_time_s(idle_w)).tolist()
+        powered = [row for row, (board, _) in enumerate(clients) if board.entry.battery is not None]
+        idle_w = np.array([get_idle_w(fleet.fronts, clients[row][0].name) for row in powered])
+        batteries = battery.stack_batteries(get_charge(*clients[row]) for row in powered)
+        ready_s = from_s.copy()
+        ready_s[powered] += batteries.recharge_time_s(idle_w)
         found = [
             self.presences[board.name].next_available_s(time_s) if math.isfinite(time_s) else None
-            for (board, _), time_s in zip(clients, charged_s, strict=True)
+            for (board, _), time_s in zip(clients, ready_s.tolist(), strict=True)
         ]
         at_s = np.array([math.inf if time_s is None else time_s for time_s in found])
+        possible = np.isfinite(at_s)
         # A board that has to wait longer, because it is away, may idle below its floor until then.
-        _, left = batteries.draw_idle(idle_w, np.where(np.isfinite(at_s), at_s - from_s, 0.0))
-        possible = np.isfinite(at_s) & left.mask_sufficient()
+        waits_s = np.where(possible, at_s - from_s, 0.0)[powered]
+        possible[powered] &= batteries.draw_idle(idle_w, waits_s)[1].mask_sufficient()
         return {clients[row][0].name: float(at_s[row]) for row in np.flatnonzero(possible).tolist()}
 
     def available(self, fleet: FleetState) -> tuple[str, ...]:

@@ -10,10 +10,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from fedge.flower.messages import build_message
 
 
+def make_network() -> torch.nn.Module:
+    return torch.nn.Linear(4, 2)
+
+
 def train_network(steps: int, seen: Callable[[int], None] = lambda _: None) -> dict[str, torch.Tensor]:
     """Train a small network with Adam and return its weights; ``seen`` is called after each step."""
     torch.manual_seed(0)
-    net = torch.nn.Linear(4, 2)
+    net = make_network()
     optimiser = torch.optim.Adam(net.parameters())
     for step in range(steps):
         optimiser.zero_grad()

@@ -272,7 +272,7 @@ def print_run_summary(console: Console, summary: dict[str, Any]) -> None:
         "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
         "mean round": duration(summary.get("mean_round_s")) + against_maxn,
         "makespan": f"{duration(summary.get('makespan_s'))} on the fleet clock",
-        "wall time": duration(summary.get("wall_s")),
+        "wall time": None if summary.get("wall_s") is None else duration(summary["wall_s"]),
         **_optional_facts(summary),
         "report": summary.get("report"),
     }

@@ -82,7 +82,7 @@ def summarise_run(
     experiment: Experiment,
     rounds: Sequence[RoundRow],
     clients: Sequence[ClientRow],
-    wall_s: float,
+    wall_s: float | None,
     events: Sequence[EventRow] = (),
 ) -> dict[str, Any]:
     """Compute the summary of a run.

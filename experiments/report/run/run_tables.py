@@ -41,7 +41,7 @@ TRAINED_TEXT = Markup("{}, by every client on its own partition; {} is that of t
 UNTRAINED_TEXT = Markup("nothing (task <code>none</code>): there are no data, no model and no accuracy")
 FLOWER_TEXT = Markup(
     "<b>Reported</b> by the nodes of a Flower app, which trains its own model: time and energy of its steps, simulated "
-    "on emulated boards. Transfers are not included."
+    "on emulated boards, where a step costs as much as a step of {}, batch {}. Transfers are not included."
 )
 LINKS_TEXT = Markup(" <b>Moved:</b> {}.")
 
@@ -51,7 +51,7 @@ def describe_emulation(run: LoadedRun) -> Markup:
     work, moved = run.experiment.workload, describe_links(run.labels, encoded=can_encode(run.experiment))
     links = LINKS_TEXT.format(moved) if moved else EMPTY
     if run.experiment.backend == "flower":
-        return FLOWER_TEXT
+        return FLOWER_TEXT.format(work.cost, work.batch_size)
     if run.experiment.backend != "fleet":
         trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task, work.metric)
         return EMULATED_TEXT.format(work.cost, work.batch_size, trained) + links

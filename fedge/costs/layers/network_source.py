@@ -12,8 +12,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from fedge.costs.layers.network_record import cost_from_variant, find_known_netw
 from fedge.errors import MAX_SIMILAR, BadInput, find_similar
 from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
+from fedge.registry import check_own_name
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal
 
@@ -46,26 +48,44 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
     Raises:
         BadInput: The name, file or shape is invalid.
     """
+    return _find_loader(model, input_shape)()
+
+
+def check_network_name(model: str, input_shape: Shape | None = None) -> None:
+    """Check that NETWORK names something that could be loaded, without building or importing what is the user's own.
+
+    Raises:
+        BadInput: The name, file or shape is invalid.
+    """
+    _find_loader(model, input_shape)
+    if ":" in model:
+        with _folder_on_path():
+            check_own_name("NETWORK", model)
+    elif model.endswith(MODEL_FILES) and not Path(model).is_file():
+        raise BadInput("NETWORK", f"{model}, which is no file here ({Path.cwd()})", "the path of a file")
+
+
+def _find_loader(model: str, input_shape: Shape | None) -> Callable[[], NetworkCost]:
+    """Return the function that loads the costs of what NETWORK names."""
     if model.endswith(".onnx"):
         from fedge.costs.layers.onnx_graph import read_onnx
 
         _reject_shape(model, input_shape)
-        return read_onnx(Path(model))
+        return partial(read_onnx, Path(model))
     if model.endswith(".json"):
         _reject_shape(model, input_shape)
-        return _read_json(Path(model))
+        return partial(_read_json, Path(model))
     if model not in builtin_tasks.NETWORKS and (
         model in builtin_tasks.REFUSED or find_known_network(model) is not None
     ):
-        return _find_known_only(model, input_shape)
+        known = _find_known_only(model, input_shape)
+        return lambda: known
     if (Path(model) / VARIANT_FILE).is_file():
-        return _read_json(Path(model) / VARIANT_FILE)
+        return partial(_read_json, Path(model) / VARIANT_FILE)
     from fedge.costs.layers.torch_trace import trace_module
 
-    user_made = ":" in model
-    module, shape = _build(model, input_shape, empty=not user_made)
-    traced: NetworkCost = trace_module(module, shape, model)
-    return traced
+    builder, shape = _find_builder(model, input_shape)
+    return lambda: trace_module(_build(builder, empty=":" not in model), shape, model)
 
 
 def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Module, Shape]:
@@ -76,7 +96,8 @@ def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Modul
     """
     if model.endswith((".onnx", ".json")):
         raise BadInput(model, "a file, which holds no torch module", MODULES_HINT)
-    return _build(model, input_shape, empty=False)
+    builder, shape = _find_builder(model, input_shape)
+    return _build(builder, empty=False), shape
 
 
 def parse_input_shape(text: str | None) -> Shape | None:
@@ -119,14 +140,11 @@ def _find_known_only(model: str, input_shape: Shape | None) -> NetworkCost:
     return known
 
 
-def _build(model: str, input_shape: Shape | None, *, empty: bool) -> tuple[nn.Module, Shape]:
-    """Build the module and its input shape; with ``empty``, parameters take no memory, for tracing."""
-    build, shape = _find_builder(model, input_shape)
+def _build(build: Callable[[], nn.Module], *, empty: bool) -> nn.Module:
+    """Build a module; with ``empty``, its parameters take no memory, for tracing."""
     try:
-        if empty:
-            with _without_memory():
-                return build(), shape
-        return build(), shape
+        with _without_memory() if empty else nullcontext():
+            return build()
     except Refusal as error:
         raise BadInput(error.where, error.got, error.right) from error
 

@@ -28,6 +28,7 @@ from fedge.costs.layers.counting_rules import (
 )
 from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
+from fedge.registry import describe_failure
 
 FROZEN_PASSES = 2.0
 """Cost of a layer with frozen weights in a training step that goes back through it: forward and gradient of inputs."""
@@ -68,22 +69,26 @@ def _check_inputs(module: nn.Module, name: str) -> None:
 
 
 def _run_module(module: nn.Module, input_shape: Shape, name: str, fold: bool) -> OperatorRecorder:
-    """Run the module on the meta device, or else on the CPU; with floats, or else with integers (indices)."""
+    """Run the module on the meta device, or else on the CPU; with floats, or else with integers (indices).
+
+    Of several failures the one that came furthest is the module's own: others may be those of a data type that it does
+    not take, or of a device without numbers.
+    """
     devices = ["meta"] if any(tensor.is_meta for tensor in _named_tensors(module).values()) else ["meta", "cpu"]
-    first: BaseException | None = None
+    failures: list[tuple[tuple[int, bool, bool], BaseException]] = []
     for device in devices:
         for dtype in (torch.float32, torch.int64):
             recorder = OperatorRecorder(module, fold)
             try:
                 recorder.run(torch.zeros((1, *input_shape), dtype=dtype, device=device))
             except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a user's forward raises is reported in one line
-                first = first or error
+                failures.append(((len(recorder.layers), device == "cpu", dtype.is_floating_point), error))
             else:
                 return recorder
-    assert first is not None
-    text = " ".join(f"{type(first).__name__}: {first}".split())[:300]
+    furthest = max(failures, key=lambda failure: failure[0])[1]
     shape = "x".join(map(str, input_shape))
-    raise BadInput(name, f"an error for an input of {shape}: {text}", "an input that the network takes (--input-shape)")
+    got = f"a network whose forward fails for an input of {shape} with {describe_failure(furthest)}"
+    raise BadInput(name, got, "a forward that takes this input, or the input that it takes (--input-shape)")
 
 
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:

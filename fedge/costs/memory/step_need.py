@@ -163,8 +163,9 @@ MIN_CONVOLUTION_SHARE = 0.9
 """Share of the FLOP that convolutions must have for a network to count as one of the measured kind. Default; a lower
 limit labels less certain needs as calibrated."""
 OTHER_NETWORK_SD_LOG, OTHER_BOARD_SD_LOG = (0.25, 0.30), (0.15, 0.60)
-"""Additional spread of log memory and log time, for a network unlike the measured ones and for a board other than the
-TX2. Defaults; the time on other boards is that uncertain because their newer libraries are faster."""
+"""Additional spread of log memory and log time, for a network unlike the measured ones (of the memory: of the part that
+is the network's own) and for a board other than the TX2. Defaults; the time on other boards is that uncertain because
+their newer libraries are faster."""
 
 BOUND_SDS = 3.0
 """Spreads above the predicted memory that a step is taken to need at most. In ``fedge study transfer --part memory``,
@@ -203,20 +204,26 @@ def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int)
         raise ValueError(f"batch_size: got {batch_size}; 1 or more")
     calibration, layers = load_stock_calibration(), _build_layer_matrix(network)
     batch = np.array([float(batch_size)])
-    memory_mb = _memory_mb(calibration, network, layers, batch)
+    memory_mb, own_share = _memory_mb(calibration, network, layers, batch)
     step_s = _step_s(calibration.time, device=device, network=network, layers=layers, batch=batch)
     known, here = _is_known(network), device.name == calibration.board
-    spreads = _combine_spreads(calibration, known, here)
+    spreads = _combine_spreads(calibration, known=known, here=here, own_share=own_share)
     label: Label = "calibrated" if known and here else "estimated"
     return StepNeed(memory_mb, step_s, *spreads, label=label, source=_describe_source(calibration, known, here))
 
 
-def _memory_mb(calibration: MemoryCalibration, network: NetworkCost, layers: Floats, batch: Floats) -> float:
+def _memory_mb(
+    calibration: MemoryCalibration, network: NetworkCost, layers: Floats, batch: Floats
+) -> tuple[float, float]:
+    """Return the memory of a step in MB, and the share of it that is the network's, not CUDA's and the libraries'."""
     terms = compute_memory_terms(layers, batch)
     terms[:, MEMORY_TERMS.index("weights")] = MEGABYTES * network.trained_parameters
     # Frozen weights have neither gradients nor an optimiser's state, so they count once, without the fitted factor.
     frozen_mb = MEGABYTES * (network.parameters - network.trained_parameters)
-    return float(max(calibration.memory.need_mb(terms)[0] + frozen_mb, calibration.memory.floor_mb))
+    base_mb = calibration.memory.coefficients[MEMORY_TERMS.index("base")]
+    own_mb = float(calibration.memory.need_mb(terms)[0] + frozen_mb - base_mb)
+    memory_mb = max(base_mb + own_mb, calibration.memory.floor_mb)
+    return float(memory_mb), max(0.0, own_mb) / float(memory_mb)
 
 
 def _step_s(time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: Floats, batch: Floats) -> float:
@@ -234,12 +241,23 @@ def _image_size_ratio(network: NetworkCost) -> float:
     return math.prod(network.input_shape) / (3 * 224 * 224)
 
 
-def _combine_spreads(calibration: MemoryCalibration, known: bool, here: bool) -> tuple[float, float]:
-    spreads = [calibration.memory_sd_log, calibration.step_sd_log]
-    for doubts, applies in ((OTHER_NETWORK_SD_LOG, not known), (OTHER_BOARD_SD_LOG, not here)):
-        if applies:
-            spreads = [math.hypot(spread, doubt) for spread, doubt in zip(spreads, doubts, strict=True)]
-    return spreads[0], spreads[1]
+def _combine_spreads(
+    calibration: MemoryCalibration, *, known: bool, here: bool, own_share: float
+) -> tuple[float, float]:
+    """Return the spreads of log memory and log time.
+
+    Another kind of network makes only its own share of the memory less certain: CUDA and the libraries take the same
+    for every network, however small. Another board may need more for them, too.
+    """
+    memory, time = calibration.memory_sd_log, calibration.step_sd_log
+    if not known:
+        memory, time = (
+            math.hypot(memory, own_share * OTHER_NETWORK_SD_LOG[0]),
+            math.hypot(time, OTHER_NETWORK_SD_LOG[1]),
+        )
+    if not here:
+        memory, time = math.hypot(memory, OTHER_BOARD_SD_LOG[0]), math.hypot(time, OTHER_BOARD_SD_LOG[1])
+    return memory, time
 
 
 def _describe_source(calibration: MemoryCalibration, known: bool, here: bool) -> str:

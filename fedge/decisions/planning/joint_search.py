@@ -1,7 +1,7 @@
 """Who does how much of what: the clients' work options and the deadline of least cost per progress, with a bound.
 
-Symbols: client i chooses one work option k (share of its local steps, width, compression of the update) and a power
-mode j, or rests. The option is worth v_ik progress; it ends at f_ik + s_ik t_ij and takes b_ik + s_ik a_ij joules above
+Symbols: client i chooses one work option k (share of its local steps, compression of the update) and a power mode j,
+or rests. The option is worth v_ik progress; it ends at f_ik + s_ik t_ij and takes b_ik + s_ik a_ij joules above
 idling, at p_ij watts, where f and b are of the transfers and s scales the work t, a of the whole share. A round until
 the deadline D costs C = c_T D + c_E (I D + A), with I the fleet's idle power and A the sum of joules above idling. With
 V the sum of values, rounds to a given quality go as 1 / V; so C / V is minimised, subject to limits on D, I D + A, the

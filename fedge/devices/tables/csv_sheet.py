@@ -78,7 +78,7 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
         right = f"columns {','.join(needed)}" + (
             f" (found {one_line(', '.join(columns), 160)})" if any(columns) else ""
         )
-        raise BadInput(where, f"no column {', '.join(missing)}", right)
+        raise BadInput(where, f"no column {', '.join(missing)}" if any(columns) else "no header", right)
     twice = [name for name in needed if columns.count(name) > 1]
     if twice:
         raise BadInput(where, f"two columns {twice[0]}", "every column once")

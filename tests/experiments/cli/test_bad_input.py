@@ -163,7 +163,7 @@ def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: 
     ("content", "message"),
     [
         (None, "got no such file; the path of a table (CSV)"),
-        ("", "got no column cores, cpu_khz, "),
+        ("", "got no header; columns cores,cpu_khz,"),
         (HEAD + ROW.replace(",100,", ",nan,"), "line 2, time_ms: got 'nan'; a number above 0"),
         (HEAD + ROW.replace(",16,", ",32,"), "batch size: got 16; known: 32"),
         (HEAD + ROW.replace(",9\n", ",9000\n"), "power_w: got 9000 W as the top; watts: "),

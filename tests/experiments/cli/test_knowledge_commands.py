@@ -49,6 +49,16 @@ def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, tab
     assert fedge("knowledge", "list", "--knowledge", "k", "--board", "tx2").out.startswith("nothing is known yet")
 
 
+@pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("empty", "a folder without run.yaml")])
+def test_what_cannot_be_imported_is_told_with_all_that_can(fedge: Launcher, name: str, got: str) -> None:
+    Path("empty").mkdir()
+
+    outcome = fedge("knowledge", "import", name, "--knowledge", "k")
+
+    assert outcome.code == 2
+    assert f"{name}: got {got}; the folder of a run or of knowledge, or the path of a table (.csv)" in outcome.message
+
+
 def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge: Launcher, table: Path) -> None:
     fedge("knowledge", "import", str(table), "--knowledge", "k")
     assert fedge("knowledge", "export", "table", "--knowledge", "k", "--folder", "other").code == 0

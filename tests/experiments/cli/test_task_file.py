@@ -124,9 +124,22 @@ def test_a_network_that_no_rule_prices_asks_for_a_cost(tmp_path: Path) -> None:
     )
     path = written(tmp_path, "linear.py", text)
 
-    with pytest.raises(BadInput, match=r"no rule counts .*logcumsumexp.*a cost to price it as: resnet18-imagenet"):
+    with pytest.raises(BadInput, match=r"no rule counts .*logcumsumexp.*a workload.cost to price it as: resnet18-im"):
         load_experiment(path)
     assert load_experiment(path, ["workload.cost=resnet18-imagenet"]).workload.network is None
+
+
+def test_a_forward_that_fails_is_told_with_its_own_error_and_place(tmp_path: Path) -> None:
+    text = TASK.replace("nn.Flatten(),", "nn.Flatten(), Odd(),") + DATA
+    text = text.replace(
+        "def model", "class Odd(nn.Module):\n    def forward(self, x):\n        return y * 2\n\ndef model"
+    )
+    line = text[: text.index("return y")].count("\n") + 1
+
+    with pytest.raises(BadInput) as raised:
+        load_experiment(written(tmp_path, "linear.py", text))
+    assert f"NameError: name 'y' is not defined (linear.py, line {line})" in str(raised.value)
+    assert "cost" not in str(raised.value)
 
 
 def test_a_fleet_whose_data_is_elsewhere_starts_from_the_default_cost(tmp_path: Path) -> None:

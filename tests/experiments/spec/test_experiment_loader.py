@@ -35,6 +35,16 @@ def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Pat
     assert len(found.convolutions) == 20
 
 
+def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    experiment = load_experiment(Path("quickstart"), ["fleet.0.truth=table:mine.csv"])
+
+    assert experiment.fleet[0].truth == f"table:{tmp_path / 'mine.csv'}"
+
+
 def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path) -> None:
     write_variant(tmp_path / "small" / "digits-cnn-0.550")
 
@@ -128,7 +138,7 @@ class Leaves(nn.Module):
         ({"cost": "resnet18-imagenet"}, r"workload\.cost: got 'resnet18-imagenet'; no cost beside a network"),
         ({"network": "users_nets:Nothing"}, r"network\.input: got nothing; .* as \[3, 224, 224\]$"),
         ({"network": {"model": "users_nets:Nothing", "input": [8]}}, "which computes nothing"),
-        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0; .*\(workload\.network\.input\)"),
+        ({"network": {"model": "users_nets:Leaves", "input": [8]}}, r"SystemExit: 0 .*\(workload\.network\.input\)"),
         ({"network": {"model": "resnet18", "speed": 1}}, r"network\.speed: got an unknown key; known here: model"),
         ({"batchsize": 4}, r"workload\.batchsize: got an unknown key; known here: .*; did you mean batch_size\?$"),
         ({"network": {"input": [3, 8, 8]}}, r"network\.model: got nothing; this key is needed"),

@@ -175,6 +175,7 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert trained is None
     assert answer.error is not None
     assert answer.error.startswith("out of memory at batch 16 (")
+    assert "memory_mb of the fleet entry" in answer.error
     assert "CUDA out of memory" in answer.error
     assert answer.unfit
     assert answer.state is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,9 @@ from experiments.backends import launcher
 from experiments.cli.run_status import read_run_status
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
+from fedge import Run
 from fedge.errors import BadInput
+from fedge.experiment import APP_TASK
 from fedge.flower import PowerAware, power_mode
 from fedge.flower.messages import ensure_identity
 from fedge.flower.node_memory import RECORD
@@ -31,6 +35,7 @@ from fedge.wire import ReplyMessage, from_json, to_json
 
 NODES = {11: "emulated:nano", 12: "emulated:nano", 13: "emulated:agx-orin-64gb"}
 STEPS = 40
+NETWORK: dict[str, Any] = {"input_shape": (4,), "batch_size": 4}
 
 
 class Nodes:
@@ -132,6 +137,28 @@ def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
     assert "agx-orin-64gb-1" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path: Path) -> None:
+    nodes, clock = Nodes(), itertools.count(100.0, 7.0)
+    nodes.mod = power_mode(device=list(NODES.values()), network="contracts.small_training:make_network", **NETWORK)
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", now_s=lambda: next(clock)), nodes)
+    gc.collect()
+
+    text = (tmp_path / "run" / "run.yaml").read_text(encoding="utf-8")
+    assert not any(never_used in text for never_used in ("digits-cnn", "resnet18", "learning_rate", "partition"))
+    experiment = launcher.load_saved_experiment(tmp_path / "run")
+    work = experiment.workload
+    assert (work.task, work.cost, work.batch_size) == (APP_TASK, "contracts.small_training:make_network", 4)
+    assert work.network is not None
+    assert (work.network.input, experiment.strategy.name) == ((4,), "FedAvg")
+
+    status = read_run_status(tmp_path / "run")
+    assert status.summary["wall_s"] == 21.0
+    assert status.summary["labels"]["nano"]["truth"]["label"] == "estimated"
+    assert Run(tmp_path / "run").summary["energy_j"] == status.summary["energy_j"]
+    write_report([tmp_path / "run"], tmp_path / "run" / "report.html")
+    assert "batch 4." in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
 def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
     nodes = Nodes()
 
@@ -193,6 +220,10 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
         PowerAware(FedAvg(), "joint")
     with pytest.raises(BadInput, match="energy-budget"):
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
+    with pytest.raises(BadInput, match=r"PowerAware: policy: got 'balance'; .*did you mean balanced"):
+        PowerAware(FedAvg(), "balance")
+    with pytest.raises(BadInput, match=r"PowerAware: keyword: got 'dedline_s'; .*did you mean deadline_s"):
+        PowerAware(FedAvg(), dedline_s=60.0)
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:

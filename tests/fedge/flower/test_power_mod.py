@@ -167,13 +167,48 @@ def raise_boom(_message: Message, _context: Context) -> Message:
     raise RuntimeError("boom")
 
 
-def test_wrong_options_are_one_line_each() -> None:
-    with pytest.raises(UnknownName, match="nosuch"):
-        power_mode(device="emulated:nosuch")(make_message(), make_context(), make_app(1))
-    with pytest.raises(BadInput, match="emulated:BOARD"):
-        power_mode(device="nano")(make_message(), make_context(), make_app(1))
-    with pytest.raises(ValueError, match="deadline_s"):
-        power_mode(deadline_s=-1.0)
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"policy": "balance"}, "power_mode: policy: got 'balance'; known: .*did you mean balanced"),
+        ({"policy": "joint"}, "power_mode: policy: got 'joint'; a policy that sets power modes"),
+        (
+            {"policy": "preset:15w", "device": "emulated:nano"},
+            "power_mode: policy: preset of emulated:nano: .*5W",
+        ),
+        ({"policy": "fastest-within-power"}, "power_mode: power_w: got nothing; .*for example power_w=20"),
+        ({"policy": "maxn", "deadline_s": 9.0}, "power_mode: deadline_s: got 9; maxn takes no options"),
+        ({"policy": "no_such_module:choose"}, "power_mode: policy: .*No module named 'no_such_module'"),
+        ({"dedline_s": 60.0}, "power_mode: keyword: got 'dedline_s'; .*did you mean deadline_s?"),
+        ({"input_shap": (3, 8, 8)}, "power_mode: keyword: .*did you mean input_shape?"),
+        ({"deadline_s": -1.0}, "power_mode: deadline_s: got -1.0; more than 0"),
+        ({"device": "emulated:nanoo"}, "power_mode: device: got 'nanoo'; .*did you mean nano"),
+        ({"device": "nano"}, "power_mode: device: got 'nano'; .*did you mean emulated:nano?"),
+        ({"device": "jetsn"}, "power_mode: device: got 'jetsn'; .*did you mean jetson?"),
+        ({"device": []}, "power_mode: device: .*at least 1"),
+        ({"cost": "resnet18"}, "power_mode: cost: got 'resnet18'; .*did you mean resnet18-imagenet"),
+        ({"cost": "resnet18-imagenet", "network": "resnet50"}, "power_mode: cost: .*one of them"),
+        ({"network": "resnet5"}, "power_mode: network: got 'resnet5'; did you mean .*resnet50"),
+        ({"network": "no_such_module:build", "input_shape": (1, 2)}, "power_mode: network: .*No module named"),
+        ({"network": "contracts.desk:Desk"}, r"power_mode: input_shape: got nothing; .*input_shape=\(3, 224, 224\)"),
+        ({"network": "none.onnx"}, "power_mode: network: got none.onnx, which is no file here"),
+        ({"input_shape": (3, 8, 8)}, "power_mode: input_shape: .*without a network"),
+        ({"network": "resnet50", "input_shape": (3, 0, 8)}, r"power_mode: input_shape\[1\]: got 0; 1 or more"),
+        ({"batch_size": 0}, "power_mode: batch_size: got 0; 1 or more"),
+        ({"seed": -1}, "power_mode: seed: got -1; 0 or more"),
+        ({"predictor": "fegde"}, "power_mode: predictor: got 'fegde'; .*did you mean fedge?"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once_in_its_own_words(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput, match=f"^{complaint}"):
+        power_mode(**options)
+
+
+def test_a_wrong_board_of_the_nodes_configuration_is_named_by_its_key() -> None:
+    mod = power_mode(device="emulated:nano")
+
+    with pytest.raises(UnknownName, match="the node's fedge-device: got 'nosuch'"):
+        mod(make_message(), make_context(fedge_device="emulated:nosuch"), make_app(1))
 
 
 class StoppedClock:

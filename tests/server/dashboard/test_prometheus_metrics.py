@@ -217,6 +217,45 @@ def test_a_page_read_before_the_rounds_row_is_there_counts_the_energy_once(tmp_p
     assert read_counter() == before_the_round_j == pytest.approx(sum(joules))
 
 
+def test_a_resumed_run_counts_the_rounds_that_it_repeats_once(tmp_path: Path) -> None:
+    tables, source, render = board_runs.begin(tmp_path / "run", 1), RunSource(tmp_path / "run"), make_exposition()
+    counters = {
+        "fedge_board_energy_joules_total": {"board": "nano-1", "device": "nano"},
+        "fedge_rounds_total": {},
+        "fedge_results_total": {"status": "done"},
+    }
+
+    def read_counters() -> dict[str, float]:
+        page = render(source.view())
+        return {name: value(page, name, **labels) for name, labels in counters.items()}
+
+    def run_round(number: int) -> None:
+        rows = [board_runs.client(number, "nano-1", "nano", 0, energy_j=10.0 * number)]
+        tables.append([*rows, board_runs.round_of(number, rows)])
+
+    for number in (1, 2, 3):
+        run_round(number)
+    before = read_counters()
+    assert list(before.values()) == [60.0, 3.0, 3.0]
+    tables.forget_after(1)
+    assert read_counters() == before
+    run_round(2)
+    assert read_counters() == before
+    for number in (3, 4):
+        run_round(number)
+    assert list(read_counters().values()) == [100.0, 4.0, 4.0]
+
+
+def test_another_run_is_added_whole_also_if_its_figures_are_larger() -> None:
+    totals = CounterTotals()
+    for store, joules in (("first", 10.0), ("second", 12.0)):
+        page = render_exposition(
+            replace(fleet(board("a", energy_j=joules)), run=RunInfo("test", store=store)), NOW_S, totals
+        )
+
+    assert value(page, "fedge_board_energy_joules_total", board="a", device="nano") == 22.0
+
+
 def test_a_board_that_was_away_goes_on_where_it_was() -> None:
     totals = CounterTotals()
     for boards in ((board("a", energy_j=10.0),), (board("b"),), (board("a", energy_j=4.0),)):

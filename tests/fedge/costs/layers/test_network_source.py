@@ -64,9 +64,9 @@ def test_the_users_own_module_is_found_in_the_folder_of_the_start(users):
     ("function", "shape", "message"),
     [
         ("dense", None, "--input-shape: got nothing; the shape of one sample of"),
-        ("dense", (5,), "an error for an input of 5: RuntimeError"),
+        ("dense", (5,), "a network whose forward fails for an input of 5 with RuntimeError"),
         ("broken", (8,), "got an error: RuntimeError: no luck"),
-        ("Leaves", (8,), "an error for an input of 8: SystemExit: 0"),
+        ("Leaves", (8,), "fails for an input of 8 with SystemExit: 0 (nets_"),
         ("number", (8,), "got int; a function that returns a torch.nn.Module"),
         ("absent", (8,), "AttributeError"),
     ],

@@ -78,11 +78,12 @@ def family(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.long
 def test_one_classifier_of_every_family_computes_what_torch_counts():
-    from fedge.costs.layers.network_source import _build
+    from fedge.costs.layers.network_source import _build, _find_builder
 
     assert {family(name) for name in (*AGREEING, *AGREEING_TOO)} == {family(name) for name in classifiers()}
     for name in AGREEING_TOO:
-        module, shape = _build(name, None, empty=True)
+        builder, shape = _find_builder(name, None)
+        module = _build(builder, empty=True)
         assert products(trace_module(module, shape, name)) == counted_by_torch(module, shape), name
 
 

@@ -136,6 +136,18 @@ def test_what_is_carried_further_is_less_sure():
     assert sure.step_sd_log < board.step_sd_log < both.step_sd_log
 
 
+def test_a_small_network_is_as_sure_as_what_every_network_needs():
+    """Most of its memory is CUDA's and the libraries', which no kind of network changes: it runs on a Nano."""
+    small = NetworkCost("small", (3, 8, 8), layers=(product("only", 1, 192, 10),), source="test")
+    nano, convolutions = predict_step_need(small, find("nano"), 1), predict_step_need(network(), find("nano"), 1)
+
+    assert "another kind of network" in nano.source
+    assert nano.memory_sd_log == pytest.approx(convolutions.memory_sd_log, rel=0.01)
+    assert nano.upper_mb < 2_800
+    large = replace(small, layers=(product("only", 1, 20_000, 20_000),))
+    assert predict_step_need(large, find("nano"), 1).memory_sd_log > 1.4 * nano.memory_sd_log
+
+
 def test_a_network_of_matrix_products_is_estimated_from_them():
     def at(width: int, batch: int) -> float:
         layers = (product("in", 196, 768, width), product("out", 196, width, 768))
