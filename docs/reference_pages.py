@@ -10,7 +10,7 @@ import inspect
 import re
 import runpy
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,10 @@ def build_pages() -> dict[str, str]:
 
 
 def _format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; a cell's line ends and bars are escaped."""
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    """Return a Markdown table. Line ends of cells become spaces, and bars outside of code are escaped."""
+    cells = [
+        [_map_prose(" ".join(cell.split()), lambda text: text.replace("|", "\\|")) for cell in row] for row in rows
+    ]
     lines = [heads, ["---"] * len(heads), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -123,9 +125,14 @@ def _format_default(key: KeyDescription) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return text in which Markdown's signs of emphasis outside of code are literal."""
+    """Return text in which Markdown's signs of emphasis and of tags outside of code are literal."""
+    return _map_prose(text, lambda part: re.sub(r"([*_\[\]])", r"\\\1", part).replace("<", "&lt;"))
+
+
+def _map_prose(text: str, change: Callable[[str], str]) -> str:
+    """Return Markdown with a change made to what is not code."""
     parts = text.split("`")
-    return "`".join(re.sub(r"([*_\[\]])", r"\\\1", part) if i % 2 == 0 else part for i, part in enumerate(parts))
+    return "`".join(change(part) if i % 2 == 0 else part for i, part in enumerate(parts))
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
