@@ -1,7 +1,5 @@
 """Made-up points of a sweep: minibatches that take what a test says, with noise that hangs together as it says."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

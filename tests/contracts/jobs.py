@@ -1,7 +1,5 @@
 """A small made-up pair of jobs: 36 modes on a grid, inference at batches of 1, 4 and 16, in memory or as files."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs outside the package, such as those of the playbooks, as modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

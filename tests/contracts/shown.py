@@ -1,7 +1,5 @@
 """What a page or a terminal shows, as data."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -22,7 +22,7 @@ def _listen(heard: list[tuple[str, bool]]):
     phases.remove_listener(listen)
 
 
-def test_a_phase_is_heard_with_its_task(heard: list[tuple[str, bool]]) -> None:
+def test_a_phase_is_heard_with_its_task(heard):
     phases.begin_phase("starting", announce=True)
     with phases.open_task("0 of 2 done, now maxn"):
         phases.begin_phase("round 1 of 3")

@@ -1,7 +1,5 @@
 """``fedge concurrent run`` trains and serves for real, tells how both fared, and leaves no process behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

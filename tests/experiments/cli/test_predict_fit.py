@@ -1,7 +1,5 @@
 """``fedge predict fit`` learns from a table or an emulated board, says how well, and refuses what cannot be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -118,7 +118,7 @@ def test_show_as_json_has_labels_spreads_and_parts(path, capsys):
 
 @given(limit_w=st.floats(12.0, 60.0), confidence=st.floats(0.5, 0.99))
 @settings(max_examples=30)
-def test_the_fastest_mode_that_keeps_a_power_limit_is_chosen(path: Path, limit_w: float, confidence: float) -> None:
+def test_the_fastest_mode_that_keeps_a_power_limit_is_chosen(path, limit_w, confidence):
     predictions = _read(path).predictions
     z = math.sqrt(2) * _erfinv(2 * confidence - 1)
     careful = predictions.power_w * np.exp(z * predictions.power_w_sd_log)
@@ -245,7 +245,7 @@ def test_an_aim_that_cannot_be_meant_is_refused(path, capsys, aim, words):
 
 
 @given(st.floats(1e-9, 1e9))
-def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: float) -> None:
+def test_a_power_limit_is_refused_just_where_it_is_far_off(path, limit_w):
     predictions = _read(path).predictions
     far = (
         limit_w > UNIT_SLIP_FACTOR * np.median(predictions.power_w)

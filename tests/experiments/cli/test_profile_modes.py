@@ -1,7 +1,5 @@
 """``fedge profile`` writes a table that everything else reads, and may be killed at any point and started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

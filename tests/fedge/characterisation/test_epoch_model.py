@@ -1,7 +1,5 @@
 """Epochs with their stalls: modes and loaders that were left out of a sweep, against the paper's simple predictor."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is read of the machine and of a tree of processes."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

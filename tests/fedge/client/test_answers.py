@@ -111,9 +111,7 @@ def round_of(
     return answer, trained
 
 
-def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_knows(
-    board: Desk, tmp_path: Path
-) -> None:
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_knows(board, tmp_path):
     what = experiment(tmp_path)
 
     answer, trained = round_of(board, what)
@@ -140,7 +138,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_kn
     assert again.report.memory.failures < use.failures or again.report.memory.used <= use.used
 
 
-def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it(board: Desk, tmp_path: Path) -> None:
+def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it(board, tmp_path):
     what = experiment(tmp_path, lower="width-first", min_batch=8)
 
     answer, trained = round_of(board, what)
@@ -155,7 +153,7 @@ def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it
     assert all(np.isfinite(value).all() for value in trained.arrays.values())
 
 
-def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board: Desk, tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board, tmp_path):
     what = experiment(tmp_path, norm="nn.LayerNorm([16, 6, 6])", lower="width-first")
 
     answer, _ = round_of(board, what)
@@ -167,7 +165,7 @@ def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board: Desk
     assert answer.report.memory.used.batch_size <= MOST
 
 
-def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, tmp_path: Path) -> None:
+def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board, tmp_path):
     what = experiment(tmp_path, min_batch=16, widths=[1.0])
 
     answer, trained = round_of(board, what)
@@ -181,9 +179,7 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
-def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did_not_fit(
-    board: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did_not_fit(board, tmp_path, monkeypatch):
     class EndlessWorker(WorkerClient):
         def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
             return super().train(begin, arrays, share, 10**6 if steps else 0, **more)
@@ -219,7 +215,7 @@ def built_in(memory_mb: float = 50_000.0, **memory: object) -> Experiment:
     return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": 3})
 
 
-def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on() -> None:
+def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on():
     tried = list[TrainingScale]()
 
     def refuse_narrow(attempt: ScaleAttempt) -> Answer:
@@ -239,7 +235,7 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard: bool) -> None:
+def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard):
     tried = list[TrainingScale]()
 
     def refuse(attempt: ScaleAttempt) -> Answer:
@@ -253,7 +249,7 @@ def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, 
     assert tried == [TrainingScale(16, 0.5)]
 
 
-def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
+def test_a_worker_that_died_is_not_tried_again_in_the_same_round():
     tried = list[TrainingScale]()
 
     def die(attempt: ScaleAttempt) -> Answer:
@@ -271,7 +267,7 @@ def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
-def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: Path) -> None:
+def test_a_round_that_fits_tells_the_peak_of_the_worker(board, tmp_path):
     built_in = experiment(tmp_path).model_copy(update={
         "workload": Experiment.model_validate({"fleet": [{"device": "nano"}]}).workload
     })  # fmt: skip
@@ -285,7 +281,7 @@ def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: P
     assert [seen.peak_mb for seen in answer.state.memory] == ([] if use.peak_mb is None else [use.peak_mb])
 
 
-def test_a_board_with_little_memory_lowers_its_batch_before_it_tries(board: Desk, tmp_path: Path) -> None:
+def test_a_board_with_little_memory_lowers_its_batch_before_it_tries(board, tmp_path):
     from fedge.client.memory_scaling import build_scaling_context
     from fedge.devices import catalogue
 

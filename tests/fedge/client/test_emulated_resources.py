@@ -40,7 +40,7 @@ def _seat(loader: LoaderSpec | None) -> EmulatedClient:
     return load_client(_experiment(loader), 0)
 
 
-def test_a_board_without_a_loader_is_what_it_was_with_one_left_out() -> None:
+def test_a_board_without_a_loader_is_what_it_was_with_one_left_out():
     plain, slow = _seat(None), _seat(SLOW)
 
     assert slow.loader is not None
@@ -50,7 +50,7 @@ def test_a_board_without_a_loader_is_what_it_was_with_one_left_out() -> None:
     np.testing.assert_array_equal(plain.surface.idle_w, slow.surface.idle_w)
 
 
-def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
+def test_true_minibatches_hold_their_stalls_in_every_mode():
     plain, slow = _seat(None), _seat(SLOW)
 
     assert slow.loader is not None
@@ -62,7 +62,7 @@ def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
     assert len(slow.truth.modes) == slow.candidate_mask.sum()
 
 
-def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
+def test_a_round_measures_its_stalls_and_chooses_with_them():
     experiment = _experiment(SLOW)
     seat = load_client(experiment, 0)
     maxn_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
@@ -86,7 +86,7 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     assert from_json(type(answer.state), to_json(answer.state)) == answer.state
 
 
-def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
+def test_loading_at_another_batch_size_is_that_of_its_samples():
     load = _seat(SLOW).loader
     assert load is not None
 
@@ -97,12 +97,12 @@ def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
     np.testing.assert_allclose(half.surface.step_s[waits], 0.5 * load.surface.step_s[waits], rtol=0.02)
 
 
-def test_a_storage_that_nobody_emulates_is_told_with_those_there_are() -> None:
+def test_a_storage_that_nobody_emulates_is_told_with_those_there_are():
     with pytest.raises(UnknownName, match="nvme"):
         _seat(LoaderSpec(workers=1, storage="floppy"))
 
 
-def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose() -> None:
+def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose():
     """What is measured beside both becomes, correction by correction, the step that computes alone."""
     serving = ServingSpec(cost="mobilenetv3l-gld23k", rate_hz=20, latency_s=4)
     experiment = _experiment(SLOW, serving)
@@ -182,7 +182,7 @@ def rounds_of(what: Experiment, count: int = 2) -> list[tuple[ReplyMessage, Trai
     return found
 
 
-def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps() -> None:
+def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps():
     seed = with_factor(0.9, 1.0)
     plain = rounds_of(experiment(seed=seed, policy="maxn"), 1)[0][0].report
     lowered = rounds_of(experiment(1.07 * needed_mb(TrainingScale(4)), seed, "maxn"), 1)[0][0].report
@@ -201,7 +201,7 @@ def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps() -> No
     assert lowered.true_front.maxn.work_s == pytest.approx(lowered.work_s, rel=0.2)
 
 
-def test_a_narrow_network_sends_the_leading_blocks() -> None:
+def test_a_narrow_network_sends_the_leading_blocks():
     limit_mb = 1.07 * needed_mb(TrainingScale(8, 0.5))
     answer, trained = rounds_of(experiment(limit_mb, with_factor(0.8, 1.0), min_batch=8), 1)[0]
 
@@ -217,7 +217,7 @@ def test_a_narrow_network_sends_the_leading_blocks() -> None:
     assert 0.25 < sent < 0.35  # half of the channels at both ends of every layer but the first and the last
 
 
-def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> None:
+def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two():
     what = experiment(1.06 * needed_mb(TrainingScale(8)), with_factor(1.1, 1.4))
 
     (first, _), (second, _) = rounds_of(what)
@@ -239,7 +239,7 @@ def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> 
     assert [seen.peak_mb is None for seen in second.state.memory] == [True] * first.report.memory.failures + [False] * 2
 
 
-def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch):
     what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
     (first, _), (second, _) = rounds_of(what)
     assert second.report is not None
@@ -262,7 +262,7 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     assert stale.front != first.front
 
 
-def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
+def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt():
     what = experiment(0.3 * needed_mb(TrainingScale(1, 0.25)), min_batch=4)
     (first, _), (second, _) = rounds_of(what)
     assert first.error is not None
@@ -275,7 +275,7 @@ def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
     assert len(second.state.memory) > len(first.state.memory)
 
 
-def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch):
     what = experiment(seed=with_factor(0.5, 1.0))
     with_memory = rounds_of(what)
     monkeypatch.setattr("fedge.client.memory_scaling.find_priced_network", lambda *_: None)
@@ -297,7 +297,7 @@ def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch
             np.testing.assert_array_equal(value, other_trained.arrays[name])
 
 
-def test_a_task_that_cannot_be_narrow_says_why() -> None:
+def test_a_task_that_cannot_be_narrow_says_why():
     class Own:
         labels = np.zeros(3)
 
@@ -305,7 +305,7 @@ def test_a_task_that_cannot_be_narrow_says_why() -> None:
     assert emulated_resources.explain_narrowing_failure(workloads.load_experiment_task(experiment())) == ""
 
 
-def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:
+def test_every_width_has_to_be_possible_not_the_smallest_alone():
     class Picky:
         labels = np.zeros(3)
 

@@ -1,7 +1,5 @@
 """An emulated board that serves: training gets what is left, latencies hold, and the same seed gives the same again."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 
@@ -93,7 +91,7 @@ def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerM
 
 
 @pytest.mark.slow
-def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
+def test_the_modes_that_are_chosen_hold_the_latency_budget():
     parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
 
     assert len({part.mode for part in parts}) > 1
@@ -105,7 +103,7 @@ def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
 
 
 @pytest.mark.parametrize("what", [HEAVY, TIGHT], ids=["many-requests", "little-time"])
-def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what: Experiment) -> None:
+def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what):
     """Rounds of a probe and then the rest in another mode; one board may be unlucky."""
     late = requests = held = count = 0
     budget_s = what.fleet[0].serving.latency_s  # type: ignore[union-attr]
@@ -125,7 +123,7 @@ def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(
 
 
 @pytest.mark.slow
-def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
+def test_a_front_beside_a_service_is_one_that_the_board_keeps():
     """What it reports after some rounds, played again in its modes: the seconds are those that it told."""
     answer = five_rounds()[-1]
     seat, _ = attendance()
@@ -140,7 +138,7 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
         assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
 
 
-def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:
+def test_requests_that_wait_when_the_mode_changes_wait_on():
     seat, board = attendance()
     first, second = held_mode(board, 0.5), held_mode(board, 1.0)
 
@@ -154,7 +152,7 @@ def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:
     assert all(use.dropped == 0 for use in uses)
 
 
-def test_a_stretch_ends_in_time() -> None:
+def test_a_stretch_ends_in_time():
     seat, board = attendance()
     mode = held_mode(board, 1.0)
 
@@ -166,7 +164,7 @@ def test_a_stretch_ends_in_time() -> None:
     assert board.run_work(stretch(seat, mode, 10, limit_s=0.0)).steps == 1
 
 
-def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(monkeypatch):
     seat, board = attendance()
     mode = held_mode(board, 1.0)
     whole = board.run_work(stretch(seat, mode, 400))
@@ -187,7 +185,7 @@ def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(mo
     assert sum(count for _, count in part.use.latencies) < 500
 
 
-def test_a_hot_board_serves_and_trains_more_slowly() -> None:
+def test_a_hot_board_serves_and_trains_more_slowly():
     seat, board = attendance()
     mode = held_mode(board, 1.0)
     cool = board.run_work(stretch(seat, mode, 100))
@@ -199,7 +197,7 @@ def test_a_hot_board_serves_and_trains_more_slowly() -> None:
     assert hot.use.share > cool.use.share
 
 
-def test_a_board_whose_service_no_mode_holds_still_answers() -> None:
+def test_a_board_whose_service_no_mode_holds_still_answers():
     """The launcher refuses such an experiment; a board that is a little slower than its kind goes on at MAXN."""
     answer = asked(experiment({"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.02}))
 

@@ -3,8 +3,6 @@
 What is believed of a workload beforehand never saw it, and begins with its layers where they are known.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -96,7 +95,7 @@ def run_strategy(
     return arrays
 
 
-def test_the_model_is_that_of_the_strategy_alone() -> None:
+def test_the_model_is_that_of_the_strategy_alone():
     plain = run_strategy(FedAvg(), Nodes(mods=False))
     aware = run_strategy(PowerAware(FedAvg()), Nodes())
 
@@ -104,7 +103,7 @@ def test_the_model_is_that_of_the_strategy_alone() -> None:
         assert torch.equal(values, aware.to_torch_state_dict()[name])
 
 
-def test_goals_share_a_deadline_as_soon_as_fronts_are_known() -> None:
+def test_goals_share_a_deadline_as_soon_as_fronts_are_known():
     nodes = Nodes()
 
     run_strategy(PowerAware(FedAvg(), "least-energy", max_slowdown=1.2), nodes)
@@ -117,7 +116,7 @@ def test_goals_share_a_deadline_as_soon_as_fronts_are_known() -> None:
         assert {goal.policy for goal in goals.values()} == {"least-energy"}
 
 
-def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
+def test_the_rows_are_those_of_a_run(tmp_path):
     nodes = Nodes()
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", name="mine"), nodes)
 
@@ -132,7 +131,7 @@ def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
     assert "agx-orin-64gb-1" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
-def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
+def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path):
     nodes = Nodes()
 
     def fail(number: int) -> None:
@@ -150,7 +149,7 @@ def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
     }
 
 
-def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> None:
+def test_nodes_with_and_without_the_mod_take_part_together(tmp_path):
     nodes = Nodes()
     nodes.plain.add(12)
 
@@ -161,7 +160,7 @@ def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> No
     assert {row.status for row in rows} == {"done"}
 
 
-def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path: Path) -> None:
+def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path):
     nodes = Nodes()
     nodes.plain.add(12)
     nodes.record = ConfigRecord({ANSWER: to_json(ReplyMessage("", error="the power daemon does not answer"))})
@@ -171,7 +170,7 @@ def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path: Pat
     assert {row.board for row in read_rows(tmp_path / "run", ClientRow)} == {"nano-1", "agx-orin-64gb-1"}
 
 
-def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
+def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path):
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
     gc.collect()  # the strategy's lock on the folder, which tells that the app runs
     status = read_run_status(tmp_path / "run")
@@ -183,7 +182,7 @@ def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "run", RoundRow)) == 3
 
 
-def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
+def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path):
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
     gc.collect()  # the first strategy's lock on the folder
 
@@ -195,7 +194,7 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
         PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
 
 
-def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_folder(tmp_path):
     first = PowerAware(FedAvg(), folder=tmp_path)
 
     with pytest.raises(BadInput):

@@ -1,7 +1,5 @@
 """The facts of a model are those of its file and of its predictor; the physical meaning adds up."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What can be profiled: a table replays its rows, an emulated board meters; candidates are all modes of the board."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contracts.boards import grid, made_up_table

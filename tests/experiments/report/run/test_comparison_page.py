@@ -1,7 +1,5 @@
 """A comparison opens with a sentence per group; its Pareto charts mark what is dominated; its runs differ in colour."""
 
-from __future__ import annotations
-
 import re
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """Costs survive a file, a wrong field is named, and the shipped networks are what tracing them gives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user names as NETWORK is found, and what cannot be meant is one line that says what can."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

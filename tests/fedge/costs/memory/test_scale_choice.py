@@ -125,7 +125,7 @@ def chosen(limit_mb: float, lower: str = "batch-first", min_batch: int = 1, marg
     return found
 
 
-def test_without_a_margin_the_bound_of_the_need_decides_until_peaks_are_known() -> None:
+def test_without_a_margin_the_bound_of_the_need_decides_until_peaks_are_known():
     asked, limit_mb = TrainingScale(16), 1.2 * need(TrainingScale(16)).memory_mb
 
     def choose(belief: MemoryBelief) -> ScaleChoice | None:

@@ -1,7 +1,5 @@
 """Energy counters of GPUs and of the processor."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -20,7 +18,7 @@ def open_counter(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> GpuEnergyCo
     return GpuEnergyCounter.try_open()
 
 
-def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch):
     nvml = count_cards(5_000_000, 70_000)
     counter = open_counter(monkeypatch, nvml)
     assert counter is not None
@@ -31,7 +29,7 @@ def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch: pytes
     assert counter.try_read_energy_j() == pytest.approx(13.5)
 
 
-def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch):
     nvml = count_cards(1_000)
     counter = open_counter(monkeypatch, nvml)
     assert counter is not None
@@ -44,11 +42,11 @@ def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch: py
 @pytest.mark.parametrize(
     "nvml", [FakeNvml([]), FakeNvml([FakeCard(), FakeCard(None)]), FakeNvml([FakeCard()], driver=False)]
 )
-def test_without_cards_that_all_count_there_is_no_counter(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
+def test_without_cards_that_all_count_there_is_no_counter(monkeypatch, nvml):
     assert open_counter(monkeypatch, nvml) is None
 
 
-def test_without_the_package_there_is_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_there_is_no_counter(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert GpuEnergyCounter.try_open() is None
@@ -62,7 +60,7 @@ def package(root: Path, name: str, energy_uj: int, most_uj: int = 10_000_000) ->
     return folder
 
 
-def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_path: Path) -> None:
+def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_path):
     one, two = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 1_000_000)
     core = package(tmp_path, "intel-rapl:0:0", 0)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
@@ -73,7 +71,7 @@ def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_pat
     assert counter.read_energy_j() == 3.5
 
 
-def test_a_counter_that_wraps_around_is_followed(tmp_path: Path) -> None:
+def test_a_counter_that_wraps_around_is_followed(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 9_000_000)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
     assert counter is not None
@@ -83,13 +81,13 @@ def test_a_counter_that_wraps_around_is_followed(tmp_path: Path) -> None:
     assert counter.try_read_energy_j() == 1.6
 
 
-def test_a_machine_without_counters_has_none(tmp_path: Path) -> None:
+def test_a_machine_without_counters_has_none(tmp_path):
     assert PackageEnergyCounter.try_open(str(tmp_path)) is None
     (tmp_path / RAPL_FOLDER / "intel-rapl:0").mkdir(parents=True)
     assert PackageEnergyCounter.try_open(str(tmp_path)) is None
 
 
-def test_a_counter_that_goes_away_is_not_read_as_zero(tmp_path: Path) -> None:
+def test_a_counter_that_goes_away_is_not_read_as_zero(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 1)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
     assert counter is not None

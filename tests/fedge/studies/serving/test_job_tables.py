@@ -20,7 +20,7 @@ def table(workload: str, batch_size: int = 16, sha256: str = "0" * 64, device: s
 
 
 @pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k"])
-def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> None:
+def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name):
     train, infer = table(name), [table(name, 4), table(name, 16)]
 
     def spoilt(profile: CostProfile) -> CostProfile:
@@ -45,7 +45,7 @@ def _worse(profile: CostProfile) -> CostProfile:
     return replace(profile, coefficients=replace(profile.coefficients, time=profile.coefficients.time + 1.0))
 
 
-def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it() -> None:
+def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it():
     jobs = pair(), table("vit-b16-cifar10", 32), [table("mobilenetv3l-gld23k", 16)]
     spoilt = [_worse(p) if (p.kind, p.workload) == ("infer", "mobilenetv3l-gld23k") else p for p in EVERY]
     honest, other = (build_pair_knowledge(*jobs, profiles).context.train for profiles in (EVERY, spoilt))
@@ -56,7 +56,7 @@ def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it() -
 
 
 @pytest.mark.parametrize(("train", "infer"), [(None, "resnet50-imagenet"), ("vit-b16-cifar10", "mobilenetv3l-gld23k")])
-def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, infer: str) -> None:
+def test_a_table_that_moves_what_is_believed_is_named_once(train, infer):
     served = [table(infer, size) for size in (1, 4, 16, 32, 64)]
     trained = None if train is None else table(train)
     honest = build_pair_knowledge(pair(), trained, served, EVERY)
@@ -73,21 +73,21 @@ def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, in
     assert len(set(honest.priors)) == len(honest.priors)
 
 
-def test_what_the_priors_saw_is_named() -> None:
+def test_what_the_priors_saw_is_named():
     seen = build_pair_knowledge(pair(), table("yolov8n-coco"), [table("resnet50-imagenet", 4)], EVERY).priors
     assert any("resnet18-imagenet" in name for name in seen)
     assert any("mobilenetv3l-gld23k infer b16" in name for name in seen)
     assert not any("yolov8n" in name or "resnet50-imagenet" in name for name in seen)
 
 
-def test_a_board_that_no_catalogue_has_still_gets_priors() -> None:
+def test_a_board_that_no_catalogue_has_still_gets_priors():
     context = build_pair_knowledge(pair(), table("a", device="mine"), [table("b", 4, device="mine")], EVERY).context
     assert context.train is not None
     assert context.train.priors
     assert context.infer[0].priors
 
 
-def test_without_any_calibration_there_is_a_ground_without_priors() -> None:
+def test_without_any_calibration_there_is_a_ground_without_priors():
     context = build_pair_knowledge(pair(), table("a"), [table("b", 4)], ()).context
     assert context.train is not None
     assert (context.train.priors, context.infer[0].priors) == ((), ())
