@@ -1,7 +1,5 @@
 """What every explorer does; a test class inherits it and says how one is made from candidates and knowledge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 ``python tests/contracts/live_server.py FOLDER SOCKET`` is that process.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """A fleet as it is run for real: keys, a SuperLink on loopback with node authentication, nginx before it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

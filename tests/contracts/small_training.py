@@ -1,7 +1,5 @@
 """A training as a Flower app does it: a network of torch, an optimiser, and a reply with metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

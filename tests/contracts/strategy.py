@@ -1,7 +1,5 @@
 """What every strategy does; a test class inherits it and names the strategy. And made-up pairs of jobs to search."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass

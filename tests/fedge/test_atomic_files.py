@@ -1,7 +1,5 @@
 """A file is replaced as a whole or stays as it was, and nothing is left beside it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The mode tables: sizes, order, and the way onto a board's tables."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

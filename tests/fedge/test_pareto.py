@@ -1,7 +1,5 @@
 """Pareto fronts against brute force, and the offer that a board makes from its predictions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

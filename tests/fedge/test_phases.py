@@ -1,7 +1,5 @@
 """Phases reach whoever listens, named after the task that they belong to."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge import phases

@@ -1,7 +1,5 @@
 """The ServerApp asks in the run's name on real boards, and says farewell however the run ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that goes on has to be able to tell its whole story."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np

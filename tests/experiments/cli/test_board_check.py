@@ -1,7 +1,5 @@
 """``fedge board-check`` on a healthy board: nothing fails, whatever moves by itself; what it says is shown as it is."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

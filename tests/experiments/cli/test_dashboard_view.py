@@ -1,7 +1,5 @@
 """``fedge board``: what it takes for a run, an address or settings, and what it refuses in one line."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """``fedge knowledge`` lists, shows, imports, exports and forgets; files that fit nowhere are one line."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,8 +1,6 @@
 """``fedge predict show``, ``choose`` and ``pareto`` say what follows from a model, and refuse what
 cannot be meant."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """``fedge query`` prints what a SELECT gives, or one line that says what was wrong."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

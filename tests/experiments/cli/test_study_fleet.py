@@ -1,7 +1,5 @@
 """``fedge study fleet`` plays every policy with every seed, writes plain rows, and says in one line what is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``fedge sweep``: one command compares policies over seeds, and killed and started again it repeats nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``fedge fleet`` as it is typed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

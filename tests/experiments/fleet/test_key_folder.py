@@ -1,7 +1,5 @@
 """The folder of keys: complete or absent, closed to others, never overwritten, renewed from its CA."""
 
-from __future__ import annotations
-
 import ipaddress
 import ssl
 from datetime import UTC, datetime, timedelta

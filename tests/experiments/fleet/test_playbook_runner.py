@@ -1,7 +1,5 @@
 """Playbooks played for real, by ansible-runner, on hosts that are this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

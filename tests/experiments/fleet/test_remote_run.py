@@ -1,7 +1,5 @@
 """A run on another machine: over a real sshd on loopback where one is installed, else with a shell in its place."""
 
-from __future__ import annotations
-
 import getpass
 import io
 import os

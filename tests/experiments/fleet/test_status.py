@@ -1,7 +1,5 @@
 """What a fleet's facts mean: each thing that can be wrong is said with its cure; logs as Flower wrote them."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """An experiment's file with its overrides: networks are counted, and options of another policy leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Loaders, memory and services in the YAML: what no board can have is refused, and predictions are labelled."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

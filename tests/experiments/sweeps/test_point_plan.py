@@ -1,7 +1,5 @@
 """A sweep's file becomes the same ordered points every time, and a mistake in it is told with file and field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

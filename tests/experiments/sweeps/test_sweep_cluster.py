@@ -4,8 +4,6 @@ The machines are raylets of this one. The second has a mount namespace and a hos
 and the sweep's folder are hidden; what it runs is a copy of the package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """A sweep runs every point once, whatever interrupts it, and its summary pairs the variants by seed."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import shutil

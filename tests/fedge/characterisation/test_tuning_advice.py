@@ -1,7 +1,5 @@
 """What to turn next: measured values are quoted, others modelled, and what the model cannot tell is not told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

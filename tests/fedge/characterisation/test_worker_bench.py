@@ -1,7 +1,5 @@
 """``fedge profile`` on the board at hand: its bench, the endless training behind it, and a table made for real."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

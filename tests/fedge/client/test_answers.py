@@ -1,7 +1,5 @@
 """A real board that runs out of memory, with the real daemon and worker: smaller tries at once, learnt for later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A board's share lies in a file of its own, which is told by its hash without ever being in memory as a whole."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An emulated client answers every message, learns from round to round, and never lets an error out."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Emulated boards with a loader: their true minibatches, what they measure, and boards without one as ever."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What is measured is learnt at once, other boards' measurements stay theirs, and the next offer knows it all."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

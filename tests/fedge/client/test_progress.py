@@ -1,7 +1,5 @@
 """Emulated boards tell how far they are, seldom, and what they do does not depend on it."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

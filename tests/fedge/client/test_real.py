@@ -1,7 +1,5 @@
 """A real board's client with the real daemon and the real worker: a round, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

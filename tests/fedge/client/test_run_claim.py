@@ -1,7 +1,5 @@
 """A board works for one run at a time; a claim ends by itself, and only its own run releases it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

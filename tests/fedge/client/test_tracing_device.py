@@ -1,7 +1,5 @@
 """What a real board's sensors saw of a round: measured parts where the report books them, gaps where none looked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

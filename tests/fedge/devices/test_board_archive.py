@@ -1,7 +1,5 @@
 """A recorded board is a root on which everything reads the same, without what would name the board or its owner."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Emulated boards are boards of their own: never what their predictor believes, never each other, always the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The power limit of GPUs as a knob: against a stand-in for ``pynvml`` with its documented functions, on no card."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The board driver with a daemon and a meter that are stand-ins: modes, energy, leases, and what goes wrong."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a node learnt outlives the run: a second one of the same board starts from it."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

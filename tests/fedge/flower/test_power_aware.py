@@ -1,7 +1,5 @@
 """The wrapper changes no result of a strategy, plans goals from the nodes' offers, and stores a run that pages read."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The mod chooses a mode for an app's training, measures it, remembers it, and changes nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """An app's training runs exactly the steps that it may run, and computes what it would compute unhindered."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

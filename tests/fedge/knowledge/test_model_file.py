@@ -1,7 +1,5 @@
 """A model file gives back what was saved, predicts the same, and says what is wrong with every other file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

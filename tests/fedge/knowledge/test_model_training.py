@@ -1,7 +1,5 @@
 """Learning profiles what the explorer asks for, keeps within its budget, and scores on what was not profiled."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

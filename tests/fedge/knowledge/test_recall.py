@@ -1,7 +1,5 @@
 """What a run recalls: the same board first, then its kind; nothing of another workload, and nothing damaged."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The best choice is that of brute force; a search measures what it asks for, each trial once."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

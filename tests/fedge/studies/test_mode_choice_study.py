@@ -1,7 +1,5 @@
 """The game of deadlines on made-up boards: the bounds that its oracle and top mode set, and what a board learns."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

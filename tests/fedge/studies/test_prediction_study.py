@@ -1,7 +1,5 @@
 """A study's rows do not depend on how many processes played it, and no process outlives it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

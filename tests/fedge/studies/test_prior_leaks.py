@@ -1,7 +1,5 @@
 """Nothing that was fitted to what is judged, or to its network, moves a prior; all that moves one is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator

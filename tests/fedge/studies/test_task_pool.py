@@ -1,7 +1,5 @@
 """Tasks give equal outcomes in this process and on Ray, are repeated if a worker is lost, and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """A rotation leaves out what it says, judges every model on it alone, and says why a model refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

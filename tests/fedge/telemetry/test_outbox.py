@@ -1,7 +1,5 @@
 """What a board has to send leaves in the order in which it was seen, whatever fails, is killed or is full."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

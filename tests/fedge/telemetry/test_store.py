@@ -1,7 +1,5 @@
 """Rows come back as they were written, whatever stopped the writer, and nothing of them is there twice."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A write-ahead file gives back everything before its first broken frame, wherever it was cut or damaged."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

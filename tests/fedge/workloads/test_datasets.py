@@ -1,7 +1,5 @@
 """Data sets: the embedded digits, files of the original formats made on the spot, and clear words where they lack."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import hashlib

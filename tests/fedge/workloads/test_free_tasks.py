@@ -1,7 +1,5 @@
 """Tasks of any shape: text and tables, with an optimiser, a metric and natural groups of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning rates over the rounds: torch's schedulers, stepped once a round and used by the clients."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

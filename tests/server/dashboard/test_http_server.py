@@ -1,7 +1,5 @@
 """The feed of many readers, the sockets, connections that say nothing, and a page that is really served."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The metrics page: Prometheus can read it whatever boards are called, it stays small, and its counters only grow."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Another page as a source: what it says is shown, what it cannot say becomes a line."""
 
-from __future__ import annotations
-
 import itertools
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """The server takes what boards tell once it is stored, and a board that sends rubbish spoils its own rows alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """What is wrong with an exporter is said before a run; one that fails is ended, and takes nothing with it."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable

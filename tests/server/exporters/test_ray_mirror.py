@@ -1,7 +1,5 @@
 """The boards on a Ray cluster: what is told of them, by which actors; a lost cluster costs only the mirror."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """The asynchronous loop over scripted boards: virtual completion decides, every joule is in one row."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """An asynchronous run that was stopped in between writes the same rows and model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

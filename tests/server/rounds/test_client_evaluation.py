@@ -1,7 +1,5 @@
 """Clients evaluate the model on their test samples; the time and energy of it are in rows, clock and batteries."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping

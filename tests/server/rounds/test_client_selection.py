@@ -1,7 +1,5 @@
 """The selector is told what is known of the boards that can be asked, and its choice becomes the round's boards."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Replies of narrow clients: their shapes are checked against what they declare before anything is aggregated."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

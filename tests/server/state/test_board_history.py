@@ -1,7 +1,5 @@
 """After a round the server knows what the boards have told by then: all, a part, or nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 

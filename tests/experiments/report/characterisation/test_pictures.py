@@ -1,7 +1,5 @@
 """The pictures: what is drawn is what was seen, what is left out is said, missing sensors are not drawn as nought."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Families: what differs in one knob alone is a line; the nearest to where the plan has its knobs comes first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The pages and tables of both studies show every run, draw valid charts, escape names, and fit a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A traced module's costs are the published ones, torch's own counter agrees, and nothing is lost in silence."""
 
-from __future__ import annotations
-
 import re
 from math import prod
 

@@ -1,7 +1,5 @@
 """Which batch size and width fit, and what a board's runs teach."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """The sampler keeps its pace, marks what it missed, and gives a window's energy; on a clock that the test moves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

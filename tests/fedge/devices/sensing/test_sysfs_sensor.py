@@ -1,7 +1,5 @@
 """The board's own sensors are read below a recorded root, whatever is missing or moves; made-up values."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """tegrastats as a sensor, with fake programs, and its lines as JetPack 3 to 7 print them."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Fulcrum's baselines: random draws, brute force, and networks that verify nothing."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The first trials are the most informative ones, or dealt evenly."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

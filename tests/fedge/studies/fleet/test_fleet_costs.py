@@ -1,7 +1,5 @@
 """Every policy is judged by what it minimises, and by nothing where it minimises nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """A round judged by the truth: the oracle is not beaten, and deadlines are missed by choice or by bad luck."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """What a strategy is told beforehand never saw either of the two jobs, by name or by table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
