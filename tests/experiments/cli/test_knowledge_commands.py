@@ -109,29 +109,6 @@ def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(fedge, tab
     assert [note.partition(" holds ")[0][:6] for note in known.notes] == ["model-"]
 
 
-def test_years_later_a_boards_own_profile_is_recalled_as_a_peers(table, tmp_path):
-    experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
-    recall_for_run(experiment, tmp_path / "run", name="late", now=datetime(2100, 6, 1, tzinfo=UTC))
-
-    known = read_run_knowledge(tmp_path / "run")
-    assert (known.own, known.run) == ({}, "late")
-    assert [peer.like for peer in known.peers] == ["nano-1"]
-
-
-def test_the_profile_of_another_board_is_recalled_as_a_peers(table, tmp_path):
-    recall_for_run(
-        load_experiment(Path("exp.yaml"), ["seed=4", f"fleet.0.references=[{table}]"]),
-        tmp_path / "run",
-        name="a",
-        now=NOW,
-    )
-
-    known = read_run_knowledge(tmp_path / "run")
-    assert known.own == {}
-    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24)]
-    assert {one.board for one in known.origins["nano-1"]} == {"nano-1@seed-3"}
-
-
 def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table, tmp_path):
     experiment = load_experiment(Path("exp.yaml"), ["seed=4"])
     plain = FleetEntry(device="nano", references=(str(table),))

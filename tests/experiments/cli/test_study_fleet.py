@@ -61,6 +61,7 @@ def test_options_that_another_policy_does_not_take_are_named(config, asked):
     [
         ({"policies": "balanced,,maxn"}, "--policies: got 'balanced,,maxn'"),
         ({"policies": "maxn,maxn"}, "each once"),
+        ({"policies": "lucky"}, "--policies: got 'lucky'; known: "),
         ({"policies": "maxn,joint"}, "--policies: got 'joint'; a policy that sets power modes"),
         ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
         ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
@@ -122,17 +123,6 @@ def test_terminal_rows_and_page_say_which_engine_played(fedge, config, tmp_path)
     assert "Boards of a kind share one posterior" in written
     assert "301 boards" in written
     assert "Energy of every entry of the fleet" in written
-
-
-def test_unknown_policies_and_files_end_with_one_line(fedge, config, tmp_path):
-    unknown = fedge("study", "fleet", config, "--policies", "lucky")
-    gone = fedge("study", "fleet", tmp_path / "gone.yaml")
-    nowhere = fedge("study", "fleet", config, "--out", tmp_path / "no folder" / "rows.json")
-
-    assert {unknown.code, gone.code, nowhere.code} == {2}
-    assert "--policies: got 'lucky'; known: " in unknown.message
-    assert "no such file" in gone.message
-    assert "--out: got" in nowhere.message
 
 
 def test_the_help_names_all_policies_that_the_study_can_play(fedge):

@@ -15,8 +15,6 @@ from fedge.modes import stack_modes
 from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study, find_steps, list_board_notes
 from fedge.types import PowerMode, ProfileTable
 
-pytest.importorskip("fedge.studies.mode_choice_study")
-
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:

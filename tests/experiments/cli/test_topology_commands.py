@@ -42,16 +42,6 @@ def _answer(asked: TopologyOptions = ASKED) -> TopologyResult:
     return find_variants(asked, estimate_usable_mb)
 
 
-def test_the_variants_fit_with_the_margin_and_the_next_width_does_not():
-    answer = _answer()
-    assert not answer.whole_network.fits
-    best = answer.variants[0]
-    assert 140.0 < answer.limits.memory_with_margin_mb(best.need) <= 150.0
-    assert best.need.memory_mb < 140.0
-    assert len(answer.variants) == 4
-    assert {one.batch_size for one in answer.variants} == {16}
-
-
 def test_without_a_limit_memory_is_a_share_of_the_boards():
     answer = _answer(replace(ASKED, max_memory_mb=None))
     assert answer.limits.memory_mb == pytest.approx(5600.0)

@@ -21,27 +21,6 @@ def summary_of(folder):
     )
 
 
-def test_savings_are_against_maxn_and_against_maxn_with_low_waiting(make_run):
-    found = summary_of(make_run())
-    assert found["compared_rounds"] == 3
-    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
-    assert found["saving_vs_maxn_parked"] == pytest.approx(1 - 100 / 120)
-    assert found["oracle_saving_vs_maxn"] == pytest.approx(1 - 90 / 150)
-    assert found["oracle_saving_vs_maxn_parked"] == pytest.approx(1 - 90 / 120)
-
-
-def test_a_round_with_a_failed_board_is_left_out_of_the_savings(make_run, fail):
-    found = summary_of(make_run(change=fail))
-    assert (found["compared_rounds"], found["maxn_energy_j"]) == (2, None)
-    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
-
-
-def test_without_truth_there_are_no_savings(make_run):
-    found = summary_of(make_run(truth=False))
-    assert found["compared_rounds"] == 0
-    assert found["saving_vs_maxn"] is found["oracle_saving_vs_maxn_parked"] is None
-
-
 def test_a_round_is_compared_with_maxn_only_where_all_did_their_whole_work(make_run, fail):
     assert summary_of(make_run())["round_vs_maxn"] == pytest.approx(20 / 16)
     found = summary_of(make_run("failing", change=fail))
