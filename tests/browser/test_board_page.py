@@ -36,7 +36,6 @@ def served(*arguments: str) -> Iterator[str]:
     command = [sys.executable, "-m", "experiments.cli.main", "--quiet", "board", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
             _, told = process.communicate(timeout=30)

@@ -168,7 +168,6 @@ class StrategyContract:
             every = evaluate_choices(one.problem, one.pair)
             if choice is None or not every.feasible[choice.batch or 0, choice.row]:
                 continue
-            assert optimum is not None
             at, top = (choice.batch or 0, choice.row), (optimum.batch or 0, optimum.row)
             assert every.steps[at] <= every.steps[top]
             if every.steps[at] == every.steps[top]:

@@ -79,7 +79,7 @@ def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed):
 @given(costs.filter(len), st.randoms(use_true_random=False))
 def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows, random):
     shuffled = list(rows)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
 
     def values(of: list[tuple[int, int]]) -> set[tuple[int, int]]:
         a, b = np.array(of, dtype=np.float64).T

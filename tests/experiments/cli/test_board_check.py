@@ -101,7 +101,7 @@ def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding():
     class Here:
         sampler = sensor = Lost()
 
-    (finding,) = board_check._measure_power(Here(), 0.0)  # type: ignore[arg-type]
+    (finding,) = board_check._measure_power(Here(), 0.0)
 
     assert finding == BoardCheckFinding("power", FAILED, "VDD_IN is gone")
 

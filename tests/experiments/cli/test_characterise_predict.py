@@ -66,7 +66,7 @@ RESULT = SweepResult(
 
 
 def _lines(**asked: object) -> list[EpochPrediction]:
-    return predict_result_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))  # type: ignore[arg-type]
+    return predict_result_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))
 
 
 def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen():
@@ -168,7 +168,6 @@ def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_
     client = load_client(experiment, 0)
 
     fitted = fit_loader(EpochPredictionOptions(Path("swept"))).pipeline.top
-    assert client.loader is not None
     assert client.loader.expected.pipeline.samples == fitted.samples
     assert client.loader.expected.pipeline.host.crowding == fitted.host.crowding
     label = experiment_checks.build_labels(experiment, set())["agx-xavier"]["loader"]

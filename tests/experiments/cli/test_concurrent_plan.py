@@ -33,8 +33,7 @@ def shown(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> s
 
 def data(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     print_plan(asked, as_json=True)
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(asked, capsys):

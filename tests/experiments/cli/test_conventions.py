@@ -96,7 +96,6 @@ def test_every_argument_is_explained_in_the_help(name):
 def test_the_example_in_a_command_s_help_is_a_call_of_it(name):
     command = COMMANDS[tuple(name.split())]
     found = re.search(r"Example: fedge (.+?)(\n\n|$)", command.help or "", re.DOTALL)
-    assert found is not None
     words = shlex.split(found.group(1))
     own = [word for word in name.split() if word != "NETWORK"]
 

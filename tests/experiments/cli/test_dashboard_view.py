@@ -133,7 +133,6 @@ def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path):
 def test_the_page_ends_at_once_and_without_a_word(number, tmp_path):
     command = [*FEDGE, "board", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         url = urlsplit(process.stdout.readline().strip())
         reader = HTTPConnection(str(url.hostname), url.port, timeout=20)
         reader.request("GET", "/api/stream")
@@ -157,7 +156,6 @@ def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path):
     )
     command = [*FEDGE, "board", "--serve", str(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         now_s = time.time()
         said = TelemetryBatch(1, "a", "s", 1, Trace((now_s,), (1.0,), (5.0,), *(((None,),) * 7)))

@@ -21,7 +21,7 @@ def resnet() -> NetworkCost:
 
 
 def shown(network: NetworkCost, batch_size: int = 1, kind: str = "infer", top: int = 3) -> str:
-    return shown_text(print_layer_summary, summarize_layers(network, batch_size, kind, top), width=120)  # type: ignore[arg-type]
+    return shown_text(print_layer_summary, summarize_layers(network, batch_size, kind, top), width=120)
 
 
 def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of():
@@ -37,8 +37,8 @@ def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of():
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_the_kinds_and_the_layers_add_up_to_the_network(kind, batch_size):
     network = resnet()
-    work = network.batch_work(batch_size, kind)  # type: ignore[arg-type]
-    for rows in (cost_by_kind(network, batch_size, kind), list_costliest_layers(network, batch_size, kind, 10**6)):  # type: ignore[arg-type]
+    work = network.batch_work(batch_size, kind)
+    for rows in (cost_by_kind(network, batch_size, kind), list_costliest_layers(network, batch_size, kind, 10**6)):
         assert sum(row.flop for row in rows) == pytest.approx(work.flop)
         assert sum(row.bytes for row in rows) == pytest.approx(work.bytes)
         assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)

@@ -44,7 +44,7 @@ def test_the_rows_are_written_as_json(data, tmp_path):
 
 def test_the_table_shows_every_error_with_mean_and_worst():
     rows = [
-        MemoryErrorRow(method, network, "within", target, error, 12)  # type: ignore[arg-type]
+        MemoryErrorRow(method, network, "within", target, error, 12)
         for method, network, target, error in (
             ("perf4sight", "a", "memory", 8.0), ("fedge", "a", "memory", 1.0),
             ("perf4sight", "a", "latency", 6.0), ("fedge", "a", "latency", 3.0),

@@ -204,7 +204,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width):
         "profiling_s": 12345.0,
     }
     rows = [
-        PredictionRow("powertrain", "t.csv", 100, seed, **figures, **others, device="b", workload="w")  # type: ignore[arg-type]
+        PredictionRow("powertrain", "t.csv", 100, seed, **figures, **others, device="b", workload="w")
         for seed, figures in enumerate(
             [
                 dict.fromkeys(("time_mape", "power_mape", "penalty_median", "penalty_mean"), 11.5)

@@ -57,8 +57,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chosen(path: Path, capsys: pytest.CaptureFixture[str], **aim: Any) -> dict[str, Any]:
     choose(path, **aim, as_json=True)
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    return json.loads(capsys.readouterr().out)
 
 
 # show -----------------------------------------------------------------------------------------------------------------

@@ -147,7 +147,6 @@ def test_ctrl_c_ends_a_long_question(run):
     with subprocess.Popen(
         [sys.executable, "-c", program, str(run), ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         process.send_signal(signal.SIGINT)
         try:

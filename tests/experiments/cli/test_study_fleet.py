@@ -71,7 +71,7 @@ def test_options_that_another_policy_does_not_take_are_named(config, asked):
 )
 def test_wrong_input_is_one_line_that_names_it(config, asked, words):
     with pytest.raises(BadInput) as caught:
-        build_fleet_study(FleetStudyOptions(config, **asked))  # type: ignore[arg-type]
+        build_fleet_study(FleetStudyOptions(config, **asked))
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

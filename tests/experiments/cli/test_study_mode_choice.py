@@ -84,7 +84,7 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table):
 )
 def test_wrong_input_is_one_line_that_names_it(table, change, words):
     with pytest.raises(BadInput) as caught:
-        build_mode_choice_study(replace(ModeChoiceOptions(table), **change))  # type: ignore[arg-type]
+        build_mode_choice_study(replace(ModeChoiceOptions(table), **change))
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

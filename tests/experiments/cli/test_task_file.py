@@ -72,7 +72,6 @@ def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path):
     kind = build_kind(list_boards(experiment)[0], experiment.workload)
 
     network = find_priced_network(experiment.fleet[0], experiment.workload)
-    assert network is not None
     assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", (1, 8, 8), 650)
     assert kind.truth_label == "estimated"
     assert kind.truth_source.startswith("layers of linear on orin-nano")
@@ -87,7 +86,6 @@ def test_samples_of_any_shape_price_their_network(tmp_path, text, shape, paramet
     experiment = load_experiment(written(tmp_path, "linear.py", text))
     network = find_priced_network(experiment.fleet[0], experiment.workload)
 
-    assert network is not None
     assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", shape, parameters)
     assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == "estimated"
 

@@ -136,25 +136,19 @@ def test_a_renewal_beyond_the_ca_is_refused_and_changes_nothing(folder):
     assert contents(folder) == before
 
 
-def test_a_ca_key_that_others_can_read_is_not_used(folder):
-    (folder / "ca.key").chmod(0o640)
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda key: key.chmod(0o640), "mode 0640, .*chmod 600"),
+        (lambda key: key.unlink(), "ca.key: got no such file; bring the key back"),
+        (lambda key: key.write_bytes((key.parent / "server.key").read_bytes()), r"a key that is not that of ca\.crt"),
+    ],
+    ids=["others can read it", "kept elsewhere", "another key"],
+)
+def test_a_ca_key_that_is_not_its_own_and_secret_signs_nothing(folder, spoil, words):
+    spoil(folder / "ca.key")
 
-    with pytest.raises(BadInput, match=r"mode 0640, .*chmod 600"):
-        renew_server_certificate(folder, [], NOW, days=365)
-
-
-def test_a_ca_key_that_is_kept_elsewhere_has_to_be_brought_back(folder):
-    (folder / "ca.key").unlink()
-
-    with pytest.raises(BadInput, match=r"ca.key: got no such file; bring the key back"):
-        renew_server_certificate(folder, [], NOW, days=365)
-
-
-def test_the_key_of_another_ca_is_refused(folder, tmp_path):
-    create_keys(tmp_path / "other", ["a"], NOW, days=365)
-    (folder / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
-
-    with pytest.raises(BadInput, match=r"a key that is not that of ca\.crt"):
+    with pytest.raises(BadInput, match=words):
         renew_server_certificate(folder, [], NOW, days=365)
 
 

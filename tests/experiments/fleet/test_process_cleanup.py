@@ -36,7 +36,6 @@ def test_any_table_of_processes_has_an_end(parents, root):
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
 def test_without_proc_a_grandchild_is_found_and_is_still_known_as_an_orphan():
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         sleeper = int(child.stdout.readline())
         alive = process_cleanup.watch_descendants(child.pid)
         try:

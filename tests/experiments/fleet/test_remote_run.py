@@ -305,6 +305,6 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
 def test_the_command_that_imports_profiles_on_the_server_is_one_that_fedge_knows():
     command = typer.main.get_command(app)
     for word in remote_run.IMPORT_COMMAND[:-1]:
-        command = command.commands[word]  # type: ignore[attr-defined]
+        command = command.commands[word]
     words = [remote_run.IMPORT_COMMAND[-1], "/knowledge", "nano-1/nano/train/resnet18.csv"]
     assert "/knowledge" in command.make_context("import", words).params.values()

@@ -227,7 +227,6 @@ def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path,
     env["PATH"] = f"{env['PATH']}:{Path(sys.executable).parent}"
     words = [*FEDGE, "fleet", "board", "--inventory", str(tmp_path / "inventory.yml")]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         line = process.stdout.readline()
         here = int(line.partition("/ ")[0].rpartition(":")[2])
         answered = server_connection.probe_page("127.0.0.1", here)

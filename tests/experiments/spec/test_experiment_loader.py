@@ -18,7 +18,7 @@ SMALL = {"fleet": ["nano"], "rounds": 1, "backend": "local", "workload": {"netwo
 
 def _written(folder: Path, **workload: object) -> Path:
     path = folder / "exp.yaml"
-    content = SMALL | {"workload": {**SMALL["workload"], **workload}}  # type: ignore[dict-item]
+    content = SMALL | {"workload": {**SMALL["workload"], **workload}}
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
 
@@ -26,10 +26,8 @@ def _written(folder: Path, **workload: object) -> Path:
 def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path):
     experiment = load_experiment(_written(tmp_path))
     network = experiment.workload.network
-    assert network is not None
     assert (network.model, network.input, experiment.workload.cost) == ("resnet18", (3, 224, 224), "resnet18")
     found = find_priced_network(experiment.fleet[0], experiment.workload)
-    assert found is not None
     assert len(found.convolutions) == 20
 
 
@@ -101,7 +99,6 @@ def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_
     experiment = load_experiment(_saved(tmp_path), [override])
     found = find_priced_network(experiment.fleet[0], experiment.workload)
     assert experiment.workload.cost == "resnet34"
-    assert found is not None
     assert len(found.convolutions) == 36
 
 

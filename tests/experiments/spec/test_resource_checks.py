@@ -21,7 +21,7 @@ SERVING = ServingSpec(cost="mobilenetv3l-gld23k", rate_hz=5, latency_s=2)
 
 
 def _experiment(entry: FleetEntry, backend: str = "local") -> Experiment:
-    return Experiment(fleet=(FleetEntry(device="nano"), entry), backend=backend)  # type: ignore[arg-type]
+    return Experiment(fleet=(FleetEntry(device="nano"), entry), backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def _experiment(entry: FleetEntry, backend: str = "local") -> Experiment:
     ],
 )
 def test_a_loader_that_the_boards_cannot_have_is_refused(more, backend, why):
-    entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), **more)  # type: ignore[arg-type]
+    entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), **more)
 
     with pytest.raises(BadInput, match=rf"fleet\[1\]\.loader.*{why}"):
         check_loader(_experiment(entry, backend))
@@ -164,7 +164,6 @@ def test_three_lines_are_enough(tmp_path):
     experiment_checks.check_experiment(experiment)
 
     spec = experiment.fleet[0].serving
-    assert spec is not None
     assert (spec.arrivals, spec.batch_sizes, spec.model) == ("poisson", (1, 4, 16, 32, 64), None)
 
 
@@ -214,9 +213,8 @@ def test_a_pinned_mode_has_to_hold_the_service(tmp_path):
 def test_a_service_may_be_any_network_that_the_layers_can_price(tmp_path):
     experiment = with_service(tmp_path, "network: squeezenet1_1, rate_hz: 30, latency_s: 0.8")
     spec = experiment.fleet[0].serving
-    assert spec is not None
-    assert (spec.cost, spec.network.input) == ("squeezenet1_1", (3, 224, 224))  # type: ignore[union-attr]
-    assert spec.network.layers  # type: ignore[union-attr]
+    assert (spec.cost, spec.network.input) == ("squeezenet1_1", (3, 224, 224))
+    assert spec.network.layers
 
     check_serving(experiment)
 
@@ -234,11 +232,9 @@ def test_the_memory_of_a_service_is_taken_from_that_of_training(tmp_path):
     def limit_mb(serving: ServingSpec | None) -> float:
         entry = FleetEntry(device="nano", serving=serving)
         scaling = build_scaling_context(Experiment(fleet=(entry,)), entry, find("nano"), lambda: True)
-        assert scaling is not None
         return scaling.limit_mb
 
     network = find_known_network("resnet50-imagenet")
-    assert network is not None
     small, large = (
         ServingSpec(cost="resnet50-imagenet", rate_hz=1, latency_s=5, batch_sizes=sizes) for sizes in ((1,), (1, 16))
     )

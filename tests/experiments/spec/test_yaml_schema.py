@@ -27,8 +27,7 @@ KEYS = list(describe_keys(Experiment))
 
 
 def read_schema(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "docs" / "schemas" / f"{kind}.json").read_text(encoding="utf-8"))
-    return found
+    return json.loads((ROOT / "docs" / "schemas" / f"{kind}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,7 +21,6 @@ def test_a_variant_that_costs_half_in_every_seed_has_a_ratio_of_a_half():
     courses = {"a": {1: SLOW, 2: SLOW}, "b": {1: QUICK, 2: QUICK}}
     first, second = judge_variants(courses, target=0.9).rows
     assert first.seconds.difference is None
-    assert second.seconds.difference is not None
     assert second.seconds.difference.mean == pytest.approx(-0.6931, abs=1e-4)
     assert second.seconds.difference.verdict == "lower"
 
@@ -30,7 +29,6 @@ def test_a_ratio_over_fewer_seeds_than_the_mean_beside_it_says_over_how_many():
     found = judge_variants({"a": {1: SLOW, 2: LUCKY}, "b": {1: QUICK, 2: QUICK}}, target=0.9)
     first, second = found.rows
     assert (first.seconds.reached, second.seconds.reached) == (1, 2)
-    assert second.seconds.difference is not None
     assert second.seconds.difference.n == 1
     (table,) = list_arena_tables(found)
     assert [table.rows[1][place].plain_text for place in (6, 8)] == ["0.50 (1 of 2 seeds)"] * 2
@@ -54,7 +52,6 @@ def test_a_course_that_still_rises_reaches_the_default_target():
 
 def test_a_disturbed_fleet_is_judged_by_the_same_numbers():
     found = judge_variants({"a": {1: QUICK}}, target=0.9, disturbed={"a": {1: SLOW}})
-    assert found.disturbed[0].seconds.mean is not None
     assert found.disturbed[0].seconds.mean.mean == 30.0
     titles = [table.title for table in list_arena_tables(found)]
     assert len(titles) == 2

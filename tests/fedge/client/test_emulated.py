@@ -74,7 +74,6 @@ def ask_of(kind: str = "train", number: int = 1, policy: str = "balanced", **mor
 def planned(slowdown: float = 1.05, experiment: Experiment = EXPERIMENT, index: int = 0) -> RoundGoal:
     """A deadline relative to what the board expects of MAXN."""
     front = emulated.answer_request(experiment, index, ask_of("front"), None)[0].front
-    assert front is not None
     return RoundGoal("balanced", 0, slowdown * (front.link_s + front.maxn.work_s))
 
 
@@ -97,7 +96,6 @@ def test_a_link_moves_the_model_whose_steps_are_priced(arrays):
     latency_s = what.fleet[0].link.latency_s
     assert report.link.down_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 50.0)
     assert report.link.up_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 20.0)
-    assert report.true_front is not None
     assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
     assert (report.front.up_s, report.front.latency_s) == (report.link.up_s, latency_s)
     assert (report.front.encode_s, report.front.encode_j) == (report.link.encode_s, report.link.encode_j)
@@ -127,7 +125,7 @@ def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays):
 
     planner = load_planner("least-energy")
     assert planner is not None
-    plan = planner(fronts, list(fronts), RoundGoal("least-energy", 0, None, {"max_slowdown": 1.1}))  # type: ignore[arg-type]
+    plan = planner(fronts, list(fronts), RoundGoal("least-energy", 0, None, {"max_slowdown": 1.1}))
     assert plan.deadline_s is not None
     assert plan.maxn_round_s is not None
     assert plan.energy_j == pytest.approx(least_j(plan.deadline_s))
@@ -149,7 +147,6 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
 
     report, state, _ = played(arrays, ask_of(number=2, state=ClientState(own), goal=goal), experiment=experiment)
 
-    assert report.mixed is not None
     assert report.decision.mix == ModeMix(report.mixed.mode, report.mixed.steps)
     assert report.mixed.step_s > 2 * report.measured.step_s
     assert report.steps == report.asked_steps == seat.setup.steps
@@ -189,7 +186,6 @@ def test_the_true_front_is_the_whole_truth_with_warm_up(arrays):
     report, _, _ = played(arrays, ask_of(policy="maxn"))
     seat, front = emulated.load_client(EXPERIMENT, 0), report.true_front
 
-    assert front is not None
     assert all(point.time_sd_log == 0.0 for point in front.points)
     for point in (*front.points, front.maxn):
         row = seat.truth.find_row(point.mode)
@@ -238,7 +234,6 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire():
 
     answer, _ = emulated.answer_request(experiment, 0, ask_of("front"), None)
     assert answer.board == "pineapple-1"
-    assert answer.error is not None
     assert answer.error.startswith("fleet.device: got 'pineapple'")
 
 
@@ -335,7 +330,6 @@ def test_clients_together_answer_every_round_as_each_alone_to_the_last_byte(arra
         for index, (reply, _) in zip(boards, first, strict=True)
     }
     peer = first[1][0]
-    assert peer.state is not None
     told = tuple(dataclasses.replace(seen, board=peer.board) for seen in peer.state.measurements)
     requests[0] = dataclasses.replace(requests[0], shared=told)
 
@@ -368,7 +362,6 @@ def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays):
     answers = emulated.answer_together(tasks)
 
     error = answers[1][0].error
-    assert error is not None
     assert error.startswith("model arrays: got arrays called w; ")
     _, alone = answer_both({index: requests[index] for index in (0, 2)}, arrays, "trained")
     assert_same_answers([answers[0], answers[2]], alone)
@@ -397,12 +390,10 @@ def test_a_front_follows_what_the_board_measured_also_far_from_the_prior(policy,
     """Two measurements of the top mode, a tenth of its expected time, that scatter as on a board with other load."""
     seat = emulated.load_client(EXPERIMENT, 0)
     before = emulated.answer_request(EXPERIMENT, 0, ask_of("front", policy=policy), None)[0].front
-    assert before is not None
     step_s = 0.1 * before.maxn.work_s / seat.setup.steps
     own = tuple(Measurement(seat.setup.fastest_mode, 40, step_s * factor, 5.0) for factor in (1.0, scatter))
 
     ask = ask_of("front", number=3, policy=policy, state=ClientState(own))
     front = emulated.answer_request(EXPERIMENT, 0, ask, None)[0].front
 
-    assert front is not None
     assert front.maxn.work_s == pytest.approx(seat.setup.steps * step_s, rel=0.25)

@@ -81,7 +81,7 @@ def attendance(
 def stretch(seat: emulated.EmulatedClient, mode: PowerMode, steps: int, **more: object) -> SharedWork:
     step_s = float(seat.surface.step_s[seat.surface.find_row(mode)])
     fields = {"warm_up_s": 0.0, "hot_after_s": float("inf"), "limit_s": None, **more}
-    return SharedWork(mode, steps, step_s, **fields)  # type: ignore[arg-type]
+    return SharedWork(mode, steps, step_s, **fields)
 
 
 def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerMode:
@@ -92,7 +92,7 @@ def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerM
 
 @pytest.mark.slow
 def test_the_modes_that_are_chosen_hold_the_latency_budget():
-    parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
+    parts = [part for answer in five_rounds() for part in answer.report.parts]
 
     assert len({part.mode for part in parts}) > 1
     for part in parts:
@@ -106,15 +106,14 @@ def test_the_modes_that_are_chosen_hold_the_latency_budget():
 def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what):
     """Rounds of a probe and then the rest in another mode; one board may be unlucky."""
     late = requests = held = count = 0
-    budget_s = what.fleet[0].serving.latency_s  # type: ignore[union-attr]
+    budget_s = what.fleet[0].serving.latency_s
     for seed in range(12):
         seat, board = attendance(what, seed)
         probe, work = held_mode(board, seed / 12), held_mode(board, (5 * seed % 12) / 12)
         step_s = float(seat.surface.step_s[seat.surface.find_row(probe)])
         first = board.run_work(stretch(seat, probe, 1, warm_up_s=WARM_UP_STEPS * step_s)).use
         use = merge_service_use(first, board.run_work(stretch(seat, work, 13)).use)
-        assert use is not None
-        count, held = count + 1, held + (latency_percentile_s(use, 99.0) <= budget_s)  # type: ignore[operator]
+        count, held = count + 1, held + (latency_percentile_s(use, 99.0) <= budget_s)
         late, requests = late + use.late, requests + use.requests
 
     assert requests > 300
@@ -127,9 +126,8 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps():
     """What it reports after some rounds, played again in its modes: the seconds are those that it told."""
     answer = five_rounds()[-1]
     seat, _ = attendance()
-    assert answer.front is not None
     told = {point.mode: point.work_s / seat.setup.steps for point in answer.front.points}
-    seen = {part.mode for part in answer.state.measurements}  # type: ignore[union-attr]
+    seen = {part.mode for part in answer.state.measurements}
     assert seen & set(told)
 
     for mode in seen & set(told):
@@ -178,7 +176,7 @@ def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(mo
     assert part.use.played == pytest.approx(400 / whole.use.requests, rel=0.2)
     assert part.use.requests == pytest.approx(whole.use.requests, rel=0.1)
     assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
-    lead_s = emulated_service.LEAD_BUDGETS * SERVICE["latency_s"]  # type: ignore[operator]
+    lead_s = emulated_service.LEAD_BUDGETS * SERVICE["latency_s"]
     assert lead_s <= board.now_s - part.seconds <= lead_s + 0.5, (
         "the clock goes on by the part that was not played, too"
     )
@@ -201,8 +199,6 @@ def test_a_board_whose_service_no_mode_holds_still_answers():
     """The launcher refuses such an experiment; a board that is a little slower than its kind goes on at MAXN."""
     answer = asked(experiment({"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.02}))
 
-    assert answer.report is not None
     part: Measurement = answer.report.measured
     assert part.mode == emulated.load_client(PLAIN, 0).kind.spec.maxn
-    assert part.service is not None
     assert part.service.late > 0

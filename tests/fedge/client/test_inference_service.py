@@ -60,7 +60,6 @@ def test_an_interval_with_an_unusual_share_counts_as_if_it_had_had_the_usual_one
     assert lucky.step_s < unlucky.step_s
     assert first.step_s == pytest.approx(second.step_s)
     assert first.step_s == pytest.approx(0.2 / (1 - table.share[1]))
-    assert first.service is not None
     assert first.service.share == pytest.approx(table.share[1])
 
 

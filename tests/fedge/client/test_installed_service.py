@@ -79,11 +79,9 @@ def played(board: Desk) -> tuple[ReplyMessage, ReplyMessage, ReplyMessage]:
 
 def test_a_round_tells_what_the_service_did_during_its_minibatches(played):
     for answer in played[1:]:
-        assert answer.report is not None
         part = answer.report.measured
         use = part.service
-        assert use is not None
-        assert 0.3 * SERVING["rate_hz"] <= use.requests / part.work_s <= 3 * SERVING["rate_hz"]  # type: ignore[operator]
+        assert 0.3 * SERVING["rate_hz"] <= use.requests / part.work_s <= 3 * SERVING["rate_hz"]
         assert use.batches >= use.requests / 4
         assert 0.0 < use.share < 1.0
         worst_s = latency_percentile_s(use, 99.0)
@@ -95,11 +93,9 @@ def test_a_round_tells_what_the_service_did_during_its_minibatches(played):
 
 def test_waiting_and_the_front_account_for_the_service(played):
     front, _, second = played
-    assert front.front is not None
-    assert second.front is not None
     assert front.front.idle_w > IDLE_W
     # Of a crowded machine: the order of magnitude, no more.
-    assert 0.2 < second.front.maxn.work_s / second.report.work_s < 5.0  # type: ignore[union-attr]
+    assert 0.2 < second.front.maxn.work_s / second.report.work_s < 5.0
 
 
 def test_the_service_goes_on_between_rounds_and_ends_with_the_run(board, played):

@@ -14,10 +14,9 @@ NANO = catalogue.find("nano")
 
 def means(limit: float = 0.9, narrow: bool = True, **memory: object) -> ScalingContext:
     """A Nano on ResNet-50 with so large a part of what its minibatches are predicted to need."""
-    work = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=MemorySpec(margin=0.0, **memory))  # type: ignore[arg-type]
+    work = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=MemorySpec(margin=0.0, **memory))
     entry = FleetEntry(device="nano")
     found = known(entry, work, narrow)
-    assert found is not None
     limited = known(
         entry.model_copy(update={"memory_mb": found.estimate_need(found.requested).memory_mb * limit}), work, narrow
     )
@@ -83,7 +82,6 @@ def test_a_round_of_smaller_minibatches_holds_as_many_samples_and_moves_as_far()
 def test_boards_with_a_cost_of_their_own_are_reckoned_at_its_batch_size():
     work = WorkloadSpec(cost="resnet18-imagenet", batch_size=16)
     own = known(FleetEntry(device="tx2", cost="vit-b16-cifar10"), work)
-    assert own is not None
     assert (own.requested, own.work.batch_size) == (TrainingScale(16), 32)
 
 

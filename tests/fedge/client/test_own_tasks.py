@@ -86,8 +86,6 @@ def test_an_own_task_trains_on_a_board(kind, board, tmp_path):
     answer, trained = real.answer_request(experiment, found.settings, ask, start)
 
     assert answer.error is None
-    assert answer.report is not None
-    assert trained is not None
     assert list(trained.arrays) == list(start)
     assert any(not np.array_equal(trained.arrays[name], start[name]) for name in start)
     assert answer.report.measured.power_w > 0

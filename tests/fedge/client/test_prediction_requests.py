@@ -214,7 +214,7 @@ def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out():
         )
         answer_requests([request])
 
-    assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]  # type: ignore[arg-type]
+    assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]
 
 
 @dataclasses.dataclass(frozen=True)

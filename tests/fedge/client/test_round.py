@@ -65,7 +65,6 @@ def test_a_deadline_between_two_known_modes_is_met_by_a_part_in_each_the_slower_
     bench = Bench(exploration=WITHOUT_SLACK)
     played = bench.play(goal_of(60, 1.5), ALL)
 
-    assert played.mixed is not None
     assert (played.mixed.mode, played.measured.mode) == (LOW, SOME)
     assert played.mixed.steps + played.measured.steps == 60
     assert played.decision.mix == ModeMix(LOW, played.mixed.steps)

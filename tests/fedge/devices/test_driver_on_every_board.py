@@ -206,7 +206,6 @@ def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_whe
         command = [sys.executable, "-c", HOLDING, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as client:
             try:
-                assert client.stdout is not None
                 assert client.stdout.readline() == "held\n"
                 held = told(bench)
             finally:

@@ -232,15 +232,22 @@ def test_a_change_of_mode_in_the_middle_of_the_work_is_timed():
     assert seen[1].switch_s == pytest.approx(0.2)
 
 
-def test_work_in_a_mode_that_did_not_last_does_not_count():
+@pytest.mark.parametrize(
+    ("left", "stopped", "told"),
+    [
+        (TOP, "97.0 C is above 95.0 C", r"left 2c/.*97.0 C is above"),
+        ({}, "scaling_max_freq is gone", "cannot be read: scaling_max_freq is gone"),
+    ],
+)
+def test_work_in_a_mode_that_did_not_last_or_cannot_be_read_does_not_count(left, stopped, told):
     bench = Ticking()
 
-    def hot(count: int) -> None:
+    def work(count: int) -> None:
         bench.work(count)
-        bench.daemon.mode, bench.daemon.stopped = dict(TOP), "97.0 C is above 95.0 C"
+        bench.daemon.mode, bench.daemon.stopped = dict(left), stopped
 
-    with pytest.raises(ModeNotSet, match=r"left 2c/.*97.0 C is above"), bench.board.use_mode(SLOW):
-        bench.board.measure(WORK, 3, hot)
+    with pytest.raises(ModeNotSet, match=told), bench.board.use_mode(SLOW):
+        bench.board.measure(WORK, 3, work)
 
 
 @pytest.mark.parametrize("verb", ["hold", "set", "get", "restore"])
@@ -386,22 +393,11 @@ def test_power_at_rest_of_a_board_that_left_the_mode_is_not_remembered(tmp_path)
         bench.daemon.mode, bench.daemon.stopped = dict(TOP), "97.0 C is above 95.0 C"
         return seen(start_s, end_s)
 
-    bench.meter.energy_between = window  # type: ignore[method-assign]
+    bench.meter.energy_between = window
     with pytest.raises(ModeNotSet, match=r"97\.0 C is above"):
         bench.board.idle_w(SLOW)
 
     assert not (tmp_path / "idle.json").exists()
-
-
-def test_work_whose_mode_cannot_be_read_does_not_count():
-    bench = Ticking()
-
-    def lost(count: int) -> None:
-        bench.work(count)
-        bench.daemon.mode, bench.daemon.stopped = {}, "scaling_max_freq is gone"
-
-    with pytest.raises(ModeNotSet, match="cannot be read: scaling_max_freq is gone"), bench.board.use_mode(SLOW):
-        bench.board.measure(WORK, 3, lost)
 
 
 def test_long_work_costs_in_proportion_to_its_chunks():

@@ -73,7 +73,6 @@ def test_a_mod_that_fails_makes_the_client_fail():
     reply, trained = apply_mods(build("fixedclipping_mod"), request, BEFORE, given)
 
     assert trained is None
-    assert reply.error is not None
     assert reply.error.startswith("a mod failed: ")
     assert "clipping_norm" in reply.error
 
@@ -93,7 +92,7 @@ def test_every_global_generator_is_seeded():
 
 
 def return_nothing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    return None  # type: ignore[return-value]
+    return None
 
 
 def raise_error(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -85,10 +85,10 @@ def run_strategy(
     arrays = ArrayRecord(train_network(1))
     for number in range(1, rounds + 1):
         before(number)
-        messages = strategy.configure_train(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), nodes)
         found, _ = strategy.aggregate_train(number, nodes.send_and_receive(list(messages)))
         arrays = arrays if found is None else found
-        messages = strategy.configure_evaluate(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        messages = strategy.configure_evaluate(number, arrays, ConfigRecord(), nodes)
         strategy.aggregate_evaluate(number, nodes.send_and_receive(list(messages)))
     return arrays
 

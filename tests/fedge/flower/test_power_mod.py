@@ -40,7 +40,7 @@ def read_answer(reply: Message) -> ReplyMessage:
 
 def read_metrics(reply: Message) -> tuple[float, float]:
     metrics = reply.content.metric_records["metrics"]
-    return float(metrics[SECONDS]), float(metrics[JOULES])  # type: ignore[arg-type]
+    return float(metrics[SECONDS]), float(metrics[JOULES])
 
 
 def test_an_emulated_board_learns_over_rounds_to_save_energy():
@@ -87,7 +87,6 @@ def test_a_goal_of_the_server_decides():
     fast = mod(make_message(goal=to_json(RoundGoal("maxn", STEPS))), context, make_app(STEPS))
     report = read_answer(fast).report
 
-    assert report is not None
     assert report.decision.mode == report.front.maxn.mode
 
 
@@ -185,7 +184,6 @@ class StoppedClock:
 def test_what_an_app_trains_beyond_the_plan_is_booked_whole(more, rest_s, monkeypatch):
     gate = StepGate(lambda: train_network(STEPS + more))
     planned = answer("nano-1", 5.0)
-    assert planned.report is not None
 
     def run_round(*_: object, training: StepGate[object], **__: object) -> tuple[ReplyMessage, None]:
         training.advance(STEPS)
@@ -196,7 +194,6 @@ def test_what_an_app_trains_beyond_the_plan_is_booked_whole(more, rest_s, monkey
     booked = power_mod._run_gated_round(**given, here=cast("Any", StoppedClock()), gate=gate).report
 
     before = planned.report.measured
-    assert booked is not None
     assert booked.measured.steps == before.steps + more
     assert booked.work_s == pytest.approx(planned.report.work_s + before.step_s + rest_s)
     assert booked.work_j == pytest.approx(planned.report.work_j + before.step_s * before.power_w + 10.0 * rest_s)

@@ -32,7 +32,6 @@ def test_so_many_modes_are_profiled_as_are_wanted_and_the_others_score_the_model
     assert len({seen.mode for seen in model.measurements}) == 12
     held_out, origin = model.about.held_out, model.about.origin
     assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
-    assert held_out is not None
     assert held_out.modes == len(grid()) - 12
     truth, predictions = ground().truth, predict_candidates(model, predictor)
     rows = [row for row, mode in enumerate(truth.modes) if mode not in {seen.mode for seen in model.measurements}]
@@ -165,7 +164,6 @@ def test_what_an_emulated_board_draws_at_rest_is_known():
 
     model, _ = train_model(board, FitRequest("physical", explorer="random", modes=2))
 
-    assert board.idle is not None
     assert model.knowledge.idle_w == board.idle.value
     assert model.about.idle == board.idle
 

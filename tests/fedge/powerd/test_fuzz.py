@@ -114,7 +114,6 @@ class Attacked:
         """Open files, and resident memory in KiB."""
         proc = Path("/proc") / str(self.one.process.pid)
         resident = re.search(r"VmRSS:\s+(\d+)", (proc / "status").read_text())
-        assert resident is not None
         return len(list((proc / "fd").iterdir())), int(resident.group(1))
 
 

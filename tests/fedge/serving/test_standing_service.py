@@ -178,7 +178,7 @@ def test_a_percentile_is_over_the_budget_exactly_where_so_many_answers_were_late
     use = ServiceUse(4, 10.0, 1.0, len(latencies), seen.late, worst_s=max(latencies), latencies=bins, latency_s=1.0)
 
     within = seen.late <= len(latencies) * (100 - q) / 100
-    assert (latency_percentile_s(use, q) <= 1.0 + 1e-9) == within  # type: ignore[operator]
+    assert (latency_percentile_s(use, q) <= 1.0 + 1e-9) == within
 
 
 def test_a_service_without_answers_has_no_percentiles():

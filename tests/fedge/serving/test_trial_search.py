@@ -90,7 +90,6 @@ def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_
 
     choice = find_best_choice(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair)
 
-    assert choice is not None
     assert evaluate_choices(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair).steps.tolist() == [[2.0, 2.0]]
     assert (choice.row, choice.batch) == (1, 0)
     assert find_best_choice(ServingProblem("concurrent", 19.0, 2.0, 8.0), pair) is None
@@ -158,7 +157,7 @@ def test_the_grids_are_as_large_as_published_and_hold_no_problem_twice(family, c
 )
 def test_a_problem_without_the_limits_of_its_family_is_refused(fields, words):
     with pytest.raises(BadInput) as error:
-        ServingProblem(*fields)  # type: ignore[arg-type]
+        ServingProblem(*fields)
     assert words in str(error.value)
 
 

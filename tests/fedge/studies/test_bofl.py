@@ -38,8 +38,7 @@ def table_of(seed: int = 1, modes: Modes | None = None) -> ProfileTable:
 
 
 def step_j_of(table: ProfileTable) -> Floats:
-    joules: Floats = table.step_s * table.power_w
-    return joules
+    return table.step_s * table.power_w
 
 
 class Board:

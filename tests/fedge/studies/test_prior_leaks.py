@@ -62,7 +62,6 @@ def named(table: ProfileTable, device: str, workload: str, batch_size: int, sha2
 
 
 def sha_of(profile: CostProfile) -> str:
-    assert profile.evidence is not None
     return profile.evidence.sha256
 
 

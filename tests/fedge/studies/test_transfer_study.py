@@ -56,7 +56,7 @@ def test_what_remains_shares_nothing_with_what_is_left_out():
     ]
 
     def remaining(case: str) -> list[int]:
-        return [every.index(other) for other in list_remaining(one, case, every)]  # type: ignore[arg-type]
+        return [every.index(other) for other in list_remaining(one, case, every)]
 
     assert remaining("workload") == [3, 4]
     assert remaining("board") == [4]
@@ -76,7 +76,6 @@ def test_a_left_out_board_or_family_hides_its_profiles_and_timed_steps():
 
 def test_a_renamed_copy_of_a_calibrated_table_hides_the_original():
     profile = next(p for p in (*load_calibrated_training(), *load_calibrated_inference()) if p.evidence)
-    assert profile.evidence is not None
     table = made_up_table(every=30, workload="copy", sha256=profile.evidence.sha256)
 
     assert list_hidden_names(JudgedTable(table, "train", "tx2", "copy"), "workload") == {"copy", profile.workload}
@@ -97,7 +96,6 @@ def test_true_predictions_choose_what_the_oracle_chooses():
 
     row = score_choice(BLANK, table, table.step_s, table.power_w)
 
-    assert row is not None
     assert row.slowdown is not None
     assert row.slowdown <= 1.05
     assert row.missed == 0.0

@@ -106,7 +106,6 @@ class Agent:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         process, self.process = self.process, None
-        assert process is not None
         process.send_signal(number)
         return process.wait(30)
 
@@ -436,7 +435,6 @@ def test_a_board_is_known_without_its_daemon(name, tmp_path_factory):
 
 def test_a_board_that_its_settings_name_is_that_one(tmp_path):
     spec = find_board_spec(NodeSettings(board="a", device="nano", root=str(tmp_path)))
-    assert spec is not None
     assert spec.name == "nano"
 
 

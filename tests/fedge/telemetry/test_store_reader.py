@@ -40,7 +40,6 @@ def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_round
         [sys.executable, "-c", WRITER, str(run), str(stop)], stdout=subprocess.PIPE, env={"PYTHONPATH": "tests:."}
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         seen, reads = 0, 0
         while seen < 150 or reads <= 5:

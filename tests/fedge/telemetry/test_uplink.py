@@ -279,6 +279,6 @@ def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(tmp_
 
 def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_second(monkeypatch):
     monkeypatch.setattr(AnsweringConnection, "read", lambda *_: bytes(LINK_MESSAGE_BYTES))
-    down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)  # type: ignore[arg-type]
+    down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)
 
     assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"

@@ -119,7 +119,7 @@ def test_frozen_weights_need_less_memory_than_trained_ones():
 def _fields(layer: object) -> dict:
     import dataclasses
 
-    return {field.name: getattr(layer, field.name) for field in dataclasses.fields(layer)}  # type: ignore[arg-type]
+    return {field.name: getattr(layer, field.name) for field in dataclasses.fields(layer)}
 
 
 def test_a_lower_rank_of_the_trained_task_has_the_leading_ranks(tmp_path):

@@ -65,7 +65,7 @@ def test_a_schedule_that_does_not_work_is_one_clear_line(name, options, message)
 def test_the_rates_of_a_run_take_one_step_of_the_scheduler_each(monkeypatch):
     torch, steps = pytest.importorskip("torch"), []
 
-    class Counted(torch.optim.lr_scheduler.StepLR):  # type: ignore[misc, name-defined]
+    class Counted(torch.optim.lr_scheduler.StepLR):
         def step(self, epoch: int | None = None) -> None:
             steps.append(epoch)
             super().step(epoch)

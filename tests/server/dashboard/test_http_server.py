@@ -201,7 +201,7 @@ def test_a_page_that_is_served_streams_and_ends(tmp_path):
     page = http_server._SignalledServer(
         http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, None))), feed.close
     )
-    page.capture_signals = http_server._SecondaryServer.capture_signals.__get__(page)  # type: ignore[method-assign]
+    page.capture_signals = http_server._SecondaryServer.capture_signals.__get__(page)
     thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
     thread.start()
     try:

@@ -86,7 +86,7 @@ def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(tmp_path, 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys / "server.crt", keys / "server.key")
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.handle_error = lambda *_: None
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"https://127.0.0.1:{server.server_address[1]}"

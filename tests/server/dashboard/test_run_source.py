@@ -135,7 +135,6 @@ def test_a_history_has_the_samples_of_the_store_and_the_rounds_of_the_board(tmp_
     source = RunSource(folder)
     source.view()
     found = source.history("nano-1")
-    assert found is not None
     assert found.sampled
     joules = sum(span * power for span, power in zip(found.curve.span_s, found.curve.power_w, strict=True))
     stored = sum_of(folder, "select sum(power_w * span_s) from samples where board = 'nano-1'")
@@ -153,7 +152,6 @@ def test_a_name_with_quotes_is_only_a_name(tmp_path):
     tables.append([row, board_runs.client(1, "nano-2", "nano", 1), board_runs.round_of(1, [row])])
     source.view()
     found = source.history(name)
-    assert found is not None
     assert len(found.rounds) == 1
 
 
@@ -162,7 +160,6 @@ def test_a_timeline_has_every_board_of_its_round(tmp_path):
     source = RunSource(tmp_path / "run")
     source.view()
     found = source.round(1)
-    assert found is not None
     assert len(found.bars) == 50
     assert {bar.start_s for bar in found.bars} == {0.0}
     assert {bar.status for bar in found.bars} == {"done", "late", "failed"}
@@ -190,7 +187,7 @@ class Boards:
 def heard(age_s: float = 1.0, **more: object) -> BoardLedger:
     progress = BoardProgress("nano-1", NOW_S - 500.0, "training", device="nano", round=1, steps=10, steps_done=5)
     told = {"heard_s": NOW_S - age_s, "latest": sample(NOW_S - age_s), "progress": progress, **more}
-    return BoardLedger(**told)  # type: ignore[arg-type]
+    return BoardLedger(**told)
 
 
 def test_boards_are_shown_without_any_run(tmp_path):
@@ -255,7 +252,6 @@ def test_a_boards_history_is_its_last_hour_from_the_fleets_store(tmp_path):
     source = FleetSource(Boards(nano_1=heard()), tmp_path / "store", None, lambda: NOW_S)
     source.view()
     found = source.history("nano-1")
-    assert found is not None
     assert (found.clock, found.sampled, found.curve.power_w) == ("unix", True, (6.0, 8.0))
     assert found.curve.at_s == pytest.approx((NOW_S - 20.0, NOW_S - 19.0))
     assert source.history("nobody") is None

@@ -210,7 +210,7 @@ def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group
                 time.sleep(0.01)
                 return [IngestReply(200, {})] * len(messages)
 
-        queue = IngestQueue(Counting())  # type: ignore[arg-type]
+        queue = IngestQueue(Counting())
         said = [("a", b"1"), ("a", b"2"), ("b", b"1"), ("a", b"3"), ("b", b"2")]
         told = await asyncio.gather(*(queue.submit(BoardMessage(*each)) for each in said))
         assert groups == [[("a", b"1"), ("b", b"1")], [("a", b"2"), ("b", b"2")], [("a", b"3")]]

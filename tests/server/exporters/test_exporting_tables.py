@@ -37,8 +37,8 @@ class Anything(Own):
 @pytest.fixture(autouse=True)
 def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("my_exporters")
-    module.Own, module.Anything, module.nothing = Own, Anything, object  # type: ignore[attr-defined]
-    module.function = lambda experiment, folder: None  # type: ignore[attr-defined]
+    module.Own, module.Anything, module.nothing = Own, Anything, object
+    module.function = lambda experiment, folder: None
     monkeypatch.setitem(sys.modules, "my_exporters", module)
 
 

@@ -102,7 +102,7 @@ class TestMLflow(ExporterContract):
             (tmp_path / name).write_text("{}", encoding="utf-8")
 
         exporter = self.make(fleet_of(), tmp_path)
-        exporter.keep([tmp_path / "report.html", tmp_path / "summary.json"])  # type: ignore[attr-defined]
+        exporter.keep([tmp_path / "report.html", tmp_path / "summary.json"])
         exporter.close()
 
         run = run_in(tmp_path)

@@ -75,8 +75,6 @@ class Scripted:
             return IncomingReply(ReplyMessage(board, error="out of memory", unfit=self.unfit))
         lasts = self.work_s[board]
         said = answer(board, lasts[place % len(lasts)], POWER_W, front())
-        assert said.report is not None
-        assert question.arrays is not None
         known = (*question.ask.state.measurements, said.report.measured)
         state = ClientState(known, 40.0, question.ask.start_s + said.report.busy_s)
         told = ReplyMessage(board, said.front, said.report, state)
@@ -85,7 +83,7 @@ class Scripted:
 
 
 def fedbuff(buffer_size: int = 1, **options: object) -> StrategySpec:
-    return StrategySpec(name="FedBuff", options={"buffer_size": buffer_size, **options})  # type: ignore[arg-type]
+    return StrategySpec(name="FedBuff", options={"buffer_size": buffer_size, **options})
 
 
 def coordinator(
@@ -99,7 +97,7 @@ def coordinator(
 ) -> AsyncCoordinator:
     fleet = changes.pop("fleet", tuple(FleetEntry(device="nano", name=name[:-2]) for name in port.work_s))
     values = {"policy": PolicySpec(name="maxn")} | changes
-    experiment = Experiment(fleet=fleet, rounds=rounds, strategy=strategy, **values)  # type: ignore[arg-type]
+    experiment = Experiment(fleet=fleet, rounds=rounds, strategy=strategy, **values)
     made = build_strategy(strategy)
     assert isinstance(made, AsyncStrategy)
     chooses, availability = load_selector(selector), build_availability(experiment)
@@ -208,19 +206,19 @@ def test_a_run_stopped_after_any_model_goes_on_as_if_it_had_not_been(tmp_path, s
     fleet = tuple(FleetEntry(device="nano", name=b[:-2], battery=battery if b == "d-1" else None) for b in work_s)
     whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
     common = {"rounds": 6, "selector": selector, "fleet": fleet}
-    want = coordinator(Scripted(work_s, failing), whole, strategy, **common).run()  # type: ignore[arg-type]
+    want = coordinator(Scripted(work_s, failing), whole, strategy, **common).run()
 
     def stop(at: int) -> None:
         if at == version:
             raise _Stopped
 
     port = Scripted(work_s, failing)
-    first = coordinator(port, part, strategy, folder=tmp_path, **common)  # type: ignore[arg-type]
+    first = coordinator(port, part, strategy, folder=tmp_path, **common)
     object.__setattr__(first, "on_round", stop)
     with pytest.raises(_Stopped):
         first.run()
     kept = checkpoint.load_latest(tmp_path)
-    got = coordinator(port, rest, strategy, **common).run(kept)  # type: ignore[arg-type]
+    got = coordinator(port, rest, strategy, **common).run(kept)
 
     assert part.rows + rest.rows == whole.rows
     assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()

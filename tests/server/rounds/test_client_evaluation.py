@@ -99,7 +99,6 @@ def change_report(**changes: object) -> Callable[[ReplyMessage], ReplyMessage]:
 
     def change(reply: ReplyMessage) -> ReplyMessage:
         report = reply.evaluation
-        assert report is not None
         measured = dataclasses.replace(report.measured, **inner)
         return dataclasses.replace(reply, evaluation=dataclasses.replace(report, measured=measured, **changes))
 

@@ -72,7 +72,6 @@ class Scripted:
             return IncomingReply(ReplyMessage(board, error=failure, unfit="nothing smaller" in failure))
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=front()))
-        assert question.arrays is not None
         trained = {name: value + np.float32(1) for name, value in question.arrays.items()}
         work_s = self.work_s.get(board, 5.0 + question.ask.round)
         return IncomingReply(answer(board, work_s, truth=front()), TrainResult(trained, 0.5, 0.5))

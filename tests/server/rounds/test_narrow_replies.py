@@ -75,13 +75,13 @@ def test_only_strategies_that_average_and_tasks_that_can_allow_narrow_clients():
     def run(strategy: str) -> Experiment:
         return Experiment.model_validate({"fleet": [{"device": "nano"}], "strategy": {"name": strategy}})
 
-    assert find_narrow_shapes(run("FedAvg"), Task()) is shapes  # type: ignore[arg-type]
-    assert find_narrow_shapes(run("Krum"), Task()) is None  # type: ignore[arg-type]
-    assert find_narrow_shapes(run("FedAvg"), object()) is None  # type: ignore[arg-type]
+    assert find_narrow_shapes(run("FedAvg"), Task()) is shapes
+    assert find_narrow_shapes(run("Krum"), Task()) is None
+    assert find_narrow_shapes(run("FedAvg"), object()) is None
 
 
 def test_small_minibatches_count_as_the_part_of_a_whole_one_that_they_are():
     full = {name: np.ones_like(v) for name, v in MODEL.items()}
-    steps = to_contribution("a", reply(full, None)).steps  # type: ignore[union-attr]
-    halves = to_contribution("a", reply(full, TrainingScale(8))).steps  # type: ignore[union-attr]
+    steps = to_contribution("a", reply(full, None)).steps
+    halves = to_contribution("a", reply(full, TrainingScale(8))).steps
     assert halves == round(steps / 2)

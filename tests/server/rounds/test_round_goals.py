@@ -61,8 +61,6 @@ class Learners:
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=offer, samples=100))
         self.asked.append(question)
-        assert question.arrays is not None
-        assert question.ask.goal is not None
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
         trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)

@@ -78,7 +78,6 @@ class Halfway:
     def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=front(), samples=100))
-        assert question.arrays is not None
         self.pulls.add(question.ask.proximal_mu)
         share = 0.5 + 0.01 * int(board.rpartition("-")[2])
         arrays = {name: (value + share * (1.0 - value)).astype(np.float32) for name, value in question.arrays.items()}

@@ -355,7 +355,7 @@ def test_a_reply_with_arrays_that_do_not_fit_does_not_join():
 
 
 def test_what_a_board_measured_before_it_stopped_itself_is_kept_when_its_answer_comes_late():
-    measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)  # type: ignore[union-attr]
+    measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)
     said = ReplyMessage("a", state=measured, error="cancelled after 20 s: 3 of 9 minibatches done", cut=True)
     caught = apply(fleet(3), late(3, said, None), joins=False)
 

@@ -37,7 +37,6 @@ def test_the_report_and_the_arena_count_the_same_cost(make_run):
     run, course = load_run(folder), read_course(folder)
     goal = find_common_goal([run])
 
-    assert goal is not None
     assert (goal.time_to_goal_s(run), goal.energy_to_goal_j(run)) == find_cost(course, goal.accuracy)
 
 

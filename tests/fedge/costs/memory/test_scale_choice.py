@@ -131,10 +131,8 @@ def test_without_a_margin_the_bound_of_the_need_decides_until_peaks_are_known():
 
     first, later = choose(MemoryBelief()), choose(update_with_peak(MemoryBelief(), 900.0, 900.0))
 
-    assert first is not None
     assert first.scale == TrainingScale(8)
     assert first.need.upper_mb <= limit_mb < need(asked).upper_mb
-    assert later is not None
     assert later.scale == asked
 
 

@@ -21,7 +21,6 @@ def open_counter(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> GpuEnergyCo
 def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch):
     nvml = count_cards(5_000_000, 70_000)
     counter = open_counter(monkeypatch, nvml)
-    assert counter is not None
 
     for card, counted_mj in zip(nvml.cards, (5_012_500, 71_000), strict=True):
         card.counted_mj, card.seen_s = counted_mj, 0.0
@@ -32,7 +31,6 @@ def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch):
 def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch):
     nvml = count_cards(1_000)
     counter = open_counter(monkeypatch, nvml)
-    assert counter is not None
 
     nvml.cards[0].counted_mj = None
 
@@ -64,7 +62,6 @@ def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_pat
     one, two = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 1_000_000)
     core = package(tmp_path, "intel-rapl:0:0", 0)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (one / "energy_uj").write_text("6000000")
     (two / "energy_uj").write_text("3500000")
     (core / "energy_uj").write_text("900000")
@@ -74,7 +71,6 @@ def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_pat
 def test_a_counter_that_wraps_around_is_followed(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 9_000_000)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (folder / "energy_uj").write_text("500000")
     assert counter.read_energy_j() == 1.5
     (folder / "energy_uj").write_text("600000")
@@ -90,6 +86,5 @@ def test_a_machine_without_counters_has_none(tmp_path):
 def test_a_counter_that_goes_away_is_not_read_as_zero(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 1)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (folder / "energy_uj").unlink()
     assert counter.try_read_energy_j() is None

@@ -94,7 +94,7 @@ class PoorClient(FakeClient):
 
 def _install(monkeypatch: pytest.MonkeyPatch, client: type[FakeClient]) -> None:
     module = ModuleType("jtop")
-    module.jtop = client  # type: ignore[attr-defined]
+    module.jtop = client
     client.made = []
     monkeypatch.setitem(sys.modules, "jtop", module)
 

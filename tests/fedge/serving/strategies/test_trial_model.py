@@ -125,8 +125,7 @@ def watts(seed: int, places: int) -> Drawn:
 
 
 def improved(on: float, values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.maximum(np.log(on / values), 0.0).mean(axis=0)
-    return found
+    return np.maximum(np.log(on / values), 0.0).mean(axis=0)
 
 
 def held(problem: ServingProblem, infer_s: np.ndarray) -> np.ndarray:
@@ -134,8 +133,7 @@ def held(problem: ServingProblem, infer_s: np.ndarray) -> np.ndarray:
     assert problem.latency_s is not None
     assert problem.rate_hz is not None
     in_time = SIZES / problem.rate_hz + infer_s <= problem.latency_s
-    found: np.ndarray = (in_time & (infer_s * problem.rate_hz <= SIZES)).mean(axis=0)
-    return found
+    return (in_time & (infer_s * problem.rate_hz <= SIZES)).mean(axis=0)
 
 
 def test_the_normal_distribution_is_near_enough_to_the_exact_one():
@@ -179,8 +177,7 @@ def test_both_gain_what_draws_gain():
     )
 
     def fit(steps: int) -> np.ndarray:
-        found: np.ndarray = (steps * train_s.values + infer_s.values <= SIZES / 50.0).mean(axis=0)
-        return found
+        return (steps * train_s.values + infer_s.values <= SIZES / 50.0).mean(axis=0)
 
     expected = sum(fit(2 + more) / (2 + more) for more in range(1, MAX_EXTRA_STEPS + 1))
     expected = expected + TIE_WEIGHT * fit(2) * improved(0.1, infer_s.values)

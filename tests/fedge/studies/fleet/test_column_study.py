@@ -43,7 +43,7 @@ ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="n
 
 
 def experiment(*entries: FleetEntry, rounds: int = 4, policy: str = "balanced", **fields: object) -> Experiment:
-    base = Experiment(fleet=entries, exploration=ExplorationSpec(modes=8), **fields)  # type: ignore[arg-type]
+    base = Experiment(fleet=entries, exploration=ExplorationSpec(modes=8), **fields)
     return build_run_experiment(base, PolicySpec(name=policy), seed=1, rounds=rounds)
 
 

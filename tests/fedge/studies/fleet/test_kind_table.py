@@ -95,7 +95,7 @@ def sum_energy(own: Predictions, idle_w: float, mode: PowerMode, mix: object, st
     above_j = own.step_s * (own.power_w - idle_w)
     if mix is None:
         return float(steps * above_j[rows[mode]])
-    return float(mix.steps * above_j[rows[mix.mode]] + (steps - mix.steps) * above_j[rows[mode]])  # type: ignore[attr-defined]
+    return float(mix.steps * above_j[rows[mix.mode]] + (steps - mix.steps) * above_j[rows[mode]])
 
 
 @given(st.lists(st.floats(-0.2, 0.2), max_size=30))

@@ -48,7 +48,6 @@ def test_even_arrivals_are_held_by_the_best_choice():
     found = enumerate_choices(jobs(60.0, 0.5))
     order = found.rank_places(30.0)
     one = find_holding_choice(found, order, [Arrivals("constant", 60.0)])
-    assert one is not None
     assert one.holds
     assert one.tried == 1
     assert one.option == found.build_option(order[0])
@@ -60,7 +59,6 @@ def test_where_the_best_choice_breaks_the_next_one_that_holds_is_taken():
     found = enumerate_choices(jobs(100.0, 0.2))
     order = found.rank_places(34.0)
     one = find_holding_choice(found, order, [Arrivals("bursts", 100.0, 1, 4.0, 1.0, 9.0)])
-    assert one is not None
     assert one.tried > 1
     assert one.option != found.build_option(order[0])
 

@@ -123,7 +123,6 @@ def test_runners_up_hold_the_limits_too_and_none_is_better():
 
 def test_training_alone_takes_the_fastest_mode_within_the_power():
     found = find_best_option(jobs(), 25.0)
-    assert found is not None
     assert found.train_s == PAIR.train_s[PAIR.train_w <= 25.0].min()
     assert (found.batch_sizes, found.latency_s, found.share) == ((), (), 0.0)
     assert [move.limit for move in find_nearest_limits(jobs(), 5.0)] == ["power"]
@@ -133,7 +132,6 @@ def test_two_services_are_chosen_by_minibatches_per_second():
     asked = jobs(build_demand(30.0, 1.0, "a"), build_demand(60.0, 0.6, "b"))
     found = enumerate_choices(asked)
     chosen = find_best_option(asked, 30.0)
-    assert chosen is not None
     holds = found.choices.holds & (found.choices.power_w <= 30.0)
     assert chosen.steps_per_s == found.choices.steps_per_s[holds].max() > 0
     assert len(chosen.batch_sizes) == len(chosen.latency_s) == 2

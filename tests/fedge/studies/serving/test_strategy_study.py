@@ -58,7 +58,7 @@ def case(family: ProblemFamily = "concurrent", problems: tuple[ServingProblem, .
 
 
 def played(strategy: str, **change: object) -> StrategyRow:
-    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock().now_s)  # type: ignore[arg-type]
+    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock().now_s)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"odd_strategies_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(ODD, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    yield name  # type: ignore[misc]
+    yield name
     sys.modules.pop(name, None)
 
 
@@ -164,7 +164,6 @@ def test_losses_are_those_of_the_formulas():
     both = pair()
     problem = ServingProblem("concurrent", 60.0, 0.5, 40.0)
     top = find_optimum(problem, both)
-    assert top is not None
     choice = Trial(10, 2)
     told = score_answer(problem, both, choice, 1)
     steps = (16 / 40.0 - both.infer_s[2, 10]) // both.train_s[10]
