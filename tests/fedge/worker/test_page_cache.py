@@ -49,13 +49,6 @@ def test_a_dropped_file_keeps_what_was_just_written(files):
     assert Path(files[0]).read_bytes() == b"x" * 3 * mmap.PAGESIZE
 
 
-def test_how_far_it_is_is_told(files):
-    heard = []
-    page_cache.fill(files, heard.append)
-    page_cache.drop(files, heard.append)
-    assert heard == [1, 2, 1, 2]
-
-
 def test_nothing_tells_of_no_files_and_of_empty_ones(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     assert page_cache.resident_share([]) is None
