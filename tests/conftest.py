@@ -1,7 +1,5 @@
 """What every test shares: one thread per process, examples that repeat, a reason for what this machine cannot run."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os

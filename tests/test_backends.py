@@ -1,7 +1,5 @@
 """One experiment, two backends, the same rows; real Flower, Ray and sockets."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -108,9 +106,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
-    played: dict[str, Played], name: str
-) -> None:
+def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(played, name):
     local, sim = played[name].local, played[name].sim
     assert rows(local) == rows(sim)
     for written in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
@@ -118,31 +114,31 @@ def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(
     assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
 
 
-def test_boards_that_serve_tell_of_it_and_the_others_do_not(played: dict[str, Played]) -> None:
+def test_boards_that_serve_tell_of_it_and_the_others_do_not(played):
     serving = {row.board for row in read_rows(played["rounds"].sim, ClientRow) if row.requests}
     assert serving == {"agx-orin-64gb-1", "agx-orin-64gb-2"}
 
 
-def test_boards_with_little_memory_train_a_narrower_network_and_the_others_do_not(played: dict[str, Played]) -> None:
+def test_boards_with_little_memory_train_a_narrower_network_and_the_others_do_not(played):
     narrow = {row.device for row in read_rows(played["rounds"].sim, ClientRow) if (row.width or 1.0) < 1.0}
     assert narrow == {"nano"}
 
 
-def test_mods_change_what_boards_send_and_boards_evaluate_the_model(played: dict[str, Played]) -> None:
+def test_mods_change_what_boards_send_and_boards_evaluate_the_model(played):
     plain, private = (read_rows(played[name].sim, RoundRow) for name in ("rounds", "private"))
     assert plain[-1].loss != private[-1].loss
     assert len(read_rows(played["private"].sim, EvaluationRow)) == ROUNDS * 5
     assert None not in [row.client_accuracy for row in private]
 
 
-def test_a_joint_run_records_the_work_that_each_board_was_asked_for(played: dict[str, Played]) -> None:
+def test_a_joint_run_records_the_work_that_each_board_was_asked_for(played):
     clients = [row for row in read_rows(played["joint"].sim, ClientRow) if row.error is None]
     assert len({row.step_share for row in clients}) > 1
     assert {row.encoding for row in clients} == {"topk"}
     assert {row.step_share for row in read_rows(played["rounds"].sim, ClientRow) if row.error is None} == {1.0}
 
 
-def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:
+def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played):
     clients = read_rows(played["rounds"].sim, ClientRow)
     left_out = {row.board for row in clients if row.left_out}
     assert {row.board: row.round for row in clients if row.left_out} == dict.fromkeys(left_out, 1)
@@ -152,16 +148,14 @@ def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(
         assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
 
 
-def test_boards_recall_what_an_earlier_run_measured(played: dict[str, Played]) -> None:
+def test_boards_recall_what_an_earlier_run_measured(played):
     first = [row for row in read_rows(played["rounds"].sim, ClientRow) if row.round == 1]
     assert len(first) == 8
     assert all(row.recalled_samples or row.error for row in first), "also beside a service and with little memory"
 
 
 @pytest.mark.parametrize("kind", ["text with Adam", pytest.param("LoRA", marks=pytest.mark.long)])
-def test_own_tasks_over_natural_groups_write_the_same_rows_and_model_on_both(
-    kind: str, project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_tasks_over_natural_groups_write_the_same_rows_and_model_on_both(kind, project_root, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     if kind == "LoRA" and not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
         pytest.skip("needs the extra llm")

@@ -215,12 +215,12 @@ def _all_imports() -> tuple[Import, ...]:
     )
 
 
-def test_imports_go_down_the_layers_only() -> None:
+def test_imports_go_down_the_layers_only():
     broken = [f"{found}: {why}" for found in _all_imports() if (why := wrong_way(found))]
     assert not broken, "\n".join(broken)
 
 
-def test_every_module_has_a_place_in_the_layers() -> None:
+def test_every_module_has_a_place_in_the_layers():
     modules = {_module_name(path) for path in _sources()}
     homeless = sorted(m for m in modules if part_of(m) in {None, (0, "fedge")} and m != "fedge")
     assert not [m for m in homeless if not any(_inside(m, alone) for alone in STANDALONE)]
@@ -232,18 +232,18 @@ def is_emulator_import(found: Import) -> bool:
     return _inside(found.module, "server") and emulated
 
 
-def test_the_server_imports_nothing_of_the_emulator() -> None:
+def test_the_server_imports_nothing_of_the_emulator():
     strays = [str(found) for found in _all_imports() if is_emulator_import(found)]
     assert not strays, "\n".join(strays)
 
 
-def test_an_import_of_the_emulator_is_seen() -> None:
+def test_an_import_of_the_emulator_is_seen():
     source = "if TYPE_CHECKING:\n    from fedge.client import emulated\ndef f():\n    import fedge.devices.board_kinds"
     assert [is_emulator_import(found) for found in imports_of("server.app", source)] == [True, True]
 
 
 @pytest.mark.parametrize("library", sorted(HOMES))
-def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
+def test_a_library_is_imported_only_where_it_belongs(library):
     strays = [
         str(found)
         for found in _all_imports()
@@ -252,7 +252,7 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     assert not strays, "\n".join(strays)
 
 
-def test_only_the_functions_of_fedge_are_imported_upwards_by_name() -> None:
+def test_only_the_functions_of_fedge_are_imported_upwards_by_name():
     found: dict[str, set[str]] = {}
     for path in (ROOT / "fedge").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -278,7 +278,7 @@ def test_only_the_functions_of_fedge_are_imported_upwards_by_name() -> None:
         ("fedge.devices", "from .. import client", "imports go down only"),
     ],
 )
-def test_the_layer_rule_sees_an_import_that_breaks_it(module: str, source: str, reason: str) -> None:
+def test_the_layer_rule_sees_an_import_that_breaks_it(module, source, reason):
     reasons = [wrong_way(found) for found in imports_of(module, source, is_package="." not in module[6:])]
     assert reasons == [reason]
 
@@ -293,11 +293,11 @@ def test_the_layer_rule_sees_an_import_that_breaks_it(module: str, source: str, 
         ("server.app", "from fedge import __version__, client"),
     ],
 )
-def test_the_layer_rule_allows_an_import_that_goes_down(module: str, source: str) -> None:
+def test_the_layer_rule_allows_an_import_that_goes_down(module, source):
     assert [wrong_way(found) for found in imports_of(module, source) if wrong_way(found)] == []
 
 
-def test_the_command_line_starts_without_heavy_libraries() -> None:
+def test_the_command_line_starts_without_heavy_libraries():
     if not (ROOT / "experiments" / "cli" / "main.py").exists():
         pytest.skip("experiments/cli/main.py does not exist")
     program = f"import sys, experiments.cli.main; print(*[m for m in {HEAVY!r} if m in sys.modules])"
@@ -314,7 +314,7 @@ def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
 
 
-def test_no_function_is_longer_than_fifty_lines() -> None:
+def test_no_function_is_longer_than_fifty_lines():
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {_lines(node)} lines"
         for path in _sources()
@@ -324,7 +324,7 @@ def test_no_function_is_longer_than_fifty_lines() -> None:
     assert not long, "\n".join(long)
 
 
-def test_every_file_says_its_one_idea_in_its_first_line() -> None:
+def test_every_file_says_its_one_idea_in_its_first_line():
     silent = [
         str(path.relative_to(ROOT))
         for path in _sources()

@@ -1,7 +1,5 @@
 """The notebooks under examples: without stored outputs, and executed from the first to the last cell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,14 +9,14 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples" / "notebook
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_stores_no_outputs(path: Path) -> None:
+def test_a_notebook_stores_no_outputs(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_its_first_to_its_last_cell(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_from_its_first_to_its_last_cell(path, tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(path, as_version=4)

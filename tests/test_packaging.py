@@ -1,7 +1,5 @@
 """The packaging, checked: the lock is exact and plain and fits every declared range; a node gets only what it runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -58,54 +56,54 @@ def _core() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def test_the_lock_holds_plain_exact_pins_only() -> None:
+def test_the_lock_holds_plain_exact_pins_only():
     odd = [line for line in _lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line.split()[0])]
     assert not odd, odd
 
 
-def test_everything_but_torch_and_what_depends_on_it_has_hashes() -> None:
+def test_everything_but_torch_and_what_depends_on_it_has_hashes():
     bare = {line.partition("==")[0] for line in _lock_lines() if " --hash=sha256:" not in line}
 
     assert bare == {"accelerate", "peft", "torch", "torch-pruning", "torchvision"}
 
 
-def test_the_lock_names_no_address_and_no_local_build() -> None:
+def test_the_lock_names_no_address_and_no_local_build():
     assert not [name for name in LOCKS if "://" in (ROOT / name).read_text(encoding="utf-8")]
     assert not [line for line in _lock_lines() if "+" in line]
 
 
-def test_the_lock_names_each_package_once() -> None:
+def test_the_lock_names_each_package_once():
     assert len(_pins()) == len(_lock_lines())
 
 
 @pytest.mark.parametrize("requirement", _declared(ON_BOARDS), ids=lambda requirement: requirement.name)
-def test_a_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+def test_a_declared_dependency_is_pinned_within_its_range(requirement):
     version = _pins().get(canonicalize_name(requirement.name))
     assert version is not None, f"{requirement.name} is in no lock"
     assert requirement.specifier.contains(version), f"{version} is outside {requirement}"
 
 
 @pytest.mark.parametrize("extra", ON_BOARDS)
-def test_what_is_for_boards_only_is_not_in_the_lock(extra: str) -> None:
+def test_what_is_for_boards_only_is_not_in_the_lock(extra):
     requirements = [Requirement(text) for text in _project()["project"]["optional-dependencies"][extra]]
 
     assert requirements
     assert not [found.name for found in requirements if canonicalize_name(found.name) in _pins()]
 
 
-def test_the_version_is_the_same_in_the_code_and_in_the_project_file() -> None:
+def test_the_version_is_the_same_in_the_code_and_in_the_project_file():
     import fedge
 
     assert fedge.__version__ == _project()["project"]["version"]
 
 
-def test_every_dependency_has_its_reason_written_down() -> None:
+def test_every_dependency_has_its_reason_written_down():
     text = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8").lower()
     assert [found.name for found in _declared() if f"`{found.name.lower()}" not in text] == []
 
 
 @pytest.mark.parametrize("library", sorted(HOMES))
-def test_a_library_belongs_to_the_core_or_the_extra_that_its_message_names(library: str) -> None:
+def test_a_library_belongs_to_the_core_or_the_extra_that_its_message_names(library):
     project = _project()["project"]["optional-dependencies"]
     names = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "jtop": "jetson-stats", "mlflow": "mlflow-skinny"}
     name = canonicalize_name(names.get(library, library))
@@ -117,7 +115,7 @@ def test_a_library_belongs_to_the_core_or_the_extra_that_its_message_names(libra
         assert name in {canonicalize_name(found.name) for found in _core()} or library == "tensorrt"
 
 
-def test_flwr_run_finds_nothing_to_install_for_every_run() -> None:
+def test_flwr_run_finds_nothing_to_install_for_every_run():
     assert "dependencies" not in _project()["project"]
     assert not [name for name in _bundle() if name.startswith("requirements")]
 
@@ -135,7 +133,7 @@ def _bundle() -> set[str]:
 
 
 @pytest.mark.slow
-def test_flwr_run_can_ask_setuptools_about_a_bundle(tmp_path: Path) -> None:
+def test_flwr_run_can_ask_setuptools_about_a_bundle(tmp_path):
     for name in (*_bundle(), "pyproject.toml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
@@ -147,11 +145,11 @@ def test_flwr_run_can_ask_setuptools_about_a_bundle(tmp_path: Path) -> None:
     assert "Requires-Dist: numpy" not in next(tmp_path.glob("*.dist-info/METADATA")).read_text("utf-8")
 
 
-def test_a_node_gets_the_library_and_the_programs_and_nothing_else() -> None:
+def test_a_node_gets_the_library_and_the_programs_and_nothing_else():
     assert {path.split("/")[0] for path in _bundle()} == {*SHIPPED, "LICENSE"}
 
 
-def test_a_node_gets_every_file_that_the_library_reads() -> None:
+def test_a_node_gets_every_file_that_the_library_reads():
     wanted = {
         path.relative_to(ROOT).as_posix()
         for folder in SHIPPED

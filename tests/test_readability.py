@@ -74,40 +74,40 @@ def _assert_at_most(limit: int, found: list[str]) -> None:
     assert len(found) <= limit, f"{len(found)} where {limit} are allowed:\n" + "\n".join(found)
 
 
-def test_no_file_imports_itself_through_others() -> None:
+def test_no_file_imports_itself_through_others():
     try:
         graphlib.TopologicalSorter(imports_between(_trees())).prepare()
     except graphlib.CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
-def test_a_circle_is_seen() -> None:
+def test_a_circle_is_seen():
     sources = {"fedge/a.py": ast.parse("import fedge.b"), "fedge/b.py": ast.parse("def f():\n    from fedge import a")}
     assert imports_between(sources) == {"fedge/a.py": {"fedge/b.py"}, "fedge/b.py": {"fedge/a.py"}}
 
 
-def test_packages_of_fedge_are_few() -> None:
+def test_packages_of_fedge_are_few():
     _assert_at_most(
         MAX_PACKAGES, sorted({n.split("/")[1] for n in _trees() if n.startswith("fedge/") and n.count("/") > 1})
     )
 
 
-def test_modules_are_named_by_nouns() -> None:
+def test_modules_are_named_by_nouns():
     _assert_at_most(MAX_ING_MODULES, [name for name in _trees() if name.endswith("ing.py")])
 
 
-def test_functions_are_named_by_what_they_do() -> None:
+def test_functions_are_named_by_what_they_do():
     functions = _nodes(ast.FunctionDef, ast.AsyncFunctionDef)
     _assert_at_most(MAX_BARE_FUNCTION_NAMES, [f"{at}: {f.name}" for at, f in functions if is_bare(f.name)])
 
 
-def test_a_bare_participle_is_seen() -> None:
+def test_a_bare_participle_is_seen():
     assert [is_bare(name) for name in ("told", "_played", "beside", "seed", "load_told", "run_round")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
 
 
-def test_a_class_name_stands_in_one_file() -> None:
+def test_a_class_name_stands_in_one_file():
     files = collections.defaultdict(set)
     for at, node in _nodes(ast.ClassDef):
         if not node.name.startswith("_"):
@@ -117,13 +117,13 @@ def test_a_class_name_stands_in_one_file() -> None:
     )
 
 
-def test_a_module_name_stands_in_one_package() -> None:
+def test_a_module_name_stands_in_one_package():
     stems = collections.Counter(Path(name).stem for name in _trees())
     twice = [stem for stem, count in stems.items() if count > 1 and not stem.startswith("__")]
     _assert_at_most(MAX_MODULE_NAMES_IN_SEVERAL_PACKAGES, twice)
 
 
-def test_calls_name_their_arguments() -> None:
+def test_calls_name_their_arguments():
     calls = [
         f"{at}:{node.lineno}"
         for at, node in _nodes(ast.Call)
@@ -133,7 +133,7 @@ def test_calls_name_their_arguments() -> None:
     _assert_at_most(MAX_CALLS_OVER_FOUR_POSITIONAL, calls)
 
 
-def test_files_are_more_than_a_function() -> None:
+def test_files_are_more_than_a_function():
     small = [
         name for name in _trees()
         if len((ROOT / name).read_text(encoding="utf-8").splitlines()) < 40 and not Path(name).stem.startswith("__")
@@ -141,7 +141,7 @@ def test_files_are_more_than_a_function() -> None:
     _assert_at_most(MAX_SMALL_FILES, small)
 
 
-def test_docstrings_have_a_summary_line_and_sections() -> None:
+def test_docstrings_have_a_summary_line_and_sections():
     documented = _nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [(f"{at}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or "") for at, node in documented]
     _assert_at_most(MAX_WHAT_DOCSTRINGS, [at for at, text in texts if text.startswith("What ")])

@@ -1,7 +1,5 @@
 """No key, token or password is in the repository."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def find_secrets(text: str) -> list[str]:
     return [name for name, pattern in SECRETS.items() if pattern.search(text)]
 
 
-def test_no_file_holds_a_secret(project_root: Path) -> None:
+def test_no_file_holds_a_secret(project_root):
     found = {
         str(path.relative_to(project_root)): secrets
         for path in find_files(project_root)
@@ -60,5 +58,5 @@ def test_no_file_holds_a_secret(project_root: Path) -> None:
         "token: 'abcdefgh1234'",
     ],
 )
-def test_a_secret_is_found(text: str) -> None:
+def test_a_secret_is_found(text):
     assert find_secrets(f"x\n{text}\n")

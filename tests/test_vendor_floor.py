@@ -1,7 +1,5 @@
 """What a board's own Python runs needs nothing newer than Python 3.6."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -39,7 +37,7 @@ def _files() -> list[Path]:
     return sorted(file for path in found for file in ([path] if path.is_file() else path.rglob("*.py")))
 
 
-def test_the_floor_of_boards_is_kept() -> None:
+def test_the_floor_of_boards_is_kept():
     assert len(_files()) > 20
     assert _violations(*_files()) == ""
 
@@ -57,7 +55,7 @@ def test_the_floor_of_boards_is_kept() -> None:
         "def f(a: list[int]): ...",
     ],
 )
-def test_what_is_newer_is_found(tmp_path: Path, line: str) -> None:
+def test_what_is_newer_is_found(tmp_path, line):
     planted = tmp_path / "planted.py"
     planted.write_text(line + "\n", encoding="utf-8")
     assert "require" in _violations(planted)

@@ -1,7 +1,5 @@
 """The wheel, built and installed: each extra in an empty environment does real work without a checkout."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -45,7 +43,7 @@ def _check(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_file_that_the_programs_and_the_playbooks_read(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_that_the_programs_and_the_playbooks_read(wheel):
     kinds = {".py", ".yaml", ".json", ".html", ".css", ".js"}
     programs = {
         path.relative_to(ROOT).as_posix()
@@ -69,6 +67,6 @@ def test_the_wheel_holds_every_file_that_the_programs_and_the_playbooks_read(whe
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_no_inventory(wheel: Path) -> None:
+def test_the_wheel_holds_no_inventory(wheel):
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith("/inventory.yml")]

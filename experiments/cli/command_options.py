@@ -169,3 +169,8 @@ class DefaultCommandGroup(PanelGroup):
         if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
+
+
+def command_group(summary: str, cls: type[PanelGroup] = PanelGroup) -> typer.Typer:
+    """Return a group of commands, which shows its help if no command is named."""
+    return typer.Typer(cls=cls, help=summary, no_args_is_help=True, rich_markup_mode=None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import PanelGroup, build_options
+from experiments.cli.command_options import build_options, command_group
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -36,12 +36,7 @@ Arrivals = Annotated[
     str, typer.Option("--arrivals", help="Arrivals of requests: constant, poisson, bursts or dynamic.")
 ]
 
-app = typer.Typer(
-    cls=PanelGroup,
-    help="Train and infer on one board, within a latency budget.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Train and infer on one board, within a latency budget.")
 
 
 @app.command("run")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, PanelGroup
+from experiments.cli.command_options import AsJson, command_group
 from experiments.cli.command_output import make_console, print_json
 from experiments.report.quantities import LABEL_MARKS
 from fedge.errors import UnknownName
@@ -36,7 +36,7 @@ SPEC_FIGURES = (
 
 BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="A board that `fedge devices list` names.")]
 
-app = typer.Typer(cls=PanelGroup, help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("The catalogue of boards.")
 
 
 @app.command("list")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import PanelGroup
+from experiments.cli.command_options import command_group
 from experiments.cli.command_output import check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -20,12 +20,7 @@ from fedge.phases import begin_phase
 if TYPE_CHECKING:
     from experiments.fleet.selected_fleet import FleetOptions
 
-fleet = typer.Typer(
-    cls=PanelGroup,
-    help="A fleet of real boards, from bare boards to a run.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+fleet = command_group("A fleet of real boards, from bare boards to a run.")
 
 Inventory = Annotated[
     Path | None,

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, PanelGroup, TableBatchSize
+from experiments.cli.command_options import AsJson, TableBatchSize, command_group
 from experiments.cli.command_output import make_console, print_json, print_line, warn
 
 if TYPE_CHECKING:
     from fedge.knowledge.knowledge_folder import KnowledgeEntry
 
-app = typer.Typer(
-    cls=PanelGroup,
-    help="What a fleet has learnt: tables, models, calibrations and the measurements of finished runs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("What a fleet has learnt: tables, models, calibrations and the measurements of finished runs.")
 
 Folder = Annotated[
     Path | None,

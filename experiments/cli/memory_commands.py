@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile, PanelGroup
+from experiments.cli.command_options import AsJson, Board, InputShape, Network, OutFile, command_group
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -21,12 +21,7 @@ from experiments.cli.command_output import (
 )
 from fedge.atomic_files import write_text
 
-app = typer.Typer(
-    cls=PanelGroup,
-    help="Memory and time of a training step, from the geometry of a network's layers.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Memory and time of a training step, from the geometry of a network's layers.")
 
 Data = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="Measured steps: NETWORK.csv and NETWORK.layers.json of each.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, PanelGroup, Settings, WorkerSocket
+from experiments.cli.command_options import AsJson, Settings, WorkerSocket, command_group
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.cli.devices_list import app as devices
 from fedge.errors import BadInput
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 PowerSocket = Annotated[str | None, typer.Option("--power-socket", metavar="SOCKET", help="The power daemon's socket.")]
 
-power = typer.Typer(
-    cls=PanelGroup,
-    help="The power mode of the local board, through its power daemon.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+power = command_group("The power mode of the local board, through its power daemon.")
 
 
 @power.command("get")

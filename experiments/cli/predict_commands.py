@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli import predict_use
-from experiments.cli.command_options import PanelGroup, build_options
+from experiments.cli.command_options import build_options, command_group
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from fedge.knowledge.table_background import ReferenceNetworks
     from fedge.studies.prediction_study import PredictionStudyOptions
 
-app = typer.Typer(
-    cls=PanelGroup,
-    help="Predict time and power of every power mode from few measured ones.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Predict time and power of every power mode from few measured ones.")
 
 References = Annotated[
     list[Path] | None,

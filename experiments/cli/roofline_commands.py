@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import DefaultCommandGroup, build_options
+from experiments.cli.command_options import DefaultCommandGroup, build_options, command_group
 from experiments.cli.command_output import check_output, make_console, print_json, write_json
 from fedge.errors import UnknownName
 
@@ -21,12 +21,10 @@ SWEEP_START = '{\n  "device"'
 """First characters of a written sweep."""
 
 
-app = typer.Typer(
-    cls=DefaultCommandGroup,
-    help="Time and energy rooflines.\n\n"
+app = command_group(
+    "Time and energy rooflines.\n\n"
     "`fedge roofline resnet50 --board agx-orin` is short for `fedge roofline NETWORK resnet50 --board agx-orin`.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    DefaultCommandGroup,
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import PanelGroup, build_options
+from experiments.cli.command_options import build_options, command_group
 from experiments.cli.command_output import (
     check_output,
     make_console,
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from experiments.backends.study_backend import FleetStudyOptions
     from fedge.studies.mode_choice_study import ModeChoiceOptions
 
-app = typer.Typer(
-    cls=PanelGroup,
-    help="Evaluate the choice of modes against an oracle that knows the true times and powers.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Evaluate the choice of modes against an oracle that knows the true times and powers.")
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import DefaultCommandGroup, build_options
+from experiments.cli.command_options import DefaultCommandGroup, build_options, command_group
 from experiments.cli.command_output import check_output, make_console, print_json, write_json, write_output
 from fedge.errors import RunFailed
 
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from fedge.analysis.topology.variant_files import TrainingCheck
 
 
-app = typer.Typer(
-    cls=DefaultCommandGroup,
-    help="Channel-pruned variants of a network that fit a board's memory and time, and that train.\n\n"
+app = command_group(
+    "Channel-pruned variants of a network that fit a board's memory and time, and that train.\n\n"
     "`fedge topology NETWORK --board tx2` is short for `fedge topology find NETWORK --board tx2`.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    DefaultCommandGroup,
 )
 
 

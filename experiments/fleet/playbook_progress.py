@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from experiments.fleet.inventory import format_names
@@ -61,9 +60,7 @@ class _LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_rest: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -112,10 +109,8 @@ class PlaybookProgress(_LiveView):
         self._reasons: dict[str, str] = {}
         """Last printed reason by host."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, kind: object, *rest: object) -> None:
+        super().__exit__(kind, *rest)
         if self._live is None and kind is None:
             print_lines(self._console, format_play(self._state))
 

@@ -82,9 +82,9 @@ class CpuWork:
     own_s: float
 
     @classmethod
-    def read_now(cls, proc: Path = Path("/proc")) -> Self:
+    def read_now(cls) -> Self:
         """Read the present values."""
-        busy = read_cpu_ticks(proc)[0] / os.sysconf("SC_CLK_TCK")
+        busy = read_cpu_ticks(Path("/proc"))[0] / os.sysconf("SC_CLK_TCK")
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return cls(time.monotonic(), busy, sum(used.ru_utime + used.ru_stime for used in own))
 

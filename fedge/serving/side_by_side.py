@@ -38,6 +38,8 @@ TIMED_STEPS = 12
 # Steps timed for a figure, of which the first third is warm-up. Default: the median of eight is stable enough.
 MIN_TURN_S = 0.01
 # A run with less time left than this is over. Default: shorter than any step worth starting.
+REPORT_S = 1.0
+# Time between two reports of progress. Default: often enough for a person who watches.
 WITHDRAW_LIMIT_S = 10.0
 # Timeout of cancelling a job. Default: a step in progress must end first.
 
@@ -129,7 +131,6 @@ def run_turn(
     how: str,
     seconds: float,
     *,
-    every_s: float = 1.0,
     tell: Callable[[SideBySideOutcome], None] = lambda _: None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> SideBySideOutcome:
@@ -143,8 +144,7 @@ def run_turn(
         jobs: The two jobs.
         how: ``MANAGED``, ``NATIVE`` or ``ALONE``.
         seconds: Length of the run.
-        every_s: Seconds between calls of ``tell``.
-        tell: Receives the outcome so far.
+        tell: Receives the outcome so far, every ``REPORT_S`` seconds.
         now_s: Returns the current time in seconds.
 
     Raises:
@@ -156,7 +156,7 @@ def run_turn(
         begin_s, done = now_s(), 0
         while True:
             left_s = begin_s + seconds - now_s()
-            reply, _ = pair.training.train(steps=UNLIMITED_STEPS, limit_s=max(MIN_TURN_S, min(every_s, left_s)))
+            reply, _ = pair.training.train(steps=UNLIMITED_STEPS, limit_s=max(MIN_TURN_S, min(REPORT_S, left_s)))
             done += len(reply["seconds"])
             outcome = SideBySideOutcome(
                 how, now_s() - begin_s, done, None if how == ALONE else _read_service_report(pair.serving)

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -15,10 +15,6 @@ CHUNK = 1 << 20
 DISKSTATS = "/proc/diskstats"
 SECTOR = 512
 """Bytes per sector in the kernel's statistics, whatever the disk's own sector size."""
-
-
-def ignore_file_progress(done: int) -> None:
-    """Ignore the progress."""
 
 
 def resident_share(paths: Sequence[str]) -> Optional[float]:
@@ -48,7 +44,7 @@ def resident_share(paths: Sequence[str]) -> Optional[float]:
     return held / pages if pages else None
 
 
-def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
+def drop(paths: Iterable[str]) -> None:
     """Write the files out and ask the kernel to drop their pages; needs only the right to read them.
 
     Pages that another process has mapped stay.
@@ -56,7 +52,7 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progres
     Raises:
         OSError: A file cannot be opened.
     """
-    for done, path in enumerate(paths):
+    for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
             with contextlib.suppress(OSError):  # a storage that is mounted for reading alone has nothing to write out
@@ -64,20 +60,18 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progres
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(handle)
-        told(done + 1)
 
 
-def fill(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
+def fill(paths: Iterable[str]) -> None:
     """Read every file once, which fills the page cache.
 
     Raises:
         OSError: A file cannot be read.
     """
-    for done, path in enumerate(paths):
+    for path in paths:
         with Path(path).open("rb", buffering=0) as file:
             while file.read(CHUNK):
                 pass
-        told(done + 1)
 
 
 def _count_pages(size: int) -> int:

@@ -105,10 +105,10 @@ def render_exposition(view: FleetView, now_s: float | None = None, totals: Count
     return generate_latest(registry)
 
 
-def make_exposition(now_s: Callable[[], float] = time.time) -> Callable[[FleetView], bytes]:
+def make_exposition() -> Callable[[FleetView], bytes]:
     """Return a function that renders a view, with counters that never decrease during its lifetime."""
     totals = CounterTotals()
-    return lambda view: render_exposition(view, now_s(), totals)
+    return lambda view: render_exposition(view, totals=totals)
 
 
 def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:

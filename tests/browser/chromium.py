@@ -1,7 +1,5 @@
 """A headless Chromium for tests: started, driven over its DevTools protocol, and ended again."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """What browser tests share: one Chromium for all of them, a new tab for each, and a place for what was seen."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

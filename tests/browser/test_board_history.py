@@ -1,13 +1,8 @@
 """What the board page tells in a board's history of memory and its service: one line, none where nothing changed."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import pytest
-from browser.chromium import Page
 from browser.test_board_page import OPEN, served
 from contracts.board_runs import begin, client, finish, round_of
 
@@ -36,9 +31,7 @@ SERVICE_LINE = (
         ("p-service", SERVED, SERVICE_LINE),
     ],
 )
-def test_a_boards_history_tells_of_that_board_alone(
-    page: Page, tmp_path: Path, artefacts: Path, place: str, row: dict[str, Any], line: str
-) -> None:
+def test_a_boards_history_tells_of_that_board_alone(page, tmp_path, artefacts, place, row, line):
     tables = begin(tmp_path / "run", 4)
     rows = [dataclasses.replace(client(1, "nano-1", "nano", 1), **row), client(1, "nano-2", "nano", 2)]
     tables.append([*rows, round_of(1, rows)])

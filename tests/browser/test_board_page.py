@@ -1,7 +1,5 @@
 """The board page in a real browser: its figures are the store's, it is used by keyboard and phone, it stays fluid."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -38,7 +36,6 @@ def served(*arguments: str) -> Iterator[str]:
     command = [sys.executable, "-m", "experiments.cli.main", "--quiet", "board", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
             _, told = process.communicate(timeout=30)
@@ -96,9 +93,7 @@ def going(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
         yield address, folder
 
 
-def test_the_figures_of_a_finished_run_equal_those_of_its_store(
-    page: Page, demo: tuple[str, Path], artefacts: Path
-) -> None:
+def test_the_figures_of_a_finished_run_equal_those_of_its_store(page, demo, artefacts):
     address, folder = demo
     page.open(address).wait_for(f"{TILES} === 12")
     (last,) = asked(folder, "select * from rounds order by round desc limit 1")
@@ -136,7 +131,7 @@ def test_the_figures_of_a_finished_run_equal_those_of_its_store(
     assert {url.split("/")[2] for url in page.requests if url.startswith("http")} == {address.split("/")[2]}
 
 
-def test_the_whole_page_can_be_used_by_keyboard(page: Page, demo: tuple[str, Path]) -> None:
+def test_the_whole_page_can_be_used_by_keyboard(page, demo):
     address = demo[0]
     page.open(address).wait_for(f"{TILES} === 12")
     for _ in range(12):
@@ -168,7 +163,7 @@ def test_the_whole_page_can_be_used_by_keyboard(page: Page, demo: tuple[str, Pat
     assert page.console_errors == []
 
 
-def test_boards_are_found_by_name_kind_and_state(page: Page, going: tuple[str, Path]) -> None:
+def test_boards_are_found_by_name_kind_and_state(page, going):
     shown = "[...document.querySelectorAll('#grid li:not([hidden]) .tile')].map(t => t.dataset.board)"
     address = going[0]
     page.open(address).wait_for(f"{TILES} === 12")
@@ -185,9 +180,7 @@ def test_boards_are_found_by_name_kind_and_state(page: Page, going: tuple[str, P
     assert text(page, "#counted") == "1 of 12"
 
 
-def test_the_round_that_goes_on_shows_how_far_its_boards_are(
-    page: Page, going: tuple[str, Path], artefacts: Path
-) -> None:
+def test_the_round_that_goes_on_shows_how_far_its_boards_are(page, going, artefacts):
     address, folder = going
     lanes = "[...document.querySelectorAll('.lane')].map(lane => lane.title)"
     chosen = "document.getElementById('round').selectedOptions[0].textContent"
@@ -219,7 +212,7 @@ def test_the_round_that_goes_on_shows_how_far_its_boards_are(
     assert page.console_errors == []
 
 
-def test_it_fits_a_phone(page: Page, demo: tuple[str, Path], artefacts: Path) -> None:
+def test_it_fits_a_phone(page, demo, artefacts):
     address = demo[0]
     page.resize(360, 740, phone=True)
     page.open(address).wait_for(f"{TILES} === 12")
@@ -237,7 +230,7 @@ def test_it_fits_a_phone(page: Page, demo: tuple[str, Path], artefacts: Path) ->
     assert page.console_errors == []
 
 
-def test_names_and_errors_from_outside_are_only_text(page: Page, tmp_path: Path) -> None:
+def test_names_and_errors_from_outside_are_only_text(page, tmp_path):
     evil = '<img src=x onerror="window.hurt = 1">'
     tables = begin(tmp_path / "run", 1, name=evil)
     rows = [client(1, evil, evil, 0, "failed", error=evil), client(1, "nano-1", "nano", 0)]
@@ -253,7 +246,7 @@ def test_names_and_errors_from_outside_are_only_text(page: Page, tmp_path: Path)
         assert page.console_errors == []
 
 
-def test_a_page_for_others_asks_for_its_token(page: Page, tmp_path: Path) -> None:
+def test_a_page_for_others_asks_for_its_token(page, tmp_path):
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length", encoding="ascii")
     token.chmod(0o600)
@@ -278,7 +271,7 @@ def test_a_page_for_others_asks_for_its_token(page: Page, tmp_path: Path) -> Non
         assert page.evaluate("location.hash") == ""
 
 
-def test_a_page_can_be_relayed(page: Page, demo: tuple[str, Path]) -> None:
+def test_a_page_can_be_relayed(page, demo):
     with served(demo[0]) as second:
         page.open(second).wait_for(f"{TILES} === 12")
         page.click('.tile[data-board="nano-1"]')
@@ -287,7 +280,7 @@ def test_a_page_can_be_relayed(page: Page, demo: tuple[str, Path]) -> None:
         assert page.console_errors == []
 
 
-def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> None:
+def test_a_run_is_seen_going_on(page, tmp_path, artefacts):
     config = yaml.safe_load((ROOT / "experiments" / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
     config |= {"rounds": 3, "backend": "local", "fleet": [{"device": "nano", "count": 2}, {"device": "xavier-nx"}]}
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -328,7 +321,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
         assert page.console_errors == []
 
 
-def test_of_a_thousand_boards_only_lanes_in_sight_exist(page: Page, tmp_path: Path, artefacts: Path) -> None:
+def test_of_a_thousand_boards_only_lanes_in_sight_exist(page, tmp_path, artefacts):
     folder = tmp_path / "run"
     tables = begin(folder, 1000)
     for number_ in (1, 2):

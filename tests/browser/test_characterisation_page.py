@@ -1,7 +1,5 @@
 """The page of a sweep, opened as a file in a real browser: pictures, menus, sorting, points that are followed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -53,19 +51,19 @@ def press_head(page: Page, head: str) -> None:
     page.press("Enter")
 
 
-def test_every_picture_is_drawn_from_the_file_alone(opened: Page, artefacts: Path) -> None:
+def test_every_picture_is_drawn_from_the_file_alone(opened, artefacts):
     opened.screenshot(artefacts / "characterisation.png", whole=True)
     assert opened.console_errors == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-def test_no_width_makes_the_page_scroll_sideways(opened: Page) -> None:
+def test_no_width_makes_the_page_scroll_sideways(opened):
     for width in (1400, 600, 380):
         opened.resize(width, 900)
         opened.wait_for(f"document.documentElement.scrollWidth <= {width}")
 
 
-def test_the_table_is_sorted_by_its_heads(opened: Page) -> None:
+def test_the_table_is_sorted_by_its_heads(opened):
     for falling in (False, True):
         press_head(opened, "E2E (s)")
         seconds = [float(one.replace(",", "")) for one in column(opened, "E2E (s)")]
@@ -74,7 +72,7 @@ def test_the_table_is_sorted_by_its_heads(opened: Page) -> None:
     assert column(opened, "workload") == sorted(column(opened, "workload"))
 
 
-def test_a_findings_point_is_found_in_the_table_and_in_the_pictures(opened: Page) -> None:
+def test_a_findings_point_is_found_in_the_table_and_in_the_pictures(opened):
     opened.evaluate("document.querySelectorAll('ol.findings details').forEach(one => { one.open = true; })")
     key = opened.evaluate("document.querySelector('ol.findings a[data-point]').dataset.point")
     opened.click("ol.findings a[data-point]")
@@ -90,7 +88,7 @@ def test_a_findings_point_is_found_in_the_table_and_in_the_pictures(opened: Page
     assert opened.console_errors == []
 
 
-def test_the_menu_of_the_sensors_turns_to_another_point(opened: Page) -> None:
+def test_the_menu_of_the_sensors_turns_to_another_point(opened):
     menu = "document.getElementById('slider-sensors')"
     assert opened.evaluate(f"{menu}.options.length") == 8
     before = opened.evaluate("document.getElementById('chart-sensors').data[0].meta")
@@ -99,7 +97,7 @@ def test_the_menu_of_the_sensors_turns_to_another_point(opened: Page) -> None:
     opened.wait_for(f"document.getElementById('chart-sensors').data[0].meta !== {before!r}")
 
 
-def test_the_contents_lead_to_every_section(opened: Page) -> None:
+def test_the_contents_lead_to_every_section(opened):
     script = (
         "[...document.querySelectorAll('#contents a')].every(one => document.getElementById(one.hash.slice(1))"
         "?.textContent === one.textContent) && document.querySelectorAll('#contents a').length"

@@ -1,12 +1,8 @@
 """The driver of the browser tests: that it sees what a page does, and what goes wrong on it."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from browser.chromium import Page
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +11,7 @@ def _document(body: str) -> str:
     return f"data:text/html,{quote(body)}"
 
 
-def test_a_page_is_opened_asked_pressed_and_photographed(page: Page, artefacts: Path) -> None:
+def test_a_page_is_opened_asked_pressed_and_photographed(page, artefacts):
     page.open(_document("<input autofocus><p>seen</p><script>onkeydown = e => { window.last = e.key }</script>"))
     assert page.evaluate("document.querySelector('p').textContent") == "seen"
     page.click("input")
@@ -28,13 +24,13 @@ def test_a_page_is_opened_asked_pressed_and_photographed(page: Page, artefacts: 
     assert page.console_errors == []
 
 
-def test_what_a_page_throws_or_calls_an_error_is_collected(page: Page) -> None:
+def test_what_a_page_throws_or_calls_an_error_is_collected(page):
     page.open(_document("<script>console.error('first', 1); setTimeout(() => { throw new Error('second') })</script>"))
     page.wait_for("true")
     page.evaluate("new Promise(done => setTimeout(() => done(true), 50))")
     assert [error.split("\n")[0] for error in page.console_errors] == ["first 1", "Error: second"]
 
 
-def test_a_condition_that_never_holds_ends_in_time(page: Page) -> None:
+def test_a_condition_that_never_holds_ends_in_time(page):
     with pytest.raises(TimeoutError, match="is still"):
         page.open("about:blank").wait_for("false", 0.2)

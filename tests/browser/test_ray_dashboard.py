@@ -1,7 +1,5 @@
 """`fedge run --ray-dashboard` for real: Ray's pages in a browser, its metrics in Prometheus, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -156,7 +154,7 @@ def _errors(page: Page) -> list[str]:
     return [error for error in page.console_errors if not RAYS_OWN.search(error)]
 
 
-def test_the_token_is_for_its_owner_alone_and_nobody_gets_in_without(run: Run, page: Page) -> None:
+def test_the_token_is_for_its_owner_alone_and_nobody_gets_in_without(run, page):
     assert run.token_file.stat().st_mode & 0o777 == 0o600
     assert run.token_file.parent.stat().st_mode & 0o777 == 0o700
     page.open(run.dashboard)
@@ -164,7 +162,7 @@ def test_the_token_is_for_its_owner_alone_and_nobody_gets_in_without(run: Run, p
     assert run.token_file.read_text() not in run.output.read_text()
 
 
-def test_the_actors_page_lists_every_board_by_name(run: Run, logged_in: Page, artefacts: Path) -> None:
+def test_the_actors_page_lists_every_board_by_name(run, logged_in, artefacts):
     names = json.dumps([*BOARDS.values()])
     logged_in.wait_for(f"{names}.every(name => {TEXT}.includes(name))", 40)
     logged_in.screenshot(artefacts / "ray-actors.png")
@@ -182,7 +180,7 @@ OPENED = """(() => {
 TASKS = "fetch('/api/v0/tasks?limit=10000&detail=false').then(answer => answer.json())"
 
 
-def test_the_jobs_page_has_tasks_named_after_the_boards(run: Run, logged_in: Page, artefacts: Path) -> None:
+def test_the_jobs_page_has_tasks_named_after_the_boards(run, logged_in, artefacts):
     logged_in.open(f"{run.dashboard}/#/jobs/01000000")
     logged_in.wait_for(OPENED, 30)
     logged_in.wait_for(f"/\\t({'|'.join(BOARDS)})\\t/.test({TEXT})", 30)
@@ -193,7 +191,7 @@ def test_the_jobs_page_has_tasks_named_after_the_boards(run: Run, logged_in: Pag
     assert not _errors(logged_in)
 
 
-def test_prometheus_has_every_boards_figures_as_the_store_has_them(run: Run) -> None:
+def test_prometheus_has_every_boards_figures_as_the_store_has_them(run):
     ends_s, energy = time.monotonic() + LIMIT_S, dict[str, float]()
     while time.monotonic() < ends_s and set(energy) != set(BOARDS):
         energy = run.ask("ray_fedge_energy_joules_total")
@@ -210,9 +208,7 @@ def test_prometheus_has_every_boards_figures_as_the_store_has_them(run: Run) -> 
         assert figures["mode_info"][board] == 1
 
 
-def test_ray_finds_the_prometheus_that_it_was_told_of_and_the_page_says_what_is_missing(
-    run: Run, logged_in: Page, artefacts: Path
-) -> None:
+def test_ray_finds_the_prometheus_that_it_was_told_of_and_the_page_says_what_is_missing(run, logged_in, artefacts):
     assert logged_in.evaluate("fetch('/api/prometheus_health').then(answer => answer.status)") == 200
     assert logged_in.evaluate("fetch('/api/grafana_health').then(answer => answer.status)") == 500
     logged_in.open(f"{run.dashboard}/#/metrics")
@@ -220,7 +216,7 @@ def test_ray_finds_the_prometheus_that_it_was_told_of_and_the_page_says_what_is_
     logged_in.screenshot(artefacts / "ray-metrics.png")
 
 
-def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_token_alone(run: Run) -> None:
+def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_token_alone(run):
     place = run.token_file.parent
     port = next(place.glob(ray_dashboard.GCS_PORT)).read_text()
     env = os.environ | ray_dashboard.SETTINGS | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
@@ -230,7 +226,7 @@ def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_tok
         ray_cluster.find_dashboard(env | {"RAY_AUTH_TOKEN": "f" * 64})
 
 
-def test_after_ctrl_c_no_process_and_no_token_is_left(run: Run) -> None:
+def test_after_ctrl_c_no_process_and_no_token_is_left(run):
     assert any("gcs_server" in line for line in _alive(str(os.getpid())))
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(40) == 130

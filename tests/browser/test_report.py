@@ -1,7 +1,5 @@
 """The report and the comparison, opened as files in a real browser: figures, copied tables, menus, a phone's width."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -71,7 +69,7 @@ def cells(page: Page, section: str) -> list[list[str]]:
     return list(page.evaluate(script))
 
 
-def test_the_report_shows_the_stores_figures(report: Page, folders: dict[str, Path], artefacts: Path) -> None:
+def test_the_report_shows_the_stores_figures(report, folders, artefacts):
     with open_run(folders["balanced-1"]) as run:
         told = run.query("select sum(energy_j) as joules, max_by(accuracy, round) as accuracy from rounds").to_pylist()
     assert card(report, "Energy of the fleet") == energy(told[0]["joules"])
@@ -84,7 +82,7 @@ def test_the_report_shows_the_stores_figures(report: Page, folders: dict[str, Pa
     assert [url for url in report.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-def test_a_boards_power_is_chosen_by_keyboard(report: Page, folders: dict[str, Path], artefacts: Path) -> None:
+def test_a_boards_power_is_chosen_by_keyboard(report, folders, artefacts):
     with open_run(folders["balanced-1"]) as run:
         found = run.query("select board, sum(power_w * span_s) as joules from samples group by board").to_pylist()
     joules = {row["board"]: row["joules"] for row in found}
@@ -102,7 +100,7 @@ def test_a_boards_power_is_chosen_by_keyboard(report: Page, folders: dict[str, P
     assert report.console_errors == []
 
 
-def test_a_table_is_copied_by_keyboard(report: Page, folders: dict[str, Path]) -> None:
+def test_a_table_is_copied_by_keyboard(report, folders):
     report.command(
         "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"], origin="file:///"
     )
@@ -117,7 +115,7 @@ def test_a_table_is_copied_by_keyboard(report: Page, folders: dict[str, Path]) -
     assert report.console_errors == []
 
 
-def test_a_browser_that_refuses_the_clipboard_still_copies(report: Page, folders: dict[str, Path]) -> None:
+def test_a_browser_that_refuses_the_clipboard_still_copies(report, folders):
     report.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('refused')))")
     report.click("section:last-of-type .copies button")
     report.wait_for("document.querySelector('section:last-of-type .copies button').textContent === 'copied'")
@@ -138,7 +136,7 @@ def pasted(page: Page) -> str:
     return text
 
 
-def test_the_comparison_shows_every_runs_figures(comparison: Page, folders: dict[str, Path], artefacts: Path) -> None:
+def test_the_comparison_shows_every_runs_figures(comparison, folders, artefacts):
     spent = [run.summary["energy_j"] for run in load_runs([*folders.values()])]
     assert [row[3] for row in cells(comparison, "Every run")] == [energy(joules) for joules in spent]
     groups = cells(comparison, "Statistics over seeds")
@@ -149,9 +147,7 @@ def test_the_comparison_shows_every_runs_figures(comparison: Page, folders: dict
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("shown", ["report", "comparison"])
-def test_on_a_phone_nothing_scrolls_sideways(
-    request: pytest.FixtureRequest, page: Page, shown: str, scheme: str, artefacts: Path
-) -> None:
+def test_on_a_phone_nothing_scrolls_sideways(request, page, shown, scheme, artefacts):
     page.resize(390, 844, phone=True)
     page.prefer(prefers_color_scheme=scheme)
     opened_page: Page = request.getfixturevalue(shown)

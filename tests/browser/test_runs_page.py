@@ -1,11 +1,6 @@
 """The index of runs in a real browser: rows that go on by themselves, a click to a run's page, a comparison."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from browser.chromium import Page
 from browser.test_board_page import finished, served
 from contracts.board_runs import begin, client, round_of
 
@@ -14,7 +9,7 @@ pytestmark = pytest.mark.slow
 ROWS = "[...document.querySelectorAll('#rows tr:not([hidden])')].map(row => row.innerText)"
 
 
-def test_runs_are_listed_searched_opened_and_compared(page: Page, tmp_path: Path, artefacts: Path) -> None:
+def test_runs_are_listed_searched_opened_and_compared(page, tmp_path, artefacts):
     for name in ("first", "second"):
         finished(tmp_path / "runs" / name, boards=3, rounds=4)
     tables = begin(tmp_path / "runs" / "going", 3)

@@ -1,7 +1,5 @@
 """A rig whose figures are a function of the point alone, and a plan for it; what it measured is counted in a file."""
 
-from __future__ import annotations
-
 import os
 import time
 import zlib

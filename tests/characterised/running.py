@@ -1,7 +1,5 @@
 """A sweep of a fake rig, as the suite of faults starts it in a process of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from characterised.fake import FakeRig, fake_plan

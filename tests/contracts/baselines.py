@@ -1,7 +1,5 @@
 """What the tests of predictors without a prior share: a made-up board's truth, and errors on measured tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests for certificates, as boards send them."""
 
-from __future__ import annotations
-
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa

@@ -1,7 +1,5 @@
 """Run folders for tests of the board page: rows by arithmetic, any number of boards, some of them in trouble."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up board for tests of the physical model: coefficients, a grid of modes, and a workload much like another."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Made-up points of a sweep: minibatches that take what a test says, with noise that hangs together as it says."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -147,12 +145,12 @@ def _summed(minibatches: MinibatchTimes, epoch: int, strip: SensorTrace | None) 
     parts = {name: float(getattr(own, name).sum()) for name in PART_FIELDS}
     return EpochSummary(
         epoch, len(own), e2e_s, **parts, energy_j=None if watts is None else watts * e2e_s, power_w=watts
-    )  # type: ignore[arg-type]
+    )
 
 
 def stats(point: SweepPoint, truth: Truth, noise: Noise | None = None, **given: object) -> PointStats:
     """The figures of a made-up point."""
-    return compute_point_stats(finished(point, truth, noise, **given), COURSE)  # type: ignore[arg-type]
+    return compute_point_stats(finished(point, truth, noise, **given), COURSE)
 
 
 def sweep(
@@ -164,4 +162,4 @@ def sweep(
 
 def varied(point: SweepPoint, knob: str, values: Iterable[object]) -> list[SweepPoint]:
     """The point with the knob at each of the values."""
-    return [replace(point, **{knob: value}) for value in values]  # type: ignore[arg-type]
+    return [replace(point, **{knob: value}) for value in values]

@@ -1,7 +1,5 @@
 """A process that stops at any one of the steps that change files, and everything a test needs to count them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A whole board at a desk: a recorded root, the real power daemon on it, the real worker; ended by process id."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Looks at a made-up board, as a sweep would have brought them: its own computing, its own host, four storages."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

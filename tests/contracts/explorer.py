@@ -1,7 +1,5 @@
 """What every explorer does; a test class inherits it and says how one is made from candidates and knowledge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -34,13 +32,13 @@ class ExplorerContract:
     def candidates(self) -> Modes:
         return Modes(grid().knobs[::7])
 
-    def test_it_proposes_as_many_candidates_as_are_asked_for(self, make: Make, candidates: Modes) -> None:
+    def test_it_proposes_as_many_candidates_as_are_asked_for(self, make, candidates):
         asked = list(make(candidates, known()).ask(10))
 
         assert len({*asked}) == 10
         assert {*asked} <= {*candidates}
 
-    def test_no_mode_is_proposed_twice_whether_told_or_not(self, make: Make, candidates: Modes) -> None:
+    def test_no_mode_is_proposed_twice_whether_told_or_not(self, make, candidates):
         explorer = make(candidates, known())
         first, second = explorer.ask(6), explorer.ask(6)
         explorer.tell(measured(first))
@@ -48,7 +46,7 @@ class ExplorerContract:
 
         assert len({*first, *second, *third}) == 18
 
-    def test_a_told_mode_is_never_proposed(self, make: Make, candidates: Modes) -> None:
+    def test_a_told_mode_is_never_proposed(self, make, candidates):
         few = Modes(candidates.knobs[:20])
         explorer = make(few, known())
         explorer.tell(measured(Modes(few.knobs[5:15])))
@@ -57,7 +55,7 @@ class ExplorerContract:
 
         assert sorted(rest) == sorted([*few][:5] + [*few][15:])
 
-    def test_fewer_come_when_the_candidates_run_out_and_then_none(self, make: Make, candidates: Modes) -> None:
+    def test_fewer_come_when_the_candidates_run_out_and_then_none(self, make, candidates):
         few = Modes(candidates.knobs[:5])
         explorer = make(few, known())
 
@@ -65,21 +63,21 @@ class ExplorerContract:
         assert explorer.ask(1).knobs.shape == (0, 4)
 
     @pytest.mark.parametrize("count", [0, -1])
-    def test_asking_for_nothing_gives_nothing(self, make: Make, candidates: Modes, count: int) -> None:
+    def test_asking_for_nothing_gives_nothing(self, make, candidates, count):
         explorer = make(candidates, known())
 
         assert len(explorer.ask(count)) == 0
         assert len(explorer.ask(3)) == 3
 
-    def test_without_a_candidate_it_proposes_none(self, make: Make) -> None:
+    def test_without_a_candidate_it_proposes_none(self, make):
         assert len(make(Modes(np.empty((0, 4))), known()).ask(5)) == 0
 
-    def test_a_candidate_that_occurs_twice_is_proposed_once(self, make: Make, candidates: Modes) -> None:
+    def test_a_candidate_that_occurs_twice_is_proposed_once(self, make, candidates):
         few = candidates.knobs[:4]
 
         assert len(make(Modes(np.concatenate([few, few])), known()).ask(8)) == 4
 
-    def test_the_same_seed_and_history_lead_to_the_same_proposals(self, make: Make, candidates: Modes) -> None:
+    def test_the_same_seed_and_history_lead_to_the_same_proposals(self, make, candidates):
         def history() -> list[list[PowerMode]]:
             explorer = make(candidates, known(seed=11))
             first = explorer.ask(5)
@@ -88,13 +86,13 @@ class ExplorerContract:
 
         assert history() == history()
 
-    def test_what_is_no_candidate_may_be_told(self, make: Make, candidates: Modes) -> None:
+    def test_what_is_no_candidate_may_be_told(self, make, candidates):
         explorer = make(candidates, known())
         explorer.tell([Measurement(PowerMode(3, 333.0, 444.0, 555.0), 40, 0.1, 20.0)])
 
         assert len(explorer.ask(4)) == 4
 
-    def test_the_candidates_are_left_as_they_were(self, make: Make, candidates: Modes) -> None:
+    def test_the_candidates_are_left_as_they_were(self, make, candidates):
         before = candidates.knobs.copy()
         explorer = make(candidates, known())
         explorer.tell(measured(explorer.ask(5)))

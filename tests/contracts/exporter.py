@@ -4,8 +4,6 @@
 fails.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path
@@ -104,45 +102,43 @@ class ExporterContract:
             for name in right
         )
 
-    def test_every_round_is_told_as_the_rows_say(self, tmp_path: Path) -> None:
+    def test_every_round_is_told_as_the_rows_say(self, tmp_path):
         assert self.same(self.told(tmp_path, rows_of()), expected(fleet_of(), rows_of()))
 
     @FEW
     @given(st.lists(st.integers(0, len(rows_of())), max_size=5))
-    def test_however_the_rows_are_portioned_the_same_is_told(
-        self, tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
-    ) -> None:
+    def test_however_the_rows_are_portioned_the_same_is_told(self, tmp_path_factory, cuts):
         rows, folder = rows_of(), tmp_path_factory.mktemp("run")
         places = [0, *sorted(cuts), len(rows)]
         portions = [rows[a:b] for a, b in itertools.pairwise(places)]
 
         assert self.same(self.told(folder, *portions), expected(fleet_of(), rows))
 
-    def test_a_round_without_its_own_row_is_not_told(self, tmp_path: Path) -> None:
+    def test_a_round_without_its_own_row_is_not_told(self, tmp_path):
         rows = [*round_of(1), *round_of(2)[:-1]]
 
         assert self.same(self.told(tmp_path, rows), expected(fleet_of(), round_of(1)))
 
-    def test_a_second_session_goes_on_and_a_round_played_again_is_there_once(self, tmp_path: Path) -> None:
+    def test_a_second_session_goes_on_and_a_round_played_again_is_there_once(self, tmp_path):
         self.told(tmp_path, round_of(1), round_of(2))
 
         told = self.told(tmp_path, round_of(2), round_of(3))
 
         assert self.same(told, expected(fleet_of(), rows_of()))
 
-    def test_a_run_told_twice_as_a_whole_is_there_once(self, tmp_path: Path) -> None:
+    def test_a_run_told_twice_as_a_whole_is_there_once(self, tmp_path):
         self.told(tmp_path, rows_of())
 
         assert self.same(self.told(tmp_path, rows_of()), expected(fleet_of(), rows_of()))
 
-    def test_a_model_that_diverged_is_told_too(self, tmp_path: Path) -> None:
+    def test_a_model_that_diverged_is_told_too(self, tmp_path):
         told = self.told(tmp_path, round_of(1, accuracy=math.nan))
 
         [(step, accuracy)] = told["round/accuracy"]
         assert step == 1
         assert math.isnan(accuracy)
 
-    def test_a_large_fleet_is_told_by_kind(self, tmp_path: Path) -> None:
+    def test_a_large_fleet_is_told_by_kind(self, tmp_path):
         experiment = fleet_of(65)
 
         told = self.told(tmp_path, round_of(1, 65), experiment=experiment)
@@ -152,12 +148,12 @@ class ExporterContract:
         assert told["kind_work_s/nano"] == [(1, pytest.approx(39.5))]
         assert told["kind_power_w/xavier-nx"] == [(1, pytest.approx(11.0))]
 
-    def test_closing_twice_and_closing_without_a_row_are_no_mistakes(self, tmp_path: Path) -> None:
+    def test_closing_twice_and_closing_without_a_row_are_no_mistakes(self, tmp_path):
         exporter = self.make(fleet_of(), tmp_path)
         exporter.close()
         exporter.close()
 
-    def test_after_the_end_rows_are_refused(self, tmp_path: Path) -> None:
+    def test_after_the_end_rows_are_refused(self, tmp_path):
         exporter = self.make(fleet_of(), tmp_path)
         exporter.append(round_of(1))
         exporter.close()

@@ -4,8 +4,6 @@ A card at work draws what it is allowed to, up to ``draw_w``. Its speed follows 
 Names are NVML's own.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

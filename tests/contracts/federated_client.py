@@ -1,9 +1,6 @@
 """What a server may expect of a client, real or emulated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,10 +41,10 @@ def ask_of(kind: str, policy: str = "balanced", goal: RoundGoal | None = None, n
 class ClientContract:
     """Inherit it with a fixture ``ask``."""
 
-    def test_it_says_its_own_name(self, ask: Ask) -> None:
+    def test_it_says_its_own_name(self, ask):
         assert ask(EXPERIMENT, RequestMessage("hello"), None)[0] == ReplyMessage("board-1")
 
-    def test_a_front_and_a_round_are_of_its_whole_share(self, ask: Ask) -> None:
+    def test_a_front_and_a_round_are_of_its_whole_share(self, ask):
         offered, nothing = ask(EXPERIMENT, ask_of("front"), None)
         asked = ask_of("train", goal=RoundGoal("balanced", 50, deadline_s=60.0))
         answer, trained = ask(EXPERIMENT, asked, TASK.initial_arrays(3))
@@ -56,16 +53,14 @@ class ClientContract:
         assert offered.front is not None
         assert offered.samples == len(SHARES[0])
         assert trained is not None
-        assert answer.report is not None
         assert answer.report.steps == answer.report.asked_steps == STEPS
         assert answer.report.measured.power_w > 0
         assert answer.front == answer.report.front
-        assert answer.state is not None
         assert answer.state.measurements == answer.report.parts
         assert answer.state.rested_at_s == pytest.approx(5.0 + answer.report.busy_s)
 
     @pytest.mark.parametrize("pruned", [False, True])
-    def test_it_trains_the_samples_of_its_share_to_the_same_bits(self, ask: Ask, pruned: bool, tmp_path: Path) -> None:
+    def test_it_trains_the_samples_of_its_share_to_the_same_bits(self, ask, pruned, tmp_path):
         experiment = EXPERIMENT
         if pruned:
             work = {**EXPERIMENT.workload.model_dump(mode="json"), "network": str(write_variant(tmp_path / "variant"))}
@@ -84,7 +79,7 @@ class ClientContract:
         for name, array in training.result().arrays.items():
             np.testing.assert_array_equal(trained.arrays[name], array)
 
-    def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(self, ask: Ask) -> None:
+    def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(self, ask):
         evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(by="clients")})
         arrays, own = TASK.initial_arrays(3), split_test(SHARES, TASK.labels, TASK.test_labels)[0]
         answer, trained = ask(evaluating, ask_of("evaluate"), arrays)
@@ -96,10 +91,9 @@ class ClientContract:
         assert told.samples == len(own)
         assert (told.loss, told.accuracy) == pytest.approx(TASK.evaluate(arrays, own), rel=1e-5)
         assert min(told.measured.work_s, told.measured.power_w) > 0
-        assert answer.state is not None
         assert answer.state.rested_at_s == 5.0 + told.busy_s
 
-    def test_without_test_samples_of_its_own_it_trains_and_only_its_evaluation_fails(self, ask: Ask) -> None:
+    def test_without_test_samples_of_its_own_it_trains_and_only_its_evaluation_fails(self, ask):
         crowd = {"fleet": [{"device": "orin-nano", "name": "board", "count": 400}], "evaluation": {"by": "clients"}}
         crowded = Experiment.model_validate(EXPERIMENT.model_dump() | crowd)
         arrays = TASK.initial_arrays(3)
@@ -109,7 +103,7 @@ class ClientContract:
         assert answer.evaluation is None
         assert "evaluate: got no test samples; at least one: fewer clients" in str(answer.error)
 
-    def test_a_policy_without_its_number_is_an_answer_that_names_the_field(self, ask: Ask) -> None:
+    def test_a_policy_without_its_number_is_an_answer_that_names_the_field(self, ask):
         answer, trained = ask(EXPERIMENT, ask_of("train", "fastest-within-power"), TASK.initial_arrays(3))
 
         assert trained is None

@@ -1,7 +1,5 @@
 """Task files whose samples are no images: a text, rows of a table, a language model; data made on the spot."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small random fronts and fleets for tests of the planner, and what a round of one of them costs, literally."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product

@@ -1,7 +1,5 @@
 """A small made-up pair of jobs: 36 modes on a grid, inference at batches of 1, 4 and 16, in memory or as files."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
@@ -29,8 +27,7 @@ def seconds(base_s: float) -> np.ndarray:
 def watts(base_w: float) -> np.ndarray:
     """More with every knob."""
     cores, cpu, gpu, mem = modes().knobs.T
-    found: np.ndarray = base_w + 12.0 * gpu / 1300.0 + 6.0 * cores / 12.0 * cpu / 2200.0 + 4.0 * mem / 3200.0
-    return found
+    return base_w + 12.0 * gpu / 1300.0 + 6.0 * cores / 12.0 * cpu / 2200.0 + 4.0 * mem / 3200.0
 
 
 def pair(*, trains: bool = True, infers: bool = True) -> JobPair:

@@ -6,8 +6,6 @@ The service's own code reads the chips, serves the socket and keeps time. Replac
 its settings and of its socket, its group of users, and the description of the hardware, which needs a Jetson or a PC.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

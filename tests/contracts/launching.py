@@ -1,7 +1,5 @@
 """How tests launch the ``fedge`` command: in this process for speed, as a process where signals matter."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 ``python tests/contracts/live_server.py FOLDER SOCKET`` is that process.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -43,7 +41,6 @@ class LiveServer:
         wait_for(self._answers, "the server listens", 300.0)
 
     def _answers(self) -> bool:
-        assert self._process is not None
         assert self._process.poll() is None, "the server ended"
         with socket.socket(socket.AF_UNIX) as trial, suppress(OSError):
             trial.connect(str(self.socket))
@@ -60,7 +57,6 @@ class LiveServer:
         self.stop(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        assert self._process is not None
         self._process.send_signal(number)
 
 
@@ -96,8 +92,7 @@ def heard(path: Path) -> dict[str, Any]:
     connection = UnixConnection(path)
     try:
         connection.request("GET", "/heard")
-        found: dict[str, Any] = json.loads(connection.getresponse().read())
-        return found
+        return json.loads(connection.getresponse().read())
     finally:
         connection.close()
 

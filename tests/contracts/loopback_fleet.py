@@ -1,7 +1,5 @@
 """A fleet on loopback: Flower's own SuperLink and SuperNodes, every node a board at a desk; no TLS, no accounts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Made-up training steps of pruned networks, as a folder of tables: a law of our own, with noise and a full board."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Made-up input pipelines, and two ways of playing them that share nothing with the one that is tested."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small made-up boards and networks for placement: every number drawn, nothing of a real board."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, PlacementBoard, PrecisionSpeed

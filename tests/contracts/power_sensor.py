@@ -3,8 +3,6 @@
 ``ORIN_NX`` and ``NANO`` are small recorded trees, path -> text, that ``plant`` makes below a folder; made-up values.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,44 +105,44 @@ class Rig(ABC):
 class PowerSensorContract:
     """A test class's ``rig`` fixture gives a fresh sensor."""
 
-    def test_the_total_is_the_sum_of_its_rails(self, rig: Rig) -> None:
+    def test_the_total_is_the_sum_of_its_rails(self, rig):
         sample = rig.sensor.read()
 
         assert rig.sensor.total_power == "VDD_IN"
         assert sample.total_w == pytest.approx(6.0)
         assert sample.rails_w == pytest.approx({"VDD_IN": 6.0, "VDD_CPU_GPU_CV": 1.5, "VDD_SOC": 1.25})
 
-    def test_a_formula_is_used_when_all_its_rails_are_there(self, rig: Rig) -> None:
+    def test_a_formula_is_used_when_all_its_rails_are_there(self, rig):
         sensor = rig.again("VDD_CPU_GPU_CV + VDD_SOC")
 
         assert sensor.total_power == "VDD_CPU_GPU_CV + VDD_SOC"
         assert sensor.read().total_w == pytest.approx(2.75)
         sensor.close()
 
-    def test_a_formula_of_another_board_gives_way_to_the_input_rail(self, rig: Rig) -> None:
+    def test_a_formula_of_another_board_gives_way_to_the_input_rail(self, rig):
         sensor = rig.again("VDD_GPU_SOC + VDD_SOC")
 
         assert sensor.total_power == "VDD_IN"
         sensor.close()
 
-    def test_temperatures_are_those_of_sensors_that_are_on(self, rig: Rig) -> None:
+    def test_temperatures_are_those_of_sensors_that_are_on(self, rig):
         sample = rig.sensor.read()
 
         assert sorted(sample.temperatures_c.values()) == [46.0, 47.5]
         assert sample.hottest_c == 47.5
 
-    def test_loads_and_clocks_have_their_units(self, rig: Rig) -> None:
+    def test_loads_and_clocks_have_their_units(self, rig):
         sample = rig.sensor.read()
 
         assert sample.gpu_load == pytest.approx(0.345, abs=0.006)
         assert (sample.gpu_mhz, sample.cpu_mhz, sample.mem_mhz) == (612, 1984, 2133)
 
-    def test_its_times_never_go_back(self, rig: Rig) -> None:
+    def test_its_times_never_go_back(self, rig):
         times = [rig.sensor.read().at_s for _ in range(20)]
 
         assert times == sorted(times)
 
-    def test_a_total_that_cannot_be_read_is_a_loss_that_says_what_is_missing_and_it_comes_back(self, rig: Rig) -> None:
+    def test_a_total_that_cannot_be_read_is_a_loss_that_says_what_is_missing_and_it_comes_back(self, rig):
         rig.lose()
         wait_for(rig.lost)
         with pytest.raises(SensorLost, match="VDD_IN") as lost:
@@ -155,6 +153,6 @@ class PowerSensorContract:
         wait_for(lambda: not rig.lost())
         assert rig.sensor.read().total_w == pytest.approx(6.0)
 
-    def test_it_can_be_closed_twice(self, rig: Rig) -> None:
+    def test_it_can_be_closed_twice(self, rig):
         rig.sensor.close()
         rig.sensor.close()

@@ -1,7 +1,5 @@
 """A made-up board's measured table, a target made from it, and explorers and predictors that a test can see through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,14 +1,11 @@
 """What every predictor does, with a prior or without; a test class inherits the contract that fits its predictor."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 import pytest
 
 from fedge.errors import BadInput
-from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 
@@ -25,8 +22,8 @@ class LearnerContract:
 
     @pytest.mark.parametrize("rows", [[5], [5, 5], [0, 9, 4, 30, 31]])
     def test_every_prediction_is_finite_and_positive_from_one_measurement_on(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats, rows: list[int]
-    ) -> None:
+        self, predictor, modes, step_s, power_w, rows
+    ):
         predictions = predictor.fit(measured(modes, step_s, power_w, rows)).predict(modes)
 
         for column in columns(predictions):
@@ -35,9 +32,7 @@ class LearnerContract:
             assert np.isfinite(column).all()
             assert (column > 0).all()
 
-    def test_rows_of_what_was_learnt_belong_to_the_modes_that_were_asked(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_rows_of_what_was_learnt_belong_to_the_modes_that_were_asked(self, predictor, modes, step_s, power_w):
         some = Modes(modes.knobs[[5, 0, 3]])
 
         every = predictor.fit(measured(modes, step_s, power_w, [0, 9, 4])).predict(modes)
@@ -48,9 +43,7 @@ class LearnerContract:
             # Spreads come from products in single precision, which a processor rounds by the number of their rows.
             np.testing.assert_allclose(part, whole[[5, 0, 3]], rtol=1e-3)
 
-    def test_what_was_learnt_before_is_forgotten(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_what_was_learnt_before_is_forgotten(self, predictor, modes, step_s, power_w):
         seen = measured(modes, step_s, power_w, [0, 9, 4])
         fresh = predictor.fit(seen).predict(modes)
 
@@ -59,17 +52,13 @@ class LearnerContract:
         for again, first in zip(columns(predictor.fit(seen).predict(modes)), columns(fresh), strict=True):
             np.testing.assert_array_equal(again, first)
 
-    def test_the_order_of_measurements_does_not_matter(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_the_order_of_measurements_does_not_matter(self, predictor, modes, step_s, power_w):
         seen = measured(modes, step_s, power_w, [0, 9, 4, 9])
         forward = predictor.fit(seen).predict(modes).step_s
 
         np.testing.assert_allclose(predictor.fit(seen[::-1]).predict(modes).step_s, forward, rtol=1e-4)
 
-    def test_no_global_random_state_is_touched(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_no_global_random_state_is_touched(self, predictor, modes, step_s, power_w):
         before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is looked at
 
         predictor.fit(measured(modes, step_s, power_w, [0, 9])).predict(modes)
@@ -80,17 +69,17 @@ class LearnerContract:
 class PredictorContract(LearnerContract):
     """Of a predictor that has a prior: it predicts before anything is measured."""
 
-    def test_fit_returns_the_predictor_itself(self, predictor: Predictor) -> None:
+    def test_fit_returns_the_predictor_itself(self, predictor):
         assert predictor.fit([]) is predictor
 
-    def test_it_predicts_from_no_measurement_at_all(self, predictor: Predictor, modes: Modes) -> None:
+    def test_it_predicts_from_no_measurement_at_all(self, predictor, modes):
         predictions = predictor.fit([]).predict(modes)
 
         assert np.isfinite(predictions.step_s).all()
         assert (predictions.step_s > 0).all()
         assert (predictions.power_w > 0).all()
 
-    def test_rows_belong_to_the_modes_that_were_asked(self, predictor: Predictor, modes: Modes) -> None:
+    def test_rows_belong_to_the_modes_that_were_asked(self, predictor, modes):
         some = Modes(modes.knobs[[5, 0, 3]])
 
         every, chosen = predictor.fit([]).predict(modes), predictor.predict(some)
@@ -99,9 +88,7 @@ class PredictorContract(LearnerContract):
         np.testing.assert_allclose(chosen.step_s, every.step_s[[5, 0, 3]])
         np.testing.assert_allclose(chosen.power_w_sd_log, every.power_w_sd_log[[5, 0, 3]])
 
-    def test_a_measured_mode_is_predicted_as_it_was_measured(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_a_measured_mode_is_predicted_as_it_was_measured(self, predictor, modes, step_s, power_w):
         rows = [0, 7, 11] * 4
 
         seen = predictor.fit(measured(modes, step_s, power_w, rows)).predict(Modes(modes.knobs[[0, 7, 11]]))
@@ -109,9 +96,7 @@ class PredictorContract(LearnerContract):
         np.testing.assert_allclose(seen.step_s, step_s[[0, 7, 11]], rtol=0.05)
         np.testing.assert_allclose(seen.power_w, power_w[[0, 7, 11]], rtol=0.05)
 
-    def test_measuring_narrows_the_spread_of_the_measured_mode(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_measuring_narrows_the_spread_of_the_measured_mode(self, predictor, modes, step_s, power_w):
         one = Modes(modes.knobs[[4]])
         before = predictor.fit([]).predict(one)
 
@@ -121,9 +106,7 @@ class PredictorContract(LearnerContract):
         assert after.power_w_sd_log[0] < before.power_w_sd_log[0]
         assert after.step_s_sd_log[0] > 0
 
-    def test_fitting_starts_anew_each_time(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_fitting_starts_anew_each_time(self, predictor, modes, step_s, power_w):
         fresh = predictor.fit([]).predict(modes).step_s
 
         predictor.fit(measured(modes, 3.0 * step_s, power_w, [0, 1, 2]))
@@ -134,16 +117,14 @@ class PredictorContract(LearnerContract):
 class BaselineContract(LearnerContract):
     """Of a predictor without a prior: it needs a measurement, another board's where it has none of its own."""
 
-    def test_fit_returns_itself_too(self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats) -> None:
+    def test_fit_returns_itself_too(self, predictor, modes, step_s, power_w):
         assert predictor.fit(measured(modes, step_s, power_w, [0])) is predictor
 
-    def test_no_measurement_at_all_is_the_users_mistake(self, predictor: Predictor) -> None:
+    def test_no_measurement_at_all_is_the_users_mistake(self, predictor):
         with pytest.raises(BadInput, match="got no measurement; at least one measured power mode"):
             predictor.fit([])
 
-    def test_which_board_saw_a_measurement_does_not_matter(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_which_board_saw_a_measurement_does_not_matter(self, predictor, modes, step_s, power_w):
         own = measured(modes, step_s, power_w, [0, 9, 4])
         others = [dataclasses.replace(measurement, board="another") for measurement in own]
 
@@ -151,9 +132,7 @@ class BaselineContract(LearnerContract):
 
         np.testing.assert_array_equal(predictor.fit(others).predict(modes).step_s, expected)
 
-    def test_many_modes_are_known_better_than_a_few(
-        self, predictor: Predictor, modes: Modes, step_s: Floats, power_w: Floats
-    ) -> None:
+    def test_many_modes_are_known_better_than_a_few(self, predictor, modes, step_s, power_w):
         few = predictor.fit(measured(modes, step_s, power_w, [1])).predict(modes)
         many = predictor.fit(measured(modes, step_s, power_w, list(range(0, len(modes), 2)))).predict(modes)
 

@@ -1,7 +1,5 @@
 """Programs beside a test, and waiting for what they, or other threads, do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

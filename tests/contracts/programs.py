@@ -1,7 +1,5 @@
 """Programs outside the package, such as those of the playbooks, as modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
@@ -11,8 +9,6 @@ from types import ModuleType
 def load_program(path: Path) -> ModuleType:
     """Import a program from its file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -1,7 +1,5 @@
 """A real Prometheus for a test: on loopback, with its data in the test's folder, ended by its process id."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

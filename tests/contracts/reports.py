@@ -1,7 +1,5 @@
 """Small reports and answers for tests of the server: one board, its work, its link, its fronts."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fedge.types import Decision, Front, FrontPoint, LinkUse, Measurement, PowerMode, Prediction, RoundReport

@@ -1,7 +1,5 @@
 """A made-up board with constants of its own, two networks, and the tables that it would give."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedge.analysis.roofline.board_constants import (

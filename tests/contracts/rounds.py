@@ -1,7 +1,5 @@
 """A made-up board of four modes that plays rounds, its fakes, and random rounds for it to play."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The runners of ClientApps of a fleet on loopback: as Flower starts them, or through the process that waits."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A fleet as it is run for real: keys, a SuperLink on loopback with node authentication, nginx before it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -83,8 +81,7 @@ class Secured:
         """The SuperLink's runs, asked where one may ask."""
         done = self.flwr(self.control, "list", "--format", "json")
         assert done.returncode == 0, done.stdout + done.stderr
-        found: list[dict[str, object]] = json.loads(done.stdout[done.stdout.index("{") :])["runs"]
-        return found
+        return json.loads(done.stdout[done.stdout.index("{") :])["runs"]
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """What every selector does, whatever it is told about its clients; a test class inherits it and names the selector."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter
@@ -98,9 +96,7 @@ class SelectorContract:
 
     @given(question=questions(), seed=st.integers(0, 5), order=st.randoms(use_true_random=False))
     @settings(max_examples=40, suppress_health_check=HEALTH)
-    def test_the_same_seed_and_any_order_of_clients_give_the_same_answer(
-        self, selector: Selector, question, seed, order
-    ) -> None:
+    def test_the_same_seed_and_any_order_of_clients_give_the_same_answer(self, selector, question, seed, order):
         offered, call = question
         turned = list(offered)
         order.shuffle(turned)
@@ -111,9 +107,7 @@ class SelectorContract:
 
     @given(question=questions(), seed=st.integers(0, 5))
     @settings(max_examples=40, suppress_health_check=HEALTH)
-    def test_it_takes_offered_boards_only_once_each_no_more_than_asked_and_one_at_least(
-        self, selector: Selector, question, seed
-    ) -> None:
+    def test_it_takes_offered_boards_only_once_each_no_more_than_asked_and_one_at_least(self, selector, question, seed):
         offered, call = question
         answer = selector(offered, call, np.random.default_rng(seed))
 
@@ -123,25 +117,21 @@ class SelectorContract:
 
     @given(question=questions(), seed=st.integers(0, 5))
     @settings(max_examples=40, suppress_health_check=HEALTH)
-    def test_a_count_larger_than_the_clients_takes_them_all(self, selector: Selector, question, seed) -> None:
+    def test_a_count_larger_than_the_clients_takes_them_all(self, selector, question, seed):
         offered, call = question[0], dataclasses.replace(question[1], count=20)
         answer = selector(offered, call, np.random.default_rng(seed))
 
         assert set(answer.boards) == self.everybody(offered, call)
 
     @pytest.mark.parametrize("round_", [1, 2, 40])
-    def test_clients_of_which_nothing_is_known_are_chosen_from_all_the_same(
-        self, selector: Selector, round_: int
-    ) -> None:
+    def test_clients_of_which_nothing_is_known_are_chosen_from_all_the_same(self, selector, round_):
         answer = selector(fleet(6), SelectionContext(round_, 3), np.random.default_rng(1))
 
         assert len(answer.boards) == 3
 
     @given(question=questions(), rounds=st.integers(1, 5))
     @settings(max_examples=30, suppress_health_check=HEALTH)
-    def test_what_it_remembers_are_finite_floats_that_it_can_go_on_from(
-        self, selector: Selector, question, rounds
-    ) -> None:
+    def test_what_it_remembers_are_finite_floats_that_it_can_go_on_from(self, selector, question, rounds):
         offered, call = question
         for later in range(rounds):
             answer = selector(offered, call, np.random.default_rng(later))
@@ -149,7 +139,7 @@ class SelectorContract:
             assert answer.deadline_s is None or math.isfinite(answer.deadline_s)
             call = dataclasses.replace(call, round=call.round + 1, memory=answer.memory)
 
-    def test_the_question_is_left_as_it_was(self, selector: Selector) -> None:
+    def test_the_question_is_left_as_it_was(self, selector):
         offered, memory = fleet(5, front=a_front(), loss=1.0, last_round=1, rounds=1), {"other": 3.0}
         before, call = list(offered), SelectionContext(2, 3, memory=memory)
         selector(offered, call, np.random.default_rng(1))
@@ -157,7 +147,7 @@ class SelectorContract:
         assert offered == before
         assert memory == {"other": 3.0}
 
-    def test_every_option_may_stand_at_its_bounds(self, selector: Selector) -> None:
+    def test_every_option_may_stand_at_its_bounds(self, selector):
         offered = fleet(6, front=a_front(), loss=1.0, samples=10, accuracy=0.5, last_round=1, rounds=1, charge=0.5)
         for option, number in SELECTOR_OPTIONS[self.name].items():
             for value in (number.low, number.high if math.isfinite(number.high) else 1000.0):

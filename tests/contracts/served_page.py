@@ -1,7 +1,5 @@
 """A dashboard page that is really served, by a thread of the test's own process."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a page or a terminal shows, as data."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -14,7 +12,6 @@ from rich.console import Console
 def charts_of(page: str) -> dict[str, dict[str, Any]]:
     """The charts of an HTML page by their key."""
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
     return {chart["key"]: chart for chart in json.loads(found.group(1))}
 
 

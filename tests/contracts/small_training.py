@@ -1,7 +1,5 @@
 """A training as a Flower app does it: a network of torch, an optimiser, and a reply with metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -41,7 +39,7 @@ def make_app(steps: int) -> Callable[[Message, Context], Message]:
 def make_context(**node: object) -> Context:
     """Return a node's context; keys of its configuration are given with underscores."""
     config = {name.replace("_", "-"): value for name, value in node.items()}
-    return Context(run_id=1, node_id=7, node_config=config, state=RecordDict(), run_config={})  # type: ignore[arg-type]
+    return Context(run_id=1, node_id=7, node_config=config, state=RecordDict(), run_config={})
 
 
 def make_message(kind: str = "train", **record: str) -> Message:

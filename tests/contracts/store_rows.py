@@ -1,7 +1,5 @@
 """Rows for tests of the store."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A fake of Flower's Grid on a virtual clock: a node handles one message after the other, and each takes its time."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 

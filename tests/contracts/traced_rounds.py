@@ -1,7 +1,5 @@
 """Random emulated boards' answers with their traces, and what tests ask of traces: the joules of every client row."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A board of three modes whose truth is known, and reports of rounds on it, for tests of the fleet's study."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

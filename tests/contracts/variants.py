@@ -1,7 +1,5 @@
 """A pruned variant of the digits task's network, as ``fedge topology`` writes it, without torch-pruning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run folders as the server would leave them, with rows made by arithmetic: what a report and the live view read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Sequence

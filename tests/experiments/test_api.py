@@ -1,12 +1,9 @@
 """fedge for Python: runs, their tables and figures, comparisons, and the functions that stand for commands."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,13 +36,13 @@ def start(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_importing_fedge_imports_nothing_else() -> None:
+def test_importing_fedge_imports_nothing_else():
     program = "import sys; before = set(sys.modules); import fedge; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["fedge"]
 
 
-def test_every_name_can_be_used_and_is_known_to_type_checkers() -> None:
+def test_every_name_can_be_used_and_is_known_to_type_checkers():
     stub = ast.parse((ROOT / "fedge" / "__init__.pyi").read_text(encoding="utf-8"))
     typed = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert typed == set(fedge.__all__)
@@ -55,7 +52,7 @@ def test_every_name_can_be_used_and_is_known_to_type_checkers() -> None:
         _ = fedge.nonsense
 
 
-def test_a_run_s_rows_are_pandas_and_arrow(make_run: Callable[..., Path]) -> None:
+def test_a_run_s_rows_are_pandas_and_arrow(make_run):
     run = fedge.load(make_run())
     pandas = pytest.importorskip("pandas")
     for read in (run.rounds, run.clients, run.evaluations, run.events, run.samples):
@@ -65,7 +62,7 @@ def test_a_run_s_rows_are_pandas_and_arrow(make_run: Callable[..., Path]) -> Non
     assert run.rounds()["energy_j"].sum() == pytest.approx(run.summary["energy_j"])
 
 
-def test_every_chart_of_the_report_is_a_figure_by_its_name(make_run: Callable[..., Path]) -> None:
+def test_every_chart_of_the_report_is_a_figure_by_its_name(make_run):
     run = fedge.load(make_run())
     assert "timeline" in run.figures
     for name in run.figures:
@@ -74,11 +71,11 @@ def test_every_chart_of_the_report_is_a_figure_by_its_name(make_run: Callable[..
         run.figure("time-line")
 
 
-def test_a_run_writes_its_report(make_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_run_writes_its_report(make_run, tmp_path):
     assert fedge.load(make_run()).report(tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype")
 
 
-def test_a_comparison_has_the_tables_and_figures_of_its_page(make_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_comparison_has_the_tables_and_figures_of_its_page(make_run, tmp_path):
     runs = [fedge.load(make_run(policy, policy=policy)) for policy in ("balanced", "maxn")]
     comparison = fedge.compare(runs)
     assert list(comparison.table()["run"]) == ["balanced", "maxn"]
@@ -88,7 +85,7 @@ def test_a_comparison_has_the_tables_and_figures_of_its_page(make_run: Callable[
         comparison.table("nothing")
 
 
-def test_predictions_and_records_become_tables() -> None:
+def test_predictions_and_records_become_tables():
     import numpy as np
 
     column = np.array([1.0, 2.0])
@@ -114,13 +111,13 @@ def test_predictions_and_records_become_tables() -> None:
         ({"name": "a/b"}, "--name: got 'a/b'"),
     ],
 )
-def test_a_wrong_override_is_one_line_that_names_it(override: dict[str, object], message: str) -> None:
+def test_a_wrong_override_is_one_line_that_names_it(override, message):
     with pytest.raises(BadInput) as refused:
         fedge.run({"fleet": ["nano"]}, backend="local", **override)
     assert str(refused.value).startswith(message)
 
 
-def test_options_that_an_override_drops_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_an_override_drops_are_told(capsys):
     given = {"fleet": ["nano"], "policy": {"name": "least-energy", "max_slowdown": 1.2}}
     with pytest.raises(BadInput, match="--name"):
         fedge.run(given, policy__name="maxn", backend="local", name="a/b")
@@ -138,25 +135,25 @@ def test_options_that_an_override_drops_are_told(capsys: pytest.CaptureFixture[s
         lambda: fedge.topology("resnet50", "tx2", btach=3),
     ],
 )
-def test_an_unknown_option_lists_the_known_ones(call: Callable[[], object]) -> None:
+def test_an_unknown_option_lists_the_known_ones(call):
     with pytest.raises(BadInput, match=r"got 'btach'; known: .*(board|workload)"):
         call()
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_runs_beside_modules_named_like_fedges(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_runs_beside_modules_named_like_fedges(tmp_path):
     done = start(tmp_path, SCRIPT)
     assert (done.stdout, done.stderr) == ("finished mine maxn first\n", "")
 
 
 @pytest.mark.slow
-def test_a_module_of_the_user_s_that_is_in_use_already_is_named(tmp_path: Path) -> None:
+def test_a_module_of_the_user_s_that_is_in_use_already_is_named(tmp_path):
     done = start(tmp_path, "import sys, types\nsys.modules['server'] = types.ModuleType('server')\n" + SCRIPT)
     assert done.stderr.splitlines()[-1].startswith("fedge.errors.BadInput: import fedge: got a module 'server'")
 
 
 @pytest.mark.slow
-def test_a_run_in_python_has_the_rows_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_python_has_the_rows_of_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "rounds: 2\nfleet: [orin-nano, agx-orin]\nworkload: {task: digits-cnn, cost: resnet18-imagenet}\n"
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
@@ -170,6 +167,6 @@ def test_a_run_in_python_has_the_rows_of_the_command(tmp_path: Path, monkeypatch
         assert mine.equals(other)
 
 
-def test_an_unknown_option_names_the_function_and_the_option_that_may_be_meant() -> None:
+def test_an_unknown_option_names_the_function_and_the_option_that_may_be_meant():
     with pytest.raises(UnknownName, match=r"^fedge\.roofline: got 'batchsize'; known: .*; did you mean batch_size\?"):
         fedge.roofline("resnet18", "orin-nano", batchsize=3)

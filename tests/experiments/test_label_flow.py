@@ -1,7 +1,5 @@
 """A table's label goes with it: from ``fedge profile`` through models, references, runs, reports and calibrations."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -49,9 +47,7 @@ def table(tmp_path: Path, fedge: Launcher) -> Path:
     return path
 
 
-def test_the_label_of_an_emulated_table_is_said_wherever_the_table_goes(
-    table: Path, tmp_path: Path, fedge: Launcher
-) -> None:
+def test_the_label_of_an_emulated_table_is_said_wherever_the_table_goes(table, tmp_path, fedge):
     assert read_mode_table(table).label == "calibrated"
     assert json.loads(table.with_name(f"{table.name}.json").read_text())["label"] == "calibrated"
 
@@ -100,8 +96,8 @@ def check_run_says(run: Path, label: str) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("simulations")
 def test_a_simulated_run_says_the_label_and_what_it_measured_keeps_its_own_in_the_knowledge(
-    table: Path, tmp_path: Path, fedge: Launcher, project_root: Path
-) -> None:
+    table, tmp_path, fedge, project_root
+):
     experiment, knowledge = tmp_path / "run.yaml", tmp_path / "knowledge"
     text = RUN.format(table=table).replace("backend: local", f"knowledge: {knowledge}")
     experiment.write_text(text, encoding="utf-8")
@@ -126,8 +122,8 @@ def test_a_simulated_run_says_the_label_and_what_it_measured_keeps_its_own_in_th
     [("unknown", "", "unknown"), ("unknown", "A. Author", "calibrated"), ("measured", "", "calibrated")],
 )
 def test_a_calibration_is_called_calibrated_only_if_somebody_says_that_the_table_was_measured(
-    label: str, origin: str, fitted: str, table: Path, tmp_path: Path, fedge: Launcher
-) -> None:
+    label, origin, fitted, table, tmp_path, fedge
+):
     write_mode_table(table, dataclasses.replace(read_mode_table(table), label=label))
 
     done = fedge("calibrate", str(table), "--folder", str(tmp_path / "calibrated"), "--origin", origin)

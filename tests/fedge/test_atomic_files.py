@@ -1,7 +1,5 @@
 """A file is replaced as a whole or stays as it was, and nothing is left beside it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -14,7 +12,7 @@ from contracts.crashing import disk_full
 from fedge.atomic_files import replace_file, write_text
 
 
-def test_a_file_and_its_folder_are_created_then_replaced(tmp_path: Path) -> None:
+def test_a_file_and_its_folder_are_created_then_replaced(tmp_path):
     path = tmp_path / "new" / "file.txt"
 
     write_text(path, "one\n")
@@ -24,7 +22,7 @@ def test_a_file_and_its_folder_are_created_then_replaced(tmp_path: Path) -> None
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_after_an_error_the_old_content_remains(tmp_path: Path) -> None:
+def test_after_an_error_the_old_content_remains(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
 
@@ -40,7 +38,7 @@ def test_after_an_error_the_old_content_remains(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", disk_full)
 
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -49,7 +47,7 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: py
     assert caught.value.filename == str(tmp_path / "file.txt")
 
 
-def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
     program = (

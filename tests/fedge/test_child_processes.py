@@ -1,7 +1,5 @@
 """A child process is ended and reaped, also one that ignores SIGTERM; a call in one gives its result or a reason."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -24,7 +22,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flus
         ("print(flush=True)", 0),
     ],
 )
-def test_a_process_is_gone_afterwards(program: str, status: int) -> None:
+def test_a_process_is_gone_afterwards(program, status):
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as output:
@@ -45,7 +43,7 @@ def halve(value: int) -> tuple[int, int]:
     return value // 2, os.getpid()
 
 
-def test_a_call_in_a_child_gives_its_result_and_leaves_no_process() -> None:
+def test_a_call_in_a_child_gives_its_result_and_leaves_no_process():
     half, pid = run_in_child(halve, 8)
 
     assert half == 4
@@ -56,7 +54,7 @@ def test_a_call_in_a_child_gives_its_result_and_leaves_no_process() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"), [(3, "value: got 3; an even one"), (-1, "a worker process ended before its time")]
 )
-def test_a_call_that_fails_in_a_child_says_why(value: int, reason: str) -> None:
+def test_a_call_that_fails_in_a_child_says_why(value, reason):
     with pytest.raises(RunFailed, match=reason):
         run_in_child(halve, value)
     assert not multiprocessing.active_children()

@@ -1,7 +1,5 @@
 """Texts of others in errors are one line, bounded, and do not rule the terminal that shows them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,14 +8,14 @@ from fedge.errors import BadInput, FedgeError, RunFailed, UnknownName, describe_
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=50))
-def test_invalid_input_is_one_printable_line_whatever_was_given(where, got, right) -> None:
+def test_invalid_input_is_one_printable_line_whatever_was_given(where, got, right):
     text = str(BadInput(where, got, right))
 
     assert text.isprintable()
     text.encode("utf-8")
 
 
-def test_a_long_text_is_cut() -> None:
+def test_a_long_text_is_cut():
     assert len(one_line("x" * 10**6)) == 300
     assert len(str(BadInput("x" * 10**6, "y" * 10**6, "z" * 10**6))) < 3_000
     assert len(describe_error(ValueError("x" * 10**6))) < 400
@@ -34,13 +32,13 @@ def test_a_long_text_is_cut() -> None:
         ("pineapple", []),
     ],
 )
-def test_a_misspelt_name_is_answered_with_the_one_that_may_be_meant(name: str, similar: list[str]) -> None:
+def test_a_misspelt_name_is_answered_with_the_one_that_may_be_meant(name, similar):
     known = ("orin-nano", "orin-nx", "nano", "FedAvg", "policy.deadline_s", "policy.min_progress")
 
     assert find_similar(name, known) == similar
     assert ("did you mean" in str(UnknownName("x", name, known))) == bool(similar)
 
 
-def test_an_error_keeps_its_lines_but_rules_no_terminal() -> None:
+def test_an_error_keeps_its_lines_but_rules_no_terminal():
     assert str(RunFailed("the log:\n\tred \x1b[31m \x07")) == "the log:\n\tred \\x1b[31m \\x07"
     assert str(FedgeError()) == ""

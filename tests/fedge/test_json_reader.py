@@ -1,7 +1,5 @@
 """JSON of others is bounded: what is beyond a bound is refused at once, what fedge writes is read back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,7 +36,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans())
-def test_what_was_written_is_read_back(value, ascii_only) -> None:
+def test_what_was_written_is_read_back(value, ascii_only):
     text = json.dumps(value, ensure_ascii=ascii_only)
 
     assert parse_json(text) == value
@@ -64,23 +62,23 @@ def test_what_was_written_is_read_back(value, ascii_only) -> None:
         b"[-Infinity]",
     ],
 )
-def test_what_is_beyond_a_bound_is_refused_in_one_short_line(data) -> None:
+def test_what_is_beyond_a_bound_is_refused_in_one_short_line(data):
     with pytest.raises(MalformedJson) as refused:
         parse_json(data)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 400
 
 
-def test_the_deepest_nesting_and_whole_characters_outside_of_ascii_are_read() -> None:
+def test_the_deepest_nesting_and_whole_characters_outside_of_ascii_are_read():
     assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH) == json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     assert parse_json(rb'"\ud83d\ude00"') == "\U0001f600"
 
 
-def test_numbers_that_are_not_finite_are_read_where_they_may_stand() -> None:
+def test_numbers_that_are_not_finite_are_read_where_they_may_stand():
     assert str(parse_json("[NaN, 1e999]", finite=False)) == "[nan, inf]"
 
 
-def test_a_file_that_cannot_be_read_is_named_with_what_is_right(tmp_path, monkeypatch) -> None:
+def test_a_file_that_cannot_be_read_is_named_with_what_is_right(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     with pytest.raises(BadInput, match=r"a\.json: got a file that cannot be read .*; the right one"):
         read_json(path, "the right one")
@@ -90,7 +88,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_right(tmp_path, monkey
         read_json(path, "the right one")
 
 
-def test_files_and_messages_of_others_go_through_this_reader() -> None:
+def test_files_and_messages_of_others_go_through_this_reader():
     folders = ("fedge", "server", "clients", "experiments")
     files = {str(path.relative_to(ROOT)): path for folder in folders for path in (ROOT / folder).rglob("*.py")}
     standing_alone = ("fedge/worker/", "fedge/powerd/")  # Python 3.6: they check their own

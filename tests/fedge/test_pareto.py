@@ -1,7 +1,5 @@
 """Pareto fronts against brute force, and the offer that a board makes from its predictions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,7 +41,7 @@ def beaten(a: np.ndarray, b: np.ndarray, i: int) -> bool:
 
 
 @given(costs)
-def test_the_front_is_what_brute_force_finds_with_ties_kept_once(rows: list[tuple[int, int]]) -> None:
+def test_the_front_is_what_brute_force_finds_with_ties_kept_once(rows):
     a, b = np.array(rows, dtype=np.float64).reshape(-1, 2).T
     expected = [not beaten(a, b, i) for i in range(len(a))]
     assert front_mask(a, b).tolist() == expected
@@ -55,9 +53,7 @@ ANY_COST = st.one_of(
 
 
 @given(st.lists(st.tuples(ANY_COST, ANY_COST), max_size=25), st.lists(st.integers(0, 24), max_size=10))
-def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(
-    rows: list[tuple[float, float]], copied: list[int]
-) -> None:
+def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(rows, copied):
     a, b = np.array([*rows, *(rows[i] for i in copied if i < len(rows))], dtype=np.float64).reshape(-1, 2).T
     finite = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
 
@@ -67,7 +63,7 @@ def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed: int) -> None:
+def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed):
     """Time and energy as of a board: one falls about as the other rises, and clocks make ties of some."""
     rng = np.random.default_rng(seed)
     a = np.round(rng.uniform(0.05, 1.0, 400), 2 if seed % 2 else 6)
@@ -81,9 +77,9 @@ def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed: int) -> 
 
 
 @given(costs.filter(len), st.randoms(use_true_random=False))
-def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows: list[tuple[int, int]], random: object) -> None:
+def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows, random):
     shuffled = list(rows)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
 
     def values(of: list[tuple[int, int]]) -> set[tuple[int, int]]:
         a, b = np.array(of, dtype=np.float64).T
@@ -92,24 +88,24 @@ def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows: list[tu
     assert values(rows) == values(shuffled)
 
 
-def test_a_row_that_is_not_finite_neither_stays_nor_hides_others() -> None:
+def test_a_row_that_is_not_finite_neither_stays_nor_hides_others():
     a = np.array([np.nan, 1.0, 2.0, 0.0, -np.inf])
     b = np.array([0.0, 3.0, 1.0, np.nan, 0.0])
     assert front_mask(a, b).tolist() == [False, True, True, False, False]
 
 
-def test_the_nearest_row_is_the_mode_itself_when_it_is_there() -> None:
+def test_the_nearest_row_is_the_mode_itself_when_it_is_there():
     modes = random_table(50).modes
     assert [find_nearest_row(modes, mode) for mode in modes] == list(range(50))
 
 
-def test_the_nearest_row_weighs_every_knob_by_its_range() -> None:
+def test_the_nearest_row_weighs_every_knob_by_its_range():
     modes = Modes(np.array([[2, 1000.0, 500.0, 3000.0], [8, 1000.0, 500.0, 2900.0]]))
     assert find_nearest_row(modes, PowerMode(8, 1000.0, 500.0, 3000.0)) == 1
 
 
 @given(st.lists(st.builds(PowerMode, st.integers(0, 9), *[st.floats(0.0, 3000.0)] * 3), max_size=12))
-def test_the_nearest_row_that_is_kept_is_the_one_that_is_searched_for(asked: list[PowerMode]) -> None:
+def test_the_nearest_row_that_is_kept_is_the_one_that_is_searched_for(asked):
     modes = random_table(50).modes
     largest = modes.knobs.max(axis=0)
 
@@ -120,7 +116,7 @@ def test_the_nearest_row_that_is_kept_is_the_one_that_is_searched_for(asked: lis
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed: int) -> None:
+def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed):
     predictions = random_table(200, seed)
     front = build_front(predictions, 10, 4.0, 1.5, predictions.modes[0], limit=None)
     work_s = 10 * predictions.step_s
@@ -135,7 +131,7 @@ def test_an_offer_runs_from_fastest_to_cheapest_and_no_mode_beats_a_point(seed: 
         assert not ((work_s < t - 1e-9) & (above_j < a - 1e-9)).any()
 
 
-def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
+def test_an_offer_carries_its_link_idle_power_and_maxn():
     predictions = table([1.0, 0.5, 0.8], [5.0, 20.0, 30.0])
     front = build_front(predictions, 4, 2.0, 3.0, predictions.modes[2])
     assert (front.idle_w, front.link_s) == (2.0, 3.0)
@@ -143,7 +139,7 @@ def test_an_offer_carries_its_link_idle_power_and_maxn() -> None:
     assert [p.work_s for p in front.points] == [2.0, 4.0]
 
 
-def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap() -> None:
+def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap():
     """By joules alone the slow mode costs more; above idling it costs less."""
     predictions = table([1.0, 2.0], [20.0, 11.0])
     assert len(build_front(predictions, 1, 0.0, 0.0, predictions.modes[0]).points) == 1
@@ -151,7 +147,7 @@ def test_what_a_board_would_draw_anyway_does_not_make_a_slow_mode_cheap() -> Non
 
 
 @pytest.mark.parametrize("limit", [2, 7, 64, 99])
-def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit: int) -> None:
+def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit):
     predictions = hyperbola(100)
     full = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=None).points
     thin = build_front(predictions, 10, 0.0, 0.0, predictions.modes[0], limit=limit).points
@@ -162,27 +158,25 @@ def test_a_long_front_is_thinned_to_the_limit_and_keeps_both_ends(limit: int) ->
     assert max(np.diff(ranks)) - min(np.diff(ranks)) <= 1
 
 
-def test_a_front_has_at_most_64_points_unless_told_otherwise() -> None:
+def test_a_front_has_at_most_64_points_unless_told_otherwise():
     predictions = hyperbola(1000)
     assert len(build_front(predictions, 10, 0.0, 0.0, predictions.modes[0]).points) == 64
 
 
-def test_a_table_of_one_mode_offers_it() -> None:
+def test_a_table_of_one_mode_offers_it():
     predictions = table([0.5], [10.0])
     front = build_front(predictions, 2, 1.0, 0.0, PowerMode(12, 2201.6, 1300.5, 3199.0))
     assert front.points == (front.maxn,)
 
 
-def test_a_table_without_a_finite_prediction_says_so() -> None:
+def test_a_table_without_a_finite_prediction_says_so():
     predictions = table([np.nan, np.inf], [1.0, 2.0])
     with pytest.raises(FedgeError, match="none of the 2 modes has a finite prediction"):
         build_front(predictions, 1, 0.0, 0.0, predictions.modes[0])
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(8, 40)), min_size=1, max_size=18))
-def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_watts(
-    rows: list[tuple[int, int]],
-) -> None:
+def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_watts(rows):
     predictions = table([t / 4 for t, _ in rows], [float(w) for _, w in rows])
     plain, both = (build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=power) for power in (False, True))
     watts = {(t / 4 * 8, w) for t, w in rows if not any((u <= t and v < w) or (u < t and v <= w) for u, v in rows)}
@@ -191,7 +185,7 @@ def test_with_power_the_offer_also_holds_every_mode_that_none_beats_in_time_and_
     assert [p.work_s for p in both.points] == sorted(p.work_s for p in both.points)
 
 
-def test_with_power_each_of_the_two_fronts_keeps_the_limit() -> None:
+def test_with_power_each_of_the_two_fronts_keeps_the_limit():
     predictions = random_table(500)
     found = build_front(predictions, 8, 2.0, 1.0, predictions.modes[0], power=True, limit=5)
     assert min(p.work_j / p.work_s for p in found.points) == pytest.approx(predictions.power_w.min())

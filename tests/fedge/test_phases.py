@@ -1,7 +1,5 @@
 """Phases reach whoever listens, named after the task that they belong to."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge import phases
@@ -22,7 +20,7 @@ def _listen(heard: list[tuple[str, bool]]):
     phases.remove_listener(listen)
 
 
-def test_a_phase_is_heard_with_its_task(heard: list[tuple[str, bool]]) -> None:
+def test_a_phase_is_heard_with_its_task(heard):
     phases.begin_phase("starting", announce=True)
     with phases.open_task("0 of 2 done, now maxn"):
         phases.begin_phase("round 1 of 3")

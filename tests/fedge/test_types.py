@@ -1,7 +1,5 @@
 """What a client keeps of its measurements."""
 
-from __future__ import annotations
-
 from contracts.reports import MAXN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ def measured(modes: list[int], first: int = 0) -> list[Measurement]:
 
 
 @given(st.lists(st.integers(0, 5), max_size=300), st.lists(st.integers(0, 9), max_size=20))
-def test_beyond_the_limit_old_repeats_are_forgotten_and_no_mode(before: list[int], now: list[int]) -> None:
+def test_beyond_the_limit_old_repeats_are_forgotten_and_no_mode(before, now):
     earlier, new = measured(before), measured(now, first=1000)
     kept = add_measurements(earlier, new)
 
@@ -30,7 +28,7 @@ def test_beyond_the_limit_old_repeats_are_forgotten_and_no_mode(before: list[int
     assert list(kept) == [one for one in everything if one in kept]
 
 
-def test_where_every_mode_is_another_the_oldest_measurement_goes() -> None:
+def test_where_every_mode_is_another_the_oldest_measurement_goes():
     kept = add_measurements(measured([*range(MOST_MEASUREMENTS)]), measured([MOST_MEASUREMENTS - 1], first=1000))
 
     assert [one.step_s for one in kept if one.mode == MODES[-1]] == [1001.0]

@@ -1,7 +1,5 @@
 """Boards and cost profiles of the user are found by name, wherever they come from; damaged ones are skipped."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import sys
@@ -83,7 +81,7 @@ def load(tmp_path: Path, *overrides: str) -> Experiment:
     return load_experiment(path, overrides)
 
 
-def test_a_board_and_a_profile_of_the_knowledge_are_named_in_an_experiment(folder: Path, tmp_path: Path) -> None:
+def test_a_board_and_a_profile_of_the_knowledge_are_named_in_an_experiment(folder, tmp_path):
     pytest.importorskip("torch", reason="the task of an experiment is tried")
     overrides = ["fleet=[{device: my-nano}, {device: nano}]", "workload.cost=my-net", "workload.batch_size=8"]
     experiment = load(tmp_path, *overrides)
@@ -96,7 +94,7 @@ def test_a_board_and_a_profile_of_the_knowledge_are_named_in_an_experiment(folde
     assert all("my-net" not in prior.source for prior in own.priors), "no prior is of the workload itself"
 
 
-def test_without_the_folder_the_names_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_folder_the_names_are_unknown(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
     forget_caches()
 
@@ -106,12 +104,12 @@ def test_without_the_folder_the_names_are_unknown(tmp_path: Path, monkeypatch: p
         experiment_checks.check_experiment(load(tmp_path, "workload.cost=my-net", "workload.batch_size=8"))
 
 
-def test_a_calibrated_workload_has_the_batch_size_of_its_table(folder: Path, tmp_path: Path) -> None:
+def test_a_calibrated_workload_has_the_batch_size_of_its_table(folder, tmp_path):
     with pytest.raises(BadInput, match=r"workload\.batch_size: got 16; 8, at which my-net was calibrated"):
         experiment_checks.check_experiment(load(tmp_path, "workload.cost=my-net"))
 
 
-def test_the_users_profile_replaces_the_one_of_fedge_for_the_same_board_and_workload(folder: Path) -> None:
+def test_the_users_profile_replaces_the_one_of_fedge_for_the_same_board_and_workload(folder):
     shipped = next(one for one in load_calibrated_training() if one.workload == "resnet18-imagenet")
     write_profile(dataclasses.replace(PROFILE, device=shipped.device, workload=shipped.workload), folder / "costs")
     forget_caches()
@@ -123,7 +121,7 @@ def test_the_users_profile_replaces_the_one_of_fedge_for_the_same_board_and_work
     np.testing.assert_allclose(found[0].coefficients.time, PROFILE.coefficients.time, atol=1e-5)
 
 
-def test_an_evaluation_leaves_out_the_users_profile_of_the_table_that_it_judges(folder: Path) -> None:
+def test_an_evaluation_leaves_out_the_users_profile_of_the_table_that_it_judges(folder):
     specs = catalogue.load_catalogue()
     for sources in (
         select_prior_sources("renamed", specs, unseen=TABLE_SHA),
@@ -134,7 +132,7 @@ def test_an_evaluation_leaves_out_the_users_profile_of_the_table_that_it_judges(
     assert all("my-net" not in one.source for one in build_priors(specs["nano"], "x", specs, unseen=TABLE_SHA))
 
 
-def test_damaged_files_and_taken_names_are_skipped_with_a_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_and_taken_names_are_skipped_with_a_line(folder, caplog):
     add_board(folder / "boards", "nano")
     (folder / "boards" / "bad.yaml").write_text("name: bad", encoding="utf-8")
     (folder / "costs" / "bad.yaml").write_text("device: [", encoding="utf-8")
@@ -147,9 +145,7 @@ def test_damaged_files_and_taken_names_are_skipped_with_a_line(folder: Path, cap
     assert all("skipped" in message for message in caplog.messages)
 
 
-def test_a_package_brings_boards_and_profiles_by_an_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_brings_boards_and_profiles_by_an_entry_point(tmp_path, monkeypatch):
     package = tmp_path / "site" / "our_boards"
     add_board(package / "boards", "our-nano")
     write_profile(PROFILE, package / "costs")
@@ -170,7 +166,7 @@ def test_a_package_brings_boards_and_profiles_by_an_entry_point(
         forget_caches()
 
 
-def test_the_users_profiles_price_profiling_planning_and_services(folder: Path) -> None:
+def test_the_users_profiles_price_profiling_planning_and_services(folder):
     served = [dataclasses.replace(PROFILE, workload="my-service", batch_size=size, kind="infer") for size in (1, 4)]
     for profile in served:
         write_profile(profile, folder / "costs")

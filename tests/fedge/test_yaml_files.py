@@ -1,11 +1,8 @@
 """YAML that users write: what is refused, with which line, and that reading it is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -40,12 +37,12 @@ def _one_line_about(where: str) -> Iterator[None]:
 
 
 @given(VALUES)
-def test_what_yaml_writes_is_read_as_it_was(value: Any) -> None:
+def test_what_yaml_writes_is_read_as_it_was(value):
     assert parse_yaml(yaml.safe_dump(value), "x") == value
 
 
 @given(st.text(alphabet="ab01:-[]{}&*!?|>#'\"\n ,._x~<%@\\\t", max_size=60))
-def test_any_text_is_a_value_or_one_line_that_names_the_file(text: str) -> None:
+def test_any_text_is_a_value_or_one_line_that_names_the_file(text):
     with suppress(BadInput), _one_line_about("plan.yaml"):
         parse_yaml(text, "plan.yaml")
 
@@ -71,18 +68,18 @@ def test_any_text_is_a_value_or_one_line_that_names_the_file(text: str) -> None:
         (CHAIN, f"more than {MAX_DEPTH} levels"),
     ],
 )
-def test_a_wrong_document_is_one_line_with_its_place(text: str, message: str) -> None:
+def test_a_wrong_document_is_one_line_with_its_place(text, message):
     with pytest.raises(BadInput, match=message) as refused:
         parse_yaml(text, "plan.yaml")
     assert "\n" not in str(refused.value)
 
 
-def test_aliases_and_merges_are_understood() -> None:
+def test_aliases_and_merges_are_understood():
     text = "base: &base {device: nano, count: 2}\nfleet: [*base, {<<: *base, count: 3}]\n"
     assert parse_yaml(text, "x")["fleet"] == [{"device": "nano", "count": 2}, {"device": "nano", "count": 3}]
 
 
-def test_a_file_without_end_is_refused() -> None:
+def test_a_file_without_end_is_refused():
     with pytest.raises(BadInput, match="got a larger file; a YAML file of at most 2 MB"):
         read_yaml(Path("/dev/zero"))
 
@@ -96,7 +93,7 @@ def test_a_file_without_end_is_refused() -> None:
         (None, "No such file"),
     ],
 )
-def test_a_file_without_a_mapping_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_file_without_a_mapping_is_refused(tmp_path, content, message):
     path = tmp_path / "a.yaml"
     if content is not None:
         path.write_bytes(content)

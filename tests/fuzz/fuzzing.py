@@ -4,8 +4,6 @@ A failure is an exception that is not the target's own refusal, a refusal that i
 ``CPU_S`` of computing, more than ``GROWTH_MB`` of memory, or the end of the process.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Hostile inputs made from good ones: bytes changed, JSON values exchanged, frames filled anew."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

@@ -3,8 +3,6 @@
 python tests/fuzz/run_targets.py [--inputs N | --hours H] [--first N] [--keep FOLDER] [TARGET ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What is fuzzed: one entry per parser, with good inputs of our own making and the refusals that it documents."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile
@@ -583,8 +581,7 @@ def _onnx_bytes() -> bytes:
     weight = onnx.helper.make_tensor("w", shape, [2, 3, 1, 1], [0.5] * 6)
     nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"]), onnx.helper.make_node("Relu", ["y"], ["z"])]
     ends = [make("x", shape, [1, 3, 4, 4])], [make("z", shape, [1, 2, 4, 4])]
-    made: bytes = onnx.helper.make_model(onnx.helper.make_graph(nodes, "net", *ends, [weight])).SerializeToString()
-    return made
+    return onnx.helper.make_model(onnx.helper.make_graph(nodes, "net", *ends, [weight])).SerializeToString()
 
 
 # Models, checkpoints and knowledge ------------------------------------------------------------------------------------

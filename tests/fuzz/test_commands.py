@@ -1,7 +1,5 @@
 """Commands that read a file of others answer a hostile one with one printable line and an exit code."""
 
-from __future__ import annotations
-
 import pytest
 from contracts.launching import Launcher
 from contracts.store_rows import client_row, round_row
@@ -37,7 +35,7 @@ def folder(tmp_path):
     ],
     ids=lambda value: None if isinstance(value, str) else value[0],
 )
-def test_a_hostile_file_is_answered_in_one_line(folder, monkeypatch, capsys, file, command, data) -> None:
+def test_a_hostile_file_is_answered_in_one_line(folder, monkeypatch, capsys, file, command, data):
     (folder / file).write_bytes(data)
 
     outcome = Launcher(monkeypatch, capsys)(*(part.format(folder=folder) for part in command))

@@ -1,7 +1,5 @@
 """Every parser of what others wrote takes hostile inputs or refuses them: no crash, no hang, no gigabytes, one line."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -15,7 +13,7 @@ INPUTS = max(5, int(os.environ.get("FEDGE_EXAMPLES", "100")) // 6)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_hostile_inputs_are_taken_or_refused_in_one_line(name: str) -> None:
+def test_hostile_inputs_are_taken_or_refused_in_one_line(name):
     outcome = fuzz_target(name, 0, INPUTS)
 
     assert [f"input {failure.number}: {failure.reason}" for failure in outcome.failures] == []
@@ -32,7 +30,7 @@ def _fail(data: bytes, _: object) -> None:
     ("data", "reason"),
     [(b"refused", ""), (b"lines", "no printable line"), (b"other", "KeyError"), (b"loop", "of computing")],
 )
-def test_a_failure_is_told_from_a_refusal(monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str) -> None:
+def test_a_failure_is_told_from_a_refusal(monkeypatch, data, reason):
     monkeypatch.setattr("fuzz.fuzzing.CPU_S", 0.05)
 
     found = describe_failure(FuzzTarget(tuple, _fail, mutate_bytes, (ValueError,)), data)

@@ -1,7 +1,5 @@
 """The ServerApp asks in the run's name on real boards, and says farewell however the run ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,9 +30,7 @@ def context(backend: str, folder: Path) -> Context:
 
 
 @pytest.mark.parametrize("backend", ["sim", "fleet"])
-def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(backend, tmp_path, monkeypatch):
     Noted.made, Noted.farewells = [], 0
 
     def fails(*_: object, **__: object) -> None:

@@ -1,9 +1,6 @@
 """A run that goes on has to be able to tell its whole story."""
 
-from __future__ import annotations
-
 import errno
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from server.state import checkpoint
 from server.transport.client_port import LocalPort
 
 
-def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path):
     state = checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
     checkpoint.save(tmp_path / "checkpoints", state)
 
@@ -24,7 +21,7 @@ def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
         run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
 
 
-def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Path) -> None:
+def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path):
     experiment = Experiment(name="digits", fleet=(FleetEntry(device="nano"),))
     folders = [tmp_path / each / "run" for each in ("here", "there")]
     for folder in folders:
@@ -35,7 +32,7 @@ def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Pat
     assert first.startswith(f"digits ({folders[0]}, ")
 
 
-def test_a_run_is_over_once_no_process_writes_it(tmp_path: Path) -> None:
+def test_a_run_is_over_once_no_process_writes_it(tmp_path):
     claim = read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
     tables = RunTables(tmp_path)
     during = is_run_over(claim)
@@ -44,7 +41,7 @@ def test_a_run_is_over_once_no_process_writes_it(tmp_path: Path) -> None:
     assert (during, is_run_over(claim)) == (False, True)
 
 
-def test_without_locks_nobody_knows_whether_a_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_nobody_knows_whether_a_run_is_over(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -56,7 +53,7 @@ def test_without_locks_nobody_knows_whether_a_run_is_over(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("claim", ["digits", "digits (/no/such/folder, 0123abcd)", "digits ({there}, 00000000)"])
-def test_of_a_run_that_is_not_found_nobody_knows_whether_it_is_over(tmp_path: Path, claim: str) -> None:
+def test_of_a_run_that_is_not_found_nobody_knows_whether_it_is_over(tmp_path, claim):
     read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
 
     assert not is_run_over(claim.format(there=tmp_path))

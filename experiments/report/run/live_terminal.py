@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, RenderableType
@@ -36,17 +35,9 @@ class LiveView:
     ``refresh`` may be called as often as desired; the store is read again only after it changed.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        experiment: Experiment,
-        console: Console | None = None,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._folder, self._experiment = folder, experiment
-        self._console = console or Console()
-        self._now_s = now_s
-        self._started_s = now_s()
+    def __init__(self, folder: Path, experiment: Experiment, console: Console) -> None:
+        self._folder, self._experiment, self._console = folder, experiment, console
+        self._started_s = time.monotonic()
         self._live: Live | None = None
         self._cell: Any = None
         """Output of a notebook's cell that is replaced after every round."""
@@ -69,9 +60,7 @@ class LiveView:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         phases.remove_listener(self._note_phase)
         self.refresh()
         if self._live is not None:
@@ -114,7 +103,7 @@ class LiveView:
         return True
 
     def _render(self) -> RenderableType:
-        elapsed_s = self._now_s() - self._started_s
+        elapsed_s = time.monotonic() - self._started_s
         return render_fleet(self._experiment, self._rounds, self._clients, elapsed_s, phase=self._phase)
 
     def _print_new_rounds(self) -> None:

@@ -8,7 +8,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
 from operator import attrgetter
-from types import TracebackType
 from typing import Self
 
 from fedge.devices.sensing.energy_integral import GAP_PERIODS, integrate_energy, is_covered
@@ -74,9 +73,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(self._tick_s + PATIENCE_S)

@@ -1,7 +1,5 @@
 """The command in this process, for all tests of the command line."""
 
-from __future__ import annotations
-
 import pytest
 from contracts.launching import Launcher
 

@@ -1,7 +1,5 @@
 """Whatever the user gets wrong is one line with file, field, what was got and what would be right; nothing is left."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("workload=" + "x" * 90, f"workload: got '{'x' * 56}...; a mapping with some of task, "),
     ],
 )
-def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, override: str, message: str) -> None:
+def test_a_wrong_key_or_value_is_named_in_plain_words(refused, override, message):
     said = refused(override)
 
     assert said == message or (message.endswith((", ", "x")) and said.startswith(message))
@@ -126,7 +124,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused: Refusals, overrid
         ("fleet.0.count=9999", "fleet: got 10000 clients; from 1 to 1"),
     ],
 )
-def test_an_unknown_name_is_named_with_the_known_ones(refused: Refusals, override: str, message: str) -> None:
+def test_an_unknown_name_is_named_with_the_known_ones(refused, override, message):
     assert refused(override).startswith(message)
 
 
@@ -155,7 +153,7 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused: Refusals, overrid
         ("{name: balanced, confidence: 1}", "confidence: got 1; a number below 1"),
     ],
 )
-def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: str, message: str) -> None:
+def test_a_policy_with_impossible_numbers_is_refused(refused, policy, message):
     assert refused(f"policy={policy}").startswith(f"policy.{message}")
 
 
@@ -169,9 +167,7 @@ def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: 
         (HEAD + ROW.replace(",9\n", ",9000\n"), "power_w: got 9000 W as the top; watts: "),
     ],
 )
-def test_a_bad_table_is_named_with_its_field_and_line(
-    refused: Refusals, tmp_path: Path, content: str | None, message: str
-) -> None:
+def test_a_bad_table_is_named_with_its_field_and_line(refused, tmp_path, content, message):
     table = tmp_path / "table.csv"
     if content is not None:
         table.write_text(content, encoding="utf-8")
@@ -179,7 +175,7 @@ def test_a_bad_table_is_named_with_its_field_and_line(
     assert refused("fleet.0.truth=table:table.csv").startswith(f"fleet[0].truth: {table}: {message}")
 
 
-def test_another_boards_table_is_refused(refused: Refusals, tmp_path: Path) -> None:
+def test_another_boards_table_is_refused(refused, tmp_path):
     (tmp_path / "mine.csv").write_text(HEAD + ROW, encoding="utf-8")
     message = refused("fleet=[agx-orin]", "fleet.0.truth=table:mine.csv")
 
@@ -194,11 +190,11 @@ def test_another_boards_table_is_refused(refused: Refusals, tmp_path: Path) -> N
         (["network.model=vit_b_16", "network.input=[3,100,100]"], "network.input: got 3x100x100"),
     ],
 )
-def test_a_network_that_cannot_be_is_refused(refused: Refusals, overrides: list[str], message: str) -> None:
+def test_a_network_that_cannot_be_is_refused(refused, overrides, message):
     assert refused(*(f"workload.{override}" for override in overrides)).startswith(f"workload.{message}")
 
 
-def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
+def test_a_key_that_stands_twice_is_refused(refused):
     message = refused(config="fleet: [nano]\nrounds: 1\nfleet: [tx2]\n")
 
     assert "line 3: got text that is not YAML; the key 'fleet' stands here twice" in message
@@ -215,11 +211,11 @@ def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:
         ("1: 2\nfleet: [nano]\n", "[1]: got 1; keys that are text"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_refused(refused: Refusals, config: str, message: str) -> None:
+def test_a_file_that_is_no_experiment_is_refused(refused, config, message):
     assert refused(config=config).startswith(message)
 
 
-def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge, tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     for name, reason in (("gone.yaml", "no such file"), (".", "Is a directory"), ("bytes.yaml", "not UTF-8")):
         outcome = fedge("run", tmp_path / name)
@@ -239,11 +235,11 @@ def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge: Launcher, tm
         ("rounds=[", "--set rounds: got text that is not YAML; "),
     ],
 )
-def test_an_override_that_fits_nowhere_is_refused(refused: Refusals, override: str, message: str) -> None:
+def test_an_override_that_fits_nowhere_is_refused(refused, override, message):
     assert refused(override).startswith(message)
 
 
-def test_absent_data_is_found_before_the_run_folder_is_made(refused: Refusals, tmp_path: Path) -> None:
+def test_absent_data_is_found_before_the_run_folder_is_made(refused, tmp_path):
     said = refused("workload.task=mnist-cnn", "data.download=false", f"data.dir={tmp_path / 'data'}")
 
     assert said.startswith(f"data.dir: got no MNIST in {tmp_path / 'data'} (downloading is switched off); put train-")
@@ -259,9 +255,7 @@ def test_absent_data_is_found_before_the_run_folder_is_made(refused: Refusals, t
         ("plugin_that_fails.py", "1 / 0\n", "a Python file that can be imported (ZeroDivisionError: division by zero)"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_named(
-    refused: Refusals, tmp_path: Path, name: str, content: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_cannot_be_used_is_named(refused, tmp_path, name, content, message, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     if content is not None:
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -269,9 +263,7 @@ def test_a_plugin_that_cannot_be_used_is_named(
     assert refused(f"plugins=[{name}]").startswith(f"plugins[0]: got {tmp_path / name}; {message}")
 
 
-def test_a_task_of_the_users_that_breaks_is_named(
-    refused: Refusals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_of_the_users_that_breaks_is_named(refused, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "broken_task.py").write_text("def task(data_dir, download):\n    raise ValueError('no\\ndisk')\n")
 
@@ -285,7 +277,7 @@ def _config(folder: Path) -> Path:
     return path
 
 
-def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge: Launcher, tmp_path: Path) -> None:
+def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge, tmp_path):
     config = _config(tmp_path)
     for out, right in (
         (tmp_path, "new or empty"),
@@ -299,7 +291,7 @@ def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge: Launcher, tm
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_out_folder_without_permission_is_refused(fedge: Launcher, tmp_path: Path) -> None:
+def test_an_out_folder_without_permission_is_refused(fedge, tmp_path):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
 
@@ -308,14 +300,14 @@ def test_an_out_folder_without_permission_is_refused(fedge: Launcher, tmp_path: 
     assert "(Permission denied)" in outcome.message
 
 
-def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "write_text", disk_full)
     with pytest.raises(BadInput, match=r"--folder: got .*; a folder that can be written \(No space left on device\)"):
         launcher.start_run(load_experiment(_config(tmp_path)), tmp_path / "run", lambda: None)
 
 
 @pytest.mark.parametrize("command", ["resume", "report"])
-def test_what_is_no_run_is_neither_resumed_nor_reported(fedge: Launcher, tmp_path: Path, command: str) -> None:
+def test_what_is_no_run_is_neither_resumed_nor_reported(fedge, tmp_path, command):
     for path in (tmp_path, tmp_path / "gone", _config(tmp_path)):
         outcome = fedge(command, path)
         assert outcome.code == 2
@@ -324,7 +316,7 @@ def test_what_is_no_run_is_neither_resumed_nor_reported(fedge: Launcher, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["exp.yaml"]
 
 
-def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_that_are(fedge: Launcher) -> None:
+def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_that_are(fedge):
     outcome = fedge("run", "quickstartt")
     assert outcome.code == 2
     assert outcome.message.startswith("fedge: quickstartt: got no such file; a YAML file, or a name: fleet40, ")
@@ -334,7 +326,7 @@ def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_tha
 
 
 @pytest.mark.parametrize("command", ["resume", "report"])
-def test_a_damaged_run_yaml_is_named(fedge: Launcher, tmp_path: Path, command: str) -> None:
+def test_a_damaged_run_yaml_is_named(fedge, tmp_path, command):
     record = yaml.safe_load(SMALL) | {"rounds": "many"}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
 
@@ -343,7 +335,7 @@ def test_a_damaged_run_yaml_is_named(fedge: Launcher, tmp_path: Path, command: s
     assert outcome.message == f"fedge: {tmp_path / 'run.yaml'}: rounds: got 'many'; a whole number"
 
 
-def test_bad_tables_are_not_calibrated(fedge: Launcher, tmp_path: Path) -> None:
+def test_bad_tables_are_not_calibrated(fedge, tmp_path):
     tables = {
         "gone.csv": (None, "no such file"),
         "columns.csv": ("a,b\n1,2\n", "no column cores"),
@@ -365,7 +357,7 @@ def test_bad_tables_are_not_calibrated(fedge: Launcher, tmp_path: Path) -> None:
     "arguments",
     [("devices", "show", "NOPE"), ("devices", "modes", "NOPE"), ("devices", "modes", "nano", "--preset", "NOPE")],
 )
-def test_an_unknown_board_or_preset_is_named(fedge: Launcher, arguments: tuple[str, ...]) -> None:
+def test_an_unknown_board_or_preset_is_named(fedge, arguments):
     outcome = fedge(*arguments)
     assert outcome.code == 2
     assert ": got 'NOPE'; known: " in outcome.message
@@ -375,7 +367,7 @@ def test_an_unknown_board_or_preset_is_named(fedge: Launcher, arguments: tuple[s
     "arguments",
     [("run",), ("run", "x.yaml", "--bogus"), ("run", "x.yaml", "--seed", "x"), ("report",), ("calibrate",), ("nope",)],
 )
-def test_a_wrong_command_line_shows_its_usage(fedge: Launcher, arguments: tuple[str, ...]) -> None:
+def test_a_wrong_command_line_shows_its_usage(fedge, arguments):
     outcome: Outcome = fedge(*arguments)
     assert outcome.code == 2
     assert outcome.err.startswith("Usage: fedge")

@@ -1,7 +1,5 @@
 """``fedge board-check`` on a healthy board: nothing fails, whatever moves by itself; what it says is shown as it is."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +31,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
-def test_a_healthy_board_passes_and_the_exit_code_is_0(board: Desk) -> None:
+def test_a_healthy_board_passes_and_the_exit_code_is_0(board):
     settings = board.log.parent / "node.yaml"
     settings.write_text(json.dumps(board.settings.model_dump(mode="json")), encoding="utf-8")
     command = [*FEDGE, "board-check", "--settings", str(settings), "--seconds", "1"]
@@ -52,9 +50,7 @@ def test_a_healthy_board_passes_and_the_exit_code_is_0(board: Desk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
-def test_an_unlocked_memory_clock_that_moves_by_itself_is_no_failure(
-    board: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unlocked_memory_clock_that_moves_by_itself_is_no_failure(board, monkeypatch):
     kernel = KernelMachine(str(board.root))
     rate = kernel.path(f"{BPMP_EMC}/rate")
 
@@ -91,13 +87,11 @@ def told(locked: bool, rate_hz: int, cap_hz: int = 0) -> dict[str, Any]:
         (told(False, 1, 5), told(False, 1, 6), FAILED),
     ],
 )
-def test_only_limits_that_somebody_set_count_as_put_back(
-    before: dict[str, Any], after: dict[str, Any], result: str
-) -> None:
+def test_only_limits_that_somebody_set_count_as_put_back(before, after, result):
     assert board_check._check_restored(before, after).result == result
 
 
-def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding() -> None:
+def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding():
     class Lost:
         def energy_between(self, start_s: float, end_s: float) -> None: ...
 
@@ -107,12 +101,12 @@ def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding() -> None:
     class Here:
         sampler = sensor = Lost()
 
-    (finding,) = board_check._measure_power(Here(), 0.0)  # type: ignore[arg-type]
+    (finding,) = board_check._measure_power(Here(), 0.0)
 
     assert finding == BoardCheckFinding("power", FAILED, "VDD_IN is gone")
 
 
-def test_a_finding_is_shown_as_it_is_whatever_brackets_it_holds() -> None:
+def test_a_finding_is_shown_as_it_is_whatever_brackets_it_holds():
     text = shown_text(print_findings, [BoardCheckFinding("worker [1]", FAILED, "killed [oom-killed] x[/y]")])
 
     assert "worker [1]" in text

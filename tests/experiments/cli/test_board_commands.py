@@ -1,7 +1,5 @@
 """``fedge power``, ``board-check`` and ``devices record`` as a person types them, against the real daemon."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tarfile
@@ -42,7 +40,7 @@ def state(board: Desk) -> Mapping[str, object]:
     return ask_powerd(str(board.settings.power_socket), "get")
 
 
-def test_a_mode_is_set_shown_and_put_back(board: Desk) -> None:
+def test_a_mode_is_set_shown_and_put_back(board):
     found = state(board)
 
     done = fedge(board, "power", "set", "4/1113.6/420.75/665.6")
@@ -57,7 +55,7 @@ def test_a_mode_is_set_shown_and_put_back(board: Desk) -> None:
     assert state(board)["limits"] == found["limits"]
 
 
-def test_what_is_set_is_told_in_words(board: Desk) -> None:
+def test_what_is_set_is_told_in_words(board):
     said = fedge(board, "power", "get").stdout
 
     assert "stock mode" in said
@@ -72,7 +70,7 @@ def test_what_is_set_is_told_in_words(board: Desk) -> None:
         ("4/1113", "CORES/CPU/GPU/MEMORY"),
     ],
 )
-def test_a_mode_that_is_not_there_is_one_line(board: Desk, mode: str, message: str) -> None:
+def test_a_mode_that_is_not_there_is_one_line(board, mode, message):
     done = fedge(board, "power", "set", mode)
 
     assert done.returncode == 2
@@ -81,7 +79,7 @@ def test_a_mode_that_is_not_there_is_one_line(board: Desk, mode: str, message: s
     assert state(board)["changed"] is False
 
 
-def test_a_daemon_that_is_not_there_is_one_line_with_what_to_do(board: Desk, tmp_path: Path) -> None:
+def test_a_daemon_that_is_not_there_is_one_line_with_what_to_do(board, tmp_path):
     done = fedge(board, "power", "get", "--power-socket", str(tmp_path / "none.sock"))
 
     assert done.returncode == 1
@@ -89,7 +87,7 @@ def test_a_daemon_that_is_not_there_is_one_line_with_what_to_do(board: Desk, tmp
     assert "Traceback" not in done.stderr
 
 
-def test_board_check_tries_each_knob_twice_and_leaves_the_board_as_found(board: Desk) -> None:
+def test_board_check_tries_each_knob_twice_and_leaves_the_board_as_found(board):
     before = state(board)
 
     done = fedge(board, "board-check", "--seconds", "1", "--json")
@@ -106,7 +104,7 @@ def test_board_check_tries_each_knob_twice_and_leaves_the_board_as_found(board: 
     assert state(board)["limits"] == before["limits"]
 
 
-def test_board_check_names_the_knob_that_does_not_stick(board: Desk) -> None:
+def test_board_check_names_the_knob_that_does_not_stick(board):
     before = state(board)
     kernel = KernelMachine(str(board.root))
     kernel.plant(Fault("ignore", f"{BPMP_EMC}/rate"))
@@ -121,7 +119,7 @@ def test_board_check_names_the_knob_that_does_not_stick(board: Desk) -> None:
     assert state(board)["limits"] == before["limits"]
 
 
-def test_a_recording_is_one_archive(board: Desk, tmp_path: Path) -> None:
+def test_a_recording_is_one_archive(board, tmp_path):
     out = tmp_path / "board.tar.gz"
     done = recorded(board.root, out)
 
@@ -130,7 +128,7 @@ def test_a_recording_is_one_archive(board: Desk, tmp_path: Path) -> None:
         assert "root/proc/device-tree/model" in tar.getnames()
 
 
-def test_recording_a_machine_that_is_no_jetson_is_one_line(tmp_path: Path) -> None:
+def test_recording_a_machine_that_is_no_jetson_is_one_line(tmp_path):
     out = tmp_path / "board.tar.gz"
     done = recorded(tmp_path, out)
 

@@ -1,7 +1,5 @@
 """``fedge characterise-predict``: what is asked for, what stands in its place where nothing is said, the best mode."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -68,10 +66,10 @@ RESULT = SweepResult(
 
 
 def _lines(**asked: object) -> list[EpochPrediction]:
-    return predict_result_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))  # type: ignore[arg-type]
+    return predict_result_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))
 
 
-def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen() -> None:
+def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen():
     lines = _lines()
 
     assert {line.mode for line in lines} == {f"{m.cores}/{m.cpu_mhz:g}/{m.gpu_mhz:g}/{m.mem_mhz:g}" for m in MODES}
@@ -83,7 +81,7 @@ def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen() 
         assert line.label == "estimated"
 
 
-def test_a_mode_is_named_as_in_a_plan_and_a_loader_by_its_knobs() -> None:
+def test_a_mode_is_named_as_in_a_plan_and_a_loader_by_its_knobs():
     (line,) = _lines(modes=("4/1200/670/1333",), loader_workers=2)
     (asked,) = _lines(modes=("maxn",), loader_workers=0)
 
@@ -95,7 +93,7 @@ def test_a_mode_is_named_as_in_a_plan_and_a_loader_by_its_knobs() -> None:
     assert asked.e2e_s == pytest.approx(40 * look().means.step_s, rel=0.06)
 
 
-def test_the_best_modes_are_in_order() -> None:
+def test_the_best_modes_are_in_order():
     best = {name: _lines(best=name)[0] for name in ("time", "energy", "balanced")}
 
     seconds = [best[name].e2e_s for name in ("time", "balanced", "energy")]
@@ -104,7 +102,7 @@ def test_the_best_modes_are_in_order() -> None:
     assert joules == sorted(joules, reverse=True)
 
 
-def test_the_simple_predictor_knows_the_modes_of_one_loader_alone() -> None:
+def test_the_simple_predictor_knows_the_modes_of_one_loader_alone():
     lines = _lines(formula="simple", modes=("maxn",))
 
     assert lines[0].stall_s is None
@@ -130,12 +128,12 @@ def test_the_simple_predictor_knows_the_modes_of_one_loader_alone() -> None:
         ({"modes": ("3/5/5/5",)}, "5 MHz"),
     ],
 )
-def test_what_the_sweep_cannot_tell_is_a_line_with_what_would_be_right(asked: dict[str, object], said: str) -> None:
+def test_what_the_sweep_cannot_tell_is_a_line_with_what_would_be_right(asked, said):
     with pytest.raises((BadInput, UnknownName), match=said):
         _lines(**asked)
 
 
-def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_table_and_json(monkeypatch):
     from experiments.cli.main import app
 
     monkeypatch.setattr(sweep_prediction, "read_result", lambda _: RESULT)
@@ -165,12 +163,11 @@ def _load(folder: Path, device: str = "agx-xavier", **loader: object) -> Experim
     return load_experiment(path)
 
 
-def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_comes_from(loader_file: Path) -> None:
+def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_comes_from(loader_file):
     experiment = _load(loader_file.parent, workers=1)
     client = load_client(experiment, 0)
 
     fitted = fit_loader(EpochPredictionOptions(Path("swept"))).pipeline.top
-    assert client.loader is not None
     assert client.loader.expected.pipeline.samples == fitted.samples
     assert client.loader.expected.pipeline.host.crowding == fitted.host.crowding
     label = experiment_checks.build_labels(experiment, set())["agx-xavier"]["loader"]
@@ -187,14 +184,12 @@ def test_a_fleet_entry_trains_with_the_loader_that_was_fitted_and_says_where_it_
         ({"storage": "floppy", "cached": 0.0}, r"fleet\[0\]\.loader\.storage: .*floppy.*ssd"),
     ],
 )
-def test_a_fitted_loader_that_does_not_belong_to_the_entry_is_refused(
-    changed: dict[str, object], said: str, loader_file: Path
-) -> None:
+def test_a_fitted_loader_that_does_not_belong_to_the_entry_is_refused(changed, said, loader_file):
     with pytest.raises((BadInput, UnknownName), match=said):
         experiment_checks.check_experiment(_load(loader_file.parent, **{"workers": 1, **changed}))
 
 
-def test_a_resumed_run_refuses_a_loader_that_has_changed_since_and_an_override_names_another(loader_file: Path) -> None:
+def test_a_resumed_run_refuses_a_loader_that_has_changed_since_and_an_override_names_another(loader_file):
     started = _load(loader_file.parent, workers=1)
     saved = loader_file.parent / "run.yaml"
     saved.write_text(yaml.safe_dump(started.model_dump(mode="json")), encoding="utf-8")

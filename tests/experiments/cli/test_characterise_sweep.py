@@ -1,7 +1,5 @@
 """``fedge characterise`` measures what is left, leaves every file it promises, and says what was skipped or failed."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

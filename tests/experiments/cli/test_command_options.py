@@ -38,9 +38,7 @@ class Built(Exception):
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_parameter_of_a_command_is_an_option_or_named_as_another(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_parameter_of_a_command_is_an_option_or_named_as_another(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     given = {parameter: Path(parameter) for parameter in inspect.signature(COMMANDS[name]).parameters}
     found: dict[str, Any] = {}
@@ -69,21 +67,19 @@ class Options:
     part: Options | None = None
 
 
-def test_what_was_not_given_leaves_the_default_of_a_value_or_a_factory() -> None:
+def test_what_was_not_given_leaves_the_default_of_a_value_or_a_factory():
     assert build_options(Options, {"needed": None, "names": None}) == Options(None)
     assert build_options(Options, {"needed": 1, "names": ["b"]}, part=Options).part == Options(1, ("b",))
 
 
 @pytest.mark.parametrize(("parameters", "others"), [({"needed": 1, "nmaes": []}, ()), ({"needed": 1}, ("needed",))])
-def test_a_parameter_that_no_record_takes_is_an_error_of_the_program(
-    parameters: dict[str, Any], others: tuple[str, ...]
-) -> None:
+def test_a_parameter_that_no_record_takes_is_an_error_of_the_program(parameters, others):
     with pytest.raises(TypeError, match="must be a field or among the others"):
         build_options(Options, parameters, others=others)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_an_option_has_one_name_in_python_and_on_the_command_line(name: str) -> None:
+def test_an_option_has_one_name_in_python_and_on_the_command_line(name):
     program = typer.Typer()
     program.command()(COMMANDS[name])
     for parameter in typer.main.get_command(program).params:

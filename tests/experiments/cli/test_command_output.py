@@ -1,7 +1,5 @@
 """Commands write where nothing is lost."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

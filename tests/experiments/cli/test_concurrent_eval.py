@@ -1,7 +1,5 @@
 """``fedge concurrent eval`` checks what was typed, plays every strategy on every problem, and writes a list of rows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -50,9 +48,7 @@ def asked(tables: tuple[Path, Path], tmp_path: Path, one_core: None) -> Strategy
     return StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "gmd,oracle", str(file))
 
 
-def test_rows_come_out_one_per_strategy_and_family(
-    asked: StrategyStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_come_out_one_per_strategy_and_family(asked, tmp_path, capsys):
     evaluate_strategies(asked, tmp_path / "rows.json")
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert [(row["family"], row["strategy"], row["problems"]) for row in rows] == [
@@ -72,7 +68,7 @@ def test_rows_come_out_one_per_strategy_and_family(
     assert "done: oracle on net+served (concurrent), seed 0" in told.err
 
 
-def test_by_default_the_family_follows_from_the_tables(tables: tuple[Path, Path]) -> None:
+def test_by_default_the_family_follows_from_the_tables(tables):
     both = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "gmd"))
     train = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd"))
     infer = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((), (tables[1],)), "gmd"))
@@ -90,7 +86,7 @@ def spoilt(table: Path, column: str, factor: float, line: int) -> None:
     table.write_text("\n".join([head, *lines]), encoding="utf-8")
 
 
-def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[Path, Path]) -> None:
+def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables):
     asked = StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "oracle", plausible=True)
     (before,) = build_strategy_jobs(asked)
     spoilt(tables[0], "power_w", 0.4, 15)
@@ -108,7 +104,7 @@ def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[P
     assert job.case.pair.train_w.min() > whole.case.pair.train_w.min()
 
 
-def test_a_search_over_a_grid_plays_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
+def test_a_search_over_a_grid_plays_where_modes_are_left_out(tables):
     spoilt(tables[0], "power_w", 0.4, 15)
 
     row = run_strategy_job(
@@ -120,7 +116,7 @@ def test_a_search_over_a_grid_plays_where_modes_are_left_out(tables: tuple[Path,
     assert row.solved == row.solvable > 0
 
 
-def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_training_table_goes_with_every_inference_table(tables, tmp_path):
     more = [shutil.copy(path, path.with_name(f"other-{path.name}")) for path in tables]
     jobs = build_strategy_jobs(
         StrategyStudyOptions(JobTableOptions((tables[0], Path(more[0])), (tables[1], Path(more[1]))), "gmd,oracle")
@@ -133,7 +129,7 @@ def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path
 
 
 @pytest.mark.slow
-def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes(tables: tuple[Path, Path]) -> None:
+def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes(tables):
     asked = StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", reuse=True, problem_count=7, seed=3, seeds=2)
     rows = evaluate_jobs(build_strategy_jobs(asked), workers=1)
     assert [(row.seed, row.problems, row.reuse) for row in rows] == [(3, 7, True), (4, 7, True)]
@@ -141,9 +137,7 @@ def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes
     assert [replace(row, seconds=0.0) for row in rows] == [replace(row, seconds=0.0) for row in again]
 
 
-def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_the_end(
-    asked: StrategyStudyOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_the_end(asked, tmp_path, monkeypatch):
     code = "class Broken:\n    def __init__(self, context):\n        raise ValueError('on purpose')\n"
     (tmp_path / "broken_strategy.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -167,7 +161,7 @@ def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_t
         ({"tables": JobTableOptions((Path("nowhere.csv"),))}, "nowhere.csv"),
     ],
 )
-def test_wrong_options_are_one_line(asked: StrategyStudyOptions, change: dict[str, Any], words: str) -> None:
+def test_wrong_options_are_one_line(asked, change, words):
     with pytest.raises(BadInput) as error:
         build_strategy_jobs(replace(asked, **change))
     assert words in str(error.value)
@@ -187,9 +181,7 @@ def test_wrong_options_are_one_line(asked: StrategyStudyOptions, change: dict[st
         ("- {power_w: 30, a: &a [1, 1], b: &b [*a, *a], c: [*b, *b]}", "a mapping with family"),
     ],
 )
-def test_a_wrong_file_of_problems_is_one_line(
-    asked: StrategyStudyOptions, tmp_path: Path, text: str, words: str
-) -> None:
+def test_a_wrong_file_of_problems_is_one_line(asked, tmp_path, text, words):
     file = tmp_path / "wrong.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput) as error:
@@ -198,23 +190,21 @@ def test_a_wrong_file_of_problems_is_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_without_a_training_table_a_problem_with_a_rate_is_one_of_inference(
-    tables: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_without_a_training_table_a_problem_with_a_rate_is_one_of_inference(tables, tmp_path):
     file = tmp_path / "some.json"
     file.write_text('[{"power_w": 20, "latency_s": 0.2, "rate_hz": 30}]', encoding="utf-8")
     (job,) = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((), (tables[1],)), "gmd", str(file)))
     assert [problem.family for problem in job.case.problems] == ["infer"]
 
 
-def test_problems_of_a_job_without_a_table_are_refused(asked: StrategyStudyOptions, tables: tuple[Path, Path]) -> None:
+def test_problems_of_a_job_without_a_table_are_refused(asked, tables):
     with pytest.raises(
         BadInput, match="--infer-table: got no table; an inference table: the problems are of family infer"
     ):
         build_strategy_jobs(replace(asked, tables=JobTableOptions((tables[0],))))
 
 
-def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tables: tuple[Path, Path]) -> None:
+def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tables):
     train, infer = tables
     for given, words in (
         (JobTableOptions((infer,), (train,)), "--train-table: got"),
@@ -227,7 +217,7 @@ def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tabl
         assert words in str(error.value)
 
 
-def test_the_command_itself_judges(tables: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_command_itself_judges(tables, tmp_path):
     out = tmp_path / "rows.json"
     command = ["concurrent", "eval", "--train-table", str(tables[0]), "--strategies", "oracle", "--out", str(out)]
     assert CliRunner().invoke(app, command).exit_code == 0

@@ -1,7 +1,5 @@
 """``fedge concurrent plan`` says which mode and batch sizes, why, what was played, and what would hold."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +33,10 @@ def shown(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> s
 
 def data(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     print_plan(asked, as_json=True)
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
-def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(asked, capsys):
     text = shown(asked, capsys)
     for words in (
         "Mode ",
@@ -60,9 +55,7 @@ def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(
         assert words in text
 
 
-def test_json_has_the_choice_its_neighbours_and_the_search(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_the_choice_its_neighbours_and_the_search(asked, capsys):
     found = data(asked, capsys)
     assert found["feasible"]
     assert found["label"] == "measured"
@@ -76,16 +69,14 @@ def test_json_has_the_choice_its_neighbours_and_the_search(
     assert found["would_hold"] == []
 
 
-def test_arrivals_of_every_kind_are_played(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrivals_of_every_kind_are_played(asked, capsys):
     for kind in ("poisson", "bursts", "dynamic"):
         played = data(replace(asked, arrivals=kind, strategy="none"), capsys)["played"]
         assert played["services"][0]["requests"] > 1000
         assert played["holds"] == (played["services"][0]["violations"] <= 1.0)
 
 
-def test_where_nothing_holds_the_nearest_limit_is_told(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_holds_the_nearest_limit_is_told(asked, capsys):
     text = shown(replace(asked, max_power_w=14.0), capsys)
     assert "None No mode meets all limits. Nearest the power budget: 14 -> " in text
     found = data(replace(asked, max_power_w=14.0), capsys)
@@ -94,9 +85,7 @@ def test_where_nothing_holds_the_nearest_limit_is_told(
     assert advise_interleaving(eased).choice is not None
 
 
-def test_a_row_that_no_board_can_have_meant_is_told(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_no_board_can_have_meant_is_told(asked, capsys):
     assert "DOUBTFUL" not in shown(replace(asked, max_power_w=60.0), capsys)
     rows = asked.jobs.infer_tables[0].read_text(encoding="utf-8").splitlines()
     # The top mode: as if inference drew next to nothing there.
@@ -110,9 +99,7 @@ def test_a_row_that_no_board_can_have_meant_is_told(
     assert data(replace(asked, max_power_w=60.0), capsys)["doubtful"]
 
 
-def test_no_figure_is_cut_in_a_narrow_terminal(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_figure_is_cut_in_a_narrow_terminal(asked, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_plan(asked, as_json=False)
     lines = capsys.readouterr().out.splitlines()
@@ -120,16 +107,14 @@ def test_no_figure_is_cut_in_a_narrow_terminal(
     assert sum(line.startswith(("limit: power ", "limit: latency ", "limit: rate ")) for line in lines) == 12
 
 
-def test_training_alone_has_no_column_of_batches(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_alone_has_no_column_of_batches(asked, capsys):
     jobs = replace(asked.jobs, infer_tables=(), max_latency_s=(), rate_hz=())
     text = shown(replace(asked, jobs=jobs), capsys)
     assert "limit per s mode, MHz" in text
     assert "window" not in text.split("Time and power")[0]
 
 
-def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_search_is_told_in_part(asked, capsys):
     text = shown(replace(asked, strategy="oracle"), capsys)
     assert "more (--json has all)" in text
     assert len(data(replace(asked, strategy="oracle"), capsys)["strategy"]["trials"]) > 30
@@ -142,16 +127,12 @@ def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pyt
         ({"rate_hz": (0.1,)}, ["requests arrive 10 s apart, which is at least the budget", "times)"]),
     ],
 )
-def test_why_little_is_trained_or_held_is_told(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str], jobs: dict[str, Any], told: list[str]
-) -> None:
+def test_why_little_is_trained_or_held_is_told(asked, capsys, jobs, told):
     text = shown(replace(asked, jobs=replace(asked.jobs, **jobs), strategy="none"), capsys)
     assert [words for words in told if words not in text] == []
 
 
-def test_two_services_of_one_table_have_names_of_their_own(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_services_of_one_table_have_names_of_their_own(asked, capsys):
     two = replace(asked.jobs, infer_tables=asked.jobs.infer_tables * 2, max_latency_s=(0.5, 1.0), rate_hz=(30.0, 10.0))
     text = shown(replace(asked, jobs=two, arrivals="poisson"), capsys)
     assert "served: batches of " in text
@@ -160,7 +141,7 @@ def test_two_services_of_one_table_have_names_of_their_own(
     assert "Strategies search for one service" in text
 
 
-def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_of_a_board_are_said_to_be_modelled(capsys):
     names = ConcurrentJobOptions(
         board="agx-orin",
         train_workload="resnet18-imagenet",
@@ -178,7 +159,7 @@ def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("name", sorted(load_catalogue()))
-def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str) -> None:
+def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name):
     spec = load_catalogue()[name]
     modes = build_planning_modes(spec)
     assert 100 < len(modes) <= 4 * 7 * 7 * 3
@@ -229,7 +210,7 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
         ),
     ],
 )
-def test_wrong_options_are_one_line(asked: ConcurrentPlanOptions, change: dict[str, Any], words: str) -> None:
+def test_wrong_options_are_one_line(asked, change, words):
     if "jobs" in change:
         change = {"jobs": replace(asked.jobs, **change["jobs"])}
     with pytest.raises(BadInput) as error:
@@ -238,7 +219,7 @@ def test_wrong_options_are_one_line(asked: ConcurrentPlanOptions, change: dict[s
     assert "\n" not in str(error.value)
 
 
-def test_any_network_that_the_layers_can_price_is_trained_and_served(capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_network_that_the_layers_can_price_is_trained_and_served(capsys):
     names = ConcurrentJobOptions(
         board="agx-orin",
         train_workload="resnet34",

@@ -1,7 +1,5 @@
 """``fedge concurrent run`` trains and serves for real, tells how both fared, and leaves no process behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -201,7 +199,6 @@ def test_a_worker_that_dies_is_told_with_the_result_so_far(tmp_path):
     supervisor = workers_of(tmp_path)[0]
     trainer = int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0])
     out = tmp_path / "out.json"
-    assert process.stdout is not None
     process.stdout.readline()
 
     os.kill(trainer, signal.SIGKILL)

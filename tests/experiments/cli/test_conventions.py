@@ -1,7 +1,5 @@
 """The commands are one set: an option has one name, one kind and one meaning, and every command shows an example."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import defaultdict
@@ -48,7 +46,7 @@ def meaning(option: Any) -> str:
     return re.split(r"[;.(:,]", option.help)[0].strip()
 
 
-def test_an_option_has_one_kind_and_one_meaning_in_all_commands() -> None:
+def test_an_option_has_one_kind_and_one_meaning_in_all_commands():
     found: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for words, command in COMMANDS.items():
         for option in list_options(command):
@@ -58,7 +56,7 @@ def test_an_option_has_one_kind_and_one_meaning_in_all_commands() -> None:
     assert {name: dict(uses) for name, uses in found.items() if len(uses) > 1} == {}
 
 
-def test_json_and_dry_run_are_flags_and_out_is_a_file() -> None:
+def test_json_and_dry_run_are_flags_and_out_is_a_file():
     options = [option for command in COMMANDS.values() for option in list_options(command)]
     kinds = {name: {kind(one) for one in options if name in one.opts} for name in ("--json", "--dry-run", "--out")}
     outs = {one.metavar for one in options if "--out" in one.opts}
@@ -67,7 +65,7 @@ def test_json_and_dry_run_are_flags_and_out_is_a_file() -> None:
     assert outs <= {"FILE", "TABLE", "MODEL"}
 
 
-def test_an_argument_of_one_name_has_one_kind() -> None:
+def test_an_argument_of_one_name_has_one_kind():
     found: dict[str, set[str]] = defaultdict(set)
     for command in COMMANDS.values():
         for one in command.params:
@@ -79,12 +77,12 @@ def test_an_argument_of_one_name_has_one_kind() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_option_has_a_help(name: str) -> None:
+def test_every_option_has_a_help(name):
     assert [one.opts for one in list_options(COMMANDS[tuple(name.split())]) if not one.help] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_argument_is_explained_in_the_help(name: str) -> None:
+def test_every_argument_is_explained_in_the_help(name):
     done = CliRunner().invoke(ROOT, [*name.split(), "--help"], terminal_width=1000)
     listed = re.search(r"^Arguments:\n((?:  .+\n)+)", done.output, re.MULTILINE)
     lines = listed.group(1).splitlines() if listed else []
@@ -95,10 +93,9 @@ def test_every_argument_is_explained_in_the_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_in_a_command_s_help_is_a_call_of_it(name: str) -> None:
+def test_the_example_in_a_command_s_help_is_a_call_of_it(name):
     command = COMMANDS[tuple(name.split())]
     found = re.search(r"Example: fedge (.+?)(\n\n|$)", command.help or "", re.DOTALL)
-    assert found is not None
     words = shlex.split(found.group(1))
     own = [word for word in name.split() if word != "NETWORK"]
 
@@ -107,7 +104,7 @@ def test_the_example_in_a_command_s_help_is_a_call_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *NAMES])
-def test_a_help_fits_80_columns_and_names_its_panels(name: str) -> None:
+def test_a_help_fits_80_columns_and_names_its_panels(name):
     done = CliRunner().invoke(ROOT, [*name.split(), "--help"], terminal_width=HELP_WIDTH)
 
     assert done.exit_code == 0
@@ -116,5 +113,5 @@ def test_a_help_fits_80_columns_and_names_its_panels(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", ROOT.commands.values(), ids=list(ROOT.commands))
-def test_every_command_of_the_first_level_stands_under_a_heading(command: Any) -> None:
+def test_every_command_of_the_first_level_stands_under_a_heading(command):
     assert isinstance(command.rich_help_panel, str)

@@ -1,13 +1,10 @@
 """``fedge board``: what it takes for a run, an address or settings, and what it refuses in one line."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +21,7 @@ from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.types import Trace
 
 
-def test_no_phase_is_under_way_once_the_page_is_served() -> None:
+def test_no_phase_is_under_way_once_the_page_is_served():
     begun: list[str] = []
 
     def listen(name: str, *, announce: bool) -> None:
@@ -39,24 +36,24 @@ def test_no_phase_is_under_way_once_the_page_is_served() -> None:
     assert begun[-1:] == [""]
 
 
-def test_an_address_may_carry_its_token() -> None:
+def test_an_address_may_carry_its_token():
     assert parse_address("http://box:8400/#token=abc") == ("http://box:8400", "abc")
     assert parse_address("https://box/board/") == ("https://box/board", None)
 
 
 @pytest.mark.parametrize("text", ["ftp://box", "http://", "http://me:secret@box", "http://box?x=1", "file:///etc"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_what_is_no_address_is_refused(text):
     with pytest.raises(BadInput):
         parse_address(text)
 
 
-def test_a_wrong_address_does_not_tell_its_token() -> None:
+def test_a_wrong_address_does_not_tell_its_token():
     with pytest.raises(BadInput) as refused:
         parse_address("ftp://box#token=geheim")
     assert "geheim" not in str(refused.value)
 
 
-def test_a_run_may_be_there_or_come(tmp_path: Path) -> None:
+def test_a_run_may_be_there_or_come(tmp_path):
     run = tmp_path / "run"
     assert find_run_folder(run) == run
     run.mkdir()
@@ -72,12 +69,12 @@ def test_a_run_may_be_there_or_come(tmp_path: Path) -> None:
         find_run_folder(tmp_path / "no" / "run")
 
 
-def test_nothing_to_show_is_refused() -> None:
+def test_nothing_to_show_is_refused():
     with pytest.raises(BadInput, match="RUN_OR_ADDRESS"):
         board(None)
 
 
-def test_settings_are_read(tmp_path: Path) -> None:
+def test_settings_are_read(tmp_path):
     path = tmp_path / "board.yaml"
     path.write_text("store: /var/lib/fedge/fleet\nruns: /srv/runs\nport: 9000\n", encoding="utf-8")
     settings = read_settings(path)
@@ -96,7 +93,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
         ("- store", "without settings"),
     ],
 )
-def test_wrong_settings_are_one_line_that_names_the_field(tmp_path: Path, text: str, where: str) -> None:
+def test_wrong_settings_are_one_line_that_names_the_field(tmp_path, text, where):
     path = tmp_path / "board.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=where) as refused:
@@ -104,7 +101,7 @@ def test_wrong_settings_are_one_line_that_names_the_field(tmp_path: Path, text: 
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_named(tmp_path):
     with pytest.raises(BadInput, match="no such file"):
         read_settings(tmp_path / "none.yaml")
 
@@ -118,12 +115,12 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
         ({"source": "runs/x", "relay_token_file": Path("t")}, "--relay-token-file"),
     ],
 )
-def test_options_that_would_be_left_out_of_account_are_refused(asked: dict[str, Any], where: str) -> None:
+def test_options_that_would_be_left_out_of_account_are_refused(asked, where):
     with pytest.raises(BadInput, match=where):
         board(**asked)
 
 
-def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path):
     (tmp_path / "run.yaml").touch()
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "VERSION").write_text('{"version": 99}', encoding="utf-8")
@@ -133,10 +130,9 @@ def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -> None:
+def test_the_page_ends_at_once_and_without_a_word(number, tmp_path):
     command = [*FEDGE, "board", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         url = urlsplit(process.stdout.readline().strip())
         reader = HTTPConnection(str(url.hostname), url.port, timeout=20)
         reader.request("GET", "/api/stream")
@@ -153,14 +149,13 @@ def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path: Path) -> None:
+def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path):
     settings = tmp_path / "board.yaml"
     settings.write_text(
         f"store: {tmp_path}/fleet\ningest: {tmp_path}/i.sock\nport: {find_free_port()}\n", encoding="utf-8"
     )
     command = [*FEDGE, "board", "--serve", str(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         now_s = time.time()
         said = TelemetryBatch(1, "a", "s", 1, Trace((now_s,), (1.0,), (5.0,), *(((None,),) * 7)))

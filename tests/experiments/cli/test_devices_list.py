@@ -1,10 +1,7 @@
 """``fedge devices``: what it prints fits a terminal, carries labels, and is good JSON when asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -33,7 +30,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
     return lambda: capsys.readouterr().out
 
 
-def test_the_list_names_every_board_and_marks_estimates(shown: Shown) -> None:
+def test_the_list_names_every_board_and_marks_estimates(shown):
     list_devices()
     lines = shown().splitlines()
     assert all(any(line.startswith(f"{board} ") for line in lines) for board in BOARDS)
@@ -43,7 +40,7 @@ def test_the_list_names_every_board_and_marks_estimates(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_board_is_shown_in_80_columns_with_a_label_on_every_fact(shown: Shown, board: str) -> None:
+def test_a_board_is_shown_in_80_columns_with_a_label_on_every_fact(shown, board):
     devices_show(board)
     text = shown()
     assert max(map(len, text.splitlines())) <= 80
@@ -52,7 +49,7 @@ def test_a_board_is_shown_in_80_columns_with_a_label_on_every_fact(shown: Shown,
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_the_knobs_of_a_board_fit_80_columns(shown: Shown, board: str) -> None:
+def test_the_knobs_of_a_board_fit_80_columns(shown, board):
     devices_modes(board)
     text = shown()
     assert max(map(len, text.splitlines())) <= 80
@@ -60,17 +57,17 @@ def test_the_knobs_of_a_board_fit_80_columns(shown: Shown, board: str) -> None:
     assert "at power-on" in text
 
 
-def test_an_alias_shows_its_board(shown: Shown) -> None:
+def test_an_alias_shows_its_board(shown):
     devices_modes("agx-orin")
     assert "Jetson AGX Orin 64GB: 18,096 power modes (12 x 29 x 13 x 4)" in shown()
 
 
-def test_a_preset_is_one_line(shown: Shown) -> None:
+def test_a_preset_is_one_line(shown):
     devices_modes("nano", "5W")
     assert shown() == "nano 5W: 2c/921.6/614.4/1600 MHz\n"
 
 
-def test_all_modes_are_one_csv_row_each(shown: Shown) -> None:
+def test_all_modes_are_one_csv_row_each(shown):
     devices_modes("orin-nano", every=True)
     lines = shown().splitlines()
     assert lines[0] == "cores,cpu_mhz,gpu_mhz,mem_mhz"
@@ -78,14 +75,14 @@ def test_all_modes_are_one_csv_row_each(shown: Shown) -> None:
     assert lines[-1] == "6,1510.4,624.75,2133"
 
 
-def test_the_list_as_json_has_value_label_and_source_of_every_figure(shown: Shown) -> None:
+def test_the_list_as_json_has_value_label_and_source_of_every_figure(shown):
     list_devices(as_json=True)
     boards = json.loads(shown())
     assert [board["name"] for board in boards] == BOARDS
     assert all(set(board["idle_w"]) == {"value", "label", "source"} for board in boards)
 
 
-def test_a_board_as_json_has_its_tables_presets_and_sources(shown: Shown) -> None:
+def test_a_board_as_json_has_its_tables_presets_and_sources(shown):
     devices_show("agx-orin", as_json=True)
     board = json.loads(shown())
     assert board["modes"] == 18_096
@@ -102,14 +99,12 @@ def test_a_board_as_json_has_its_tables_presets_and_sources(shown: Shown) -> Non
         ("nano", "MAXN", False, lambda told: told == NANO_MAXN),
     ],
 )
-def test_modes_as_json_are_counted_listed_or_picked(
-    shown: Shown, name: str, preset: str | None, every: bool, found: Callable[[Any], bool]
-) -> None:
+def test_modes_as_json_are_counted_listed_or_picked(shown, name, preset, every, found):
     devices_modes(name, preset, every, as_json=True)
     assert found(json.loads(shown()))
 
 
-def test_a_board_says_which_workloads_have_costs_of_its_own(shown: Shown) -> None:
+def test_a_board_says_which_workloads_have_costs_of_its_own(shown):
     devices_show("agx-orin")
     orin = shown()
     devices_show("nano")
@@ -121,7 +116,7 @@ def test_a_board_says_which_workloads_have_costs_of_its_own(shown: Shown) -> Non
     assert nano.count("none of its own") == 2
 
 
-def test_a_boards_costs_as_json_are_batch_sizes_by_kind_and_workload(shown: Shown) -> None:
+def test_a_boards_costs_as_json_are_batch_sizes_by_kind_and_workload(shown):
     devices_show("agx-orin", as_json=True)
     calibrated = json.loads(shown())["calibrated"]
 

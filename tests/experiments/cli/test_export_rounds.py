@@ -1,7 +1,5 @@
 """A run that tells TensorBoard as it goes, one that is told afterwards, and exporters that are wrong or fail."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +45,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge: Launcher, tmp_path: Path) -> None:
+def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge, tmp_path):
     fedge("run", "exp.yaml", "--folder", "run", "--set", "exporters=[tensorboard]", "--set", "rounds=2")
 
     exported = fedge("export", "run", "--to", "tensorboard", "--folder", "elsewhere")
@@ -60,7 +58,7 @@ def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge: Launcher,
     assert told["round/energy_j"] == [(row.round, pytest.approx(row.energy_j)) for row in rounds]
 
 
-def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge, tmp_path):
     fedge("run", "exp.yaml", "--folder", "without")
     own = ("--set", "plugins=[failing_exporter.py]", "--set", "exporters=['failing_exporter:Failing']")
 
@@ -83,9 +81,7 @@ def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge: La
         ("tensorboard", "exp.yaml: exporters: got 'tensorboard'; a list"),
     ],
 )
-def test_a_wrong_exporter_is_one_line_before_anything_is_written(
-    fedge: Launcher, tmp_path: Path, given: str, message: str
-) -> None:
+def test_a_wrong_exporter_is_one_line_before_anything_is_written(fedge, tmp_path, given, message):
     outcome = fedge("run", "exp.yaml", "--folder", "run", "--set", f"exporters={given}")
 
     assert outcome.code == 2
@@ -93,7 +89,7 @@ def test_a_wrong_exporter_is_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_exported_is_one_line(fedge: Launcher, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_one_line(fedge, tmp_path):
     fedge("run", "exp.yaml", "--folder", "run", "--set", "plugins=[failing_exporter.py]")
     outcomes = {
         "known: mlflow": fedge("export", "run", "--to", "wandb"),
@@ -112,7 +108,7 @@ def test_what_cannot_be_exported_is_one_line(fedge: Launcher, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_mlflow_gets_the_rounds_and_at_the_end_the_report(fedge: Launcher, tmp_path: Path) -> None:
+def test_mlflow_gets_the_rounds_and_at_the_end_the_report(fedge, tmp_path):
     pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     from server.exporters.mlflow import build_mlflow_client
 

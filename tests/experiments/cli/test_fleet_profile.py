@@ -1,7 +1,5 @@
 """``fedge fleet profile``: the playbook on hosts that are this machine, each an emulated board of its own."""
 
-from __future__ import annotations
-
 import getpass
 import importlib.util
 import json
@@ -38,7 +36,7 @@ def write_fetched(out: Path, *, finished: bool) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_fetched_table_moves_to_the_path_that_names_its_board_kind(tmp_path: Path, finished: bool) -> None:
+def test_a_fetched_table_moves_to_the_path_that_names_its_board_kind(tmp_path, finished):
     write_fetched(tmp_path, finished=finished)
 
     row = read_row(tmp_path, "nano-1", "net", None)
@@ -50,7 +48,7 @@ def test_a_fetched_table_moves_to_the_path_that_names_its_board_kind(tmp_path: P
     assert ("the same command goes on" in text) != finished
 
 
-def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(tmp_path: Path) -> None:
+def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(tmp_path):
     write_fetched(tmp_path, finished=False)
     rows = [read_row(tmp_path, "nano-1", "net", "too hot"), read_row(tmp_path, "gone", "net", "no answer")]
 
@@ -61,7 +59,7 @@ def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(t
     assert "failed: no answer" in text
 
 
-def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path: Path) -> None:
+def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path):
     write_fetched(tmp_path, finished=True)
     row = read_row(tmp_path, "nano-1", "net", None)
 
@@ -74,7 +72,7 @@ def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", [None, "{", "{}"])
-def test_a_table_without_its_record_is_a_failed_row(tmp_path: Path, record: str | None) -> None:
+def test_a_table_without_its_record_is_a_failed_row(tmp_path, record):
     table = write_table(tmp_path / "nano-1" / "net.csv")
     if record is not None:
         table.with_name("net.csv.json").write_text(record, encoding="utf-8")
@@ -86,9 +84,7 @@ def test_a_table_without_its_record_is_a_failed_row(tmp_path: Path, record: str 
 
 
 @pytest.mark.parametrize(("boards", "code"), [(("nano-1",), 0), (("nano-1", "lost"), 1)])
-def test_a_board_without_a_table_makes_the_command_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boards: tuple[str, ...], code: int
-) -> None:
+def test_a_board_without_a_table_makes_the_command_fail(tmp_path, monkeypatch, boards, code):
     write_fetched(tmp_path, finished=True)
     write_table(tmp_path / "lost" / "net.csv")
     call = PlaybookCall(tmp_path, "profile.yml", tmp_path)
@@ -101,9 +97,7 @@ def test_a_board_without_a_table_makes_the_command_fail(
     assert profile_fleet(FleetOptions(tmp_path, tmp_path), {"workload": "net"}, tmp_path)[0] == code
 
 
-def test_a_server_that_takes_no_tables_is_named_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_takes_no_tables_is_named_and_loses_nothing(tmp_path, monkeypatch, capsys):
     write_fetched(tmp_path, finished=True)
     row = read_row(tmp_path, "nano-1", "net", None)
     server = InventoryHost("hub", {"ansible_connection": "local", "superlink_runs": "/proc/no-runs"})
@@ -149,7 +143,7 @@ def options(tmp_path: Path) -> FleetOptions:
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the worker trains with torch")
-def test_a_task_of_ones_own_is_profiled_on_a_board_and_a_run_of_it_starts_from_that(tmp_path: Path) -> None:
+def test_a_task_of_ones_own_is_profiled_on_a_board_and_a_run_of_it_starts_from_that(tmp_path):
     task, settings = tmp_path / "mine.py", tmp_path / "node.yaml"
     task.write_text(TABLE, encoding="utf-8")
     with desk("xavier-nx", tmp_path) as board:
@@ -186,7 +180,7 @@ def test_a_task_of_ones_own_is_profiled_on_a_board_and_a_run_of_it_starts_from_t
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_boards_are_profiled_within_a_budget_and_go_on_the_next_time(options: FleetOptions, tmp_path: Path) -> None:
+def test_boards_are_profiled_within_a_budget_and_go_on_the_next_time(options, tmp_path):
     asked = {"workload": "resnet18-imagenet", "modes": 6, "explorer": "random"}
     out = tmp_path / "tables"
 

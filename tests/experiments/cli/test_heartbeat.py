@@ -1,7 +1,5 @@
 """A command gives a sign of life when it has been silent for too long, and its own output is never mixed with it."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
@@ -35,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return made
 
 
-def test_a_log_has_each_announced_phase_and_a_line_after_each_silence(clock: Clock) -> None:
+def test_a_log_has_each_announced_phase_and_a_line_after_each_silence(clock):
     log = io.StringIO()
     beat = Heartbeat("run", log)
     beat.begin("starting Ray", announce=True)
@@ -52,7 +50,7 @@ def test_a_log_has_each_announced_phase_and_a_line_after_each_silence(clock: Clo
     ]
 
 
-def test_nothing_is_said_between_lines_that_keep_coming_until_they_stop(clock: Clock) -> None:
+def test_nothing_is_said_between_lines_that_keep_coming_until_they_stop(clock):
     log = io.StringIO()
     beat = Heartbeat("run", log)
     beat.begin("round 1 of 9", announce=True)
@@ -71,7 +69,7 @@ def test_nothing_is_said_between_lines_that_keep_coming_until_they_stop(clock: C
     assert log.getvalue().splitlines()[-2:] == ["fedge: round 1 of 9, 28 s", "fedge: round 1 of 9, 30 s"]
 
 
-def test_a_phase_that_is_announced_has_no_lines_to_wait_for(clock: Clock) -> None:
+def test_a_phase_that_is_announced_has_no_lines_to_wait_for(clock):
     log = io.StringIO()
     beat = Heartbeat("run", log)
     for _ in range(4):
@@ -86,7 +84,7 @@ def test_a_phase_that_is_announced_has_no_lines_to_wait_for(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize(("length_s", "most"), [(60, 31), (300, 56), (3600, 176)])
-def test_the_log_of_a_long_phase_stays_short(clock: Clock, length_s: int, most: int) -> None:
+def test_the_log_of_a_long_phase_stays_short(clock, length_s, most):
     log = io.StringIO()
     beat = Heartbeat("run", log)
     for _ in range(4 * length_s):
@@ -96,7 +94,7 @@ def test_the_log_of_a_long_phase_stays_short(clock: Clock, length_s: int, most: 
     assert length_s / 30 < len(log.getvalue().splitlines()) <= most
 
 
-def test_a_phase_that_is_not_announced_has_its_own_time_too(clock: Clock) -> None:
+def test_a_phase_that_is_not_announced_has_its_own_time_too(clock):
     log = io.StringIO()
     beat = Heartbeat("run", log)
     beat.begin("round 1 of 2", announce=True)
@@ -111,7 +109,7 @@ def test_a_phase_that_is_not_announced_has_its_own_time_too(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-def test_nothing_is_written_while_nothing_is_under_way(clock: Clock, kind: type[io.StringIO]) -> None:
+def test_nothing_is_written_while_nothing_is_under_way(clock, kind):
     shown = kind()
     beat = Heartbeat("board", shown)
     beat.begin("", announce=False)
@@ -121,7 +119,7 @@ def test_nothing_is_written_while_nothing_is_under_way(clock: Clock, kind: type[
     assert shown.getvalue() == ""
 
 
-def test_the_first_sign_comes_at_once_after_a_slow_start(clock: Clock) -> None:
+def test_the_first_sign_comes_at_once_after_a_slow_start(clock):
     log = io.StringIO()
     Heartbeat("run", log, age_s=4.0).tick()
 
@@ -139,7 +137,7 @@ with show_signs_of_life("run"):
 """
 
 
-def test_a_command_goes_on_if_nobody_reads_standard_error() -> None:
+def test_a_command_goes_on_if_nobody_reads_standard_error():
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as broken:
@@ -148,7 +146,7 @@ def test_a_command_goes_on_if_nobody_reads_standard_error() -> None:
     assert (done.returncode, done.stdout) == (0, b"result\n")
 
 
-def test_output_of_the_command_delays_the_sign_and_removes_the_line_of_a_terminal(clock: Clock) -> None:
+def test_output_of_the_command_delays_the_sign_and_removes_the_line_of_a_terminal(clock):
     shown = Terminal()
     beat = Heartbeat("run", shown)
     clock.now_s += 1.0
@@ -161,7 +159,7 @@ def test_output_of_the_command_delays_the_sign_and_removes_the_line_of_a_termina
     assert shown.getvalue().endswith(heartbeat.CLEAR_LINE)
 
 
-def test_the_standard_streams_are_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_standard_streams_are_given_back(capsys):
     out, err = sys.stdout, sys.stderr
     with show_signs_of_life("run"):
         phases.begin_phase("starting Ray", announce=True)

@@ -1,7 +1,5 @@
 """``fedge knowledge`` lists, shows, imports, exports and forgets; files that fit nowhere are one line."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +37,7 @@ def table(fedge: Launcher) -> Path:
     return Path("nano.csv").resolve()
 
 
-def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, table: Path) -> None:
+def test_a_profile_is_imported_with_its_label_and_its_board(fedge, table):
     assert "24 modes, estimated" in fedge("knowledge", "import", str(table), "--knowledge", "k").out
 
     (entry,) = json.loads(fedge("knowledge", "list", "--knowledge", "k", "--json").out)
@@ -50,7 +48,7 @@ def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, tab
 
 
 @pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("empty", "a folder without run.yaml")])
-def test_what_cannot_be_imported_is_told_with_all_that_can(fedge: Launcher, name: str, got: str) -> None:
+def test_what_cannot_be_imported_is_told_with_all_that_can(fedge, name, got):
     Path("empty").mkdir()
 
     outcome = fedge("knowledge", "import", name, "--knowledge", "k")
@@ -59,7 +57,7 @@ def test_what_cannot_be_imported_is_told_with_all_that_can(fedge: Launcher, name
     assert f"{name}: got {got}; the folder of a run or of knowledge, or the path of a table (.csv)" in outcome.message
 
 
-def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge: Launcher, table: Path) -> None:
+def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge, table):
     fedge("knowledge", "import", str(table), "--knowledge", "k")
     assert fedge("knowledge", "export", "table", "--knowledge", "k", "--folder", "other").code == 0
     assert fedge("knowledge", "forget", "table", "--knowledge", "k").code == 0
@@ -69,7 +67,7 @@ def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge: Launcher
     assert "imported" in fedge("knowledge", "import", "other", "--knowledge", "k").out
 
 
-def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge: Launcher, table: Path) -> None:
+def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge, table):
     fedge("knowledge", "import", str(table), "--knowledge", "k")
     Path("k/entries/bad.json").write_text("{", encoding="utf-8")
     outcome = fedge("knowledge", "list", "--knowledge", "k")
@@ -88,14 +86,14 @@ def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge: Launcher, table
         (("forget", "x"), "x, no such entry"),
     ],
 )
-def test_what_does_not_fit_is_one_line(fedge: Launcher, arguments: tuple[str, ...], message: str) -> None:
+def test_what_does_not_fit_is_one_line(fedge, arguments, message):
     outcome = fedge("knowledge", *arguments, "--knowledge", "k")
 
     assert outcome.code == 2
     assert message in outcome.message
 
 
-def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(table: Path, tmp_path: Path) -> None:
+def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(table, tmp_path):
     experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
     experiment_checks.check_experiment(experiment)
     recalled = recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
@@ -106,9 +104,7 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
 
 
-def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
-    fedge: Launcher, table: Path, tmp_path: Path
-) -> None:
+def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(fedge, table, tmp_path):
     what = ("--board", "nano", "--workload", WORK)
     assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
     for file in (str(table), "nano.safetensors"):
@@ -123,30 +119,7 @@ def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
     assert [note.partition(" holds ")[0][:6] for note in known.notes] == ["model-"]
 
 
-def test_years_later_a_boards_own_profile_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
-    experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
-    recall_for_run(experiment, tmp_path / "run", name="late", now=datetime(2100, 6, 1, tzinfo=UTC))
-
-    known = read_run_knowledge(tmp_path / "run")
-    assert (known.own, known.run) == ({}, "late")
-    assert [peer.like for peer in known.peers] == ["nano-1"]
-
-
-def test_the_profile_of_another_board_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
-    recall_for_run(
-        load_experiment(Path("exp.yaml"), ["seed=4", f"fleet.0.references=[{table}]"]),
-        tmp_path / "run",
-        name="a",
-        now=NOW,
-    )
-
-    known = read_run_knowledge(tmp_path / "run")
-    assert known.own == {}
-    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24)]
-    assert {one.board for one in known.origins["nano-1"]} == {"nano-1@seed-3"}
-
-
-def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table: Path, tmp_path: Path) -> None:
+def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table, tmp_path):
     experiment = load_experiment(Path("exp.yaml"), ["seed=4"])
     plain = FleetEntry(device="nano", references=(str(table),))
     service = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
@@ -157,7 +130,7 @@ def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table: Path
     assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24), ("busy-1", 24)]
 
 
-def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
+def test_a_model_file_of_the_workload_starts_a_run(fedge, table, tmp_path):
     made = fedge("predict", "fit", str(table), "--board", "nano", "--workload", WORK, "--out", "nano.safetensors")
     assert made.code == 0, made.err
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[nano.safetensors]"])
@@ -170,7 +143,7 @@ def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path,
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
 
 
-def test_references_of_other_workloads_are_named_before_the_run(fedge: Launcher, table: Path) -> None:
+def test_references_of_other_workloads_are_named_before_the_run(fedge, table):
     strange = table.with_name("resnet18-imagnet.csv")
     strange.write_bytes(table.read_bytes())
 
@@ -189,7 +162,7 @@ def test_references_of_other_workloads_are_named_before_the_run(fedge: Launcher,
         experiment_checks.check_experiment(load(f"fleet.0.references=[{strange}]", "predictor=physical"))
 
 
-def test_a_table_of_inference_steps_is_no_reference(table: Path, tmp_path: Path) -> None:
+def test_a_table_of_inference_steps_is_no_reference(table, tmp_path):
     steps = tmp_path / "infer" / table.name
     steps.parent.mkdir()
     steps.write_bytes(table.read_bytes())
@@ -198,7 +171,7 @@ def test_a_table_of_inference_steps_is_no_reference(table: Path, tmp_path: Path)
         experiment_checks.check_experiment(load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{steps}]"]))
 
 
-def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launcher) -> None:
+def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge):
     fedge("predict", "fit", "--board", "nano", "--workload", "vit-b16-cifar10", "--out", "vit.safetensors")
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[vit.safetensors]"])
 
@@ -206,7 +179,7 @@ def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launche
         experiment_checks.check_experiment(experiment)
 
 
-def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
+def test_a_model_of_another_kind_of_board_is_refused(fedge):
     fedge("predict", "fit", "--board", "tx2", "--workload", WORK, "--out", "tx2.safetensors")
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[tx2.safetensors]"])
 
@@ -214,9 +187,7 @@ def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
         experiment_checks.check_experiment(experiment)
 
 
-def test_a_calibration_goes_into_the_knowledge_and_is_listed(
-    fedge: Launcher, table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_calibration_goes_into_the_knowledge_and_is_listed(fedge, table, monkeypatch, tmp_path):
     arguments = ("calibrate", str(table), "--board", "nano", "--workload", "our-net", "--to-knowledge")
     assert "--to-knowledge: got no FEDGE_KNOWLEDGE" in fedge(*arguments).message
 
@@ -227,7 +198,7 @@ def test_a_calibration_goes_into_the_knowledge_and_is_listed(
     assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
 
 
-def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, table: Path) -> None:
+def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge, table):
     for workload in ("our-net", "their-net"):
         arguments = ("calibrate", str(table), "--board", "nano", "--workload", workload, "--folder", workload)
         assert fedge(*arguments).code == 0
@@ -242,9 +213,7 @@ def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, ta
     )
 
 
-def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
-    fedge: Launcher, table: Path, tmp_path: Path
-) -> None:
+def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(fedge, table, tmp_path):
     fedge("knowledge", "import", str(table), "--knowledge", "k")
     overrides = ["workload.cost=vit-b16-cifar10", "workload.batch_size=16", "knowledge=k"]
     recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run", name="a", now=NOW)
@@ -258,9 +227,7 @@ def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_know
     assert same.fleet[0].references == (), "its own measurements are closer"
 
 
-def test_a_real_board_gets_the_rows_of_another_workload_where_nothing_closer_is_known(
-    fedge: Launcher, table: Path, tmp_path: Path
-) -> None:
+def test_a_real_board_gets_the_rows_of_another_workload_where_nothing_closer_is_known(fedge, table, tmp_path):
     measured = tmp_path / "nano" / "train" / "other-net.csv"
     measured.parent.mkdir(parents=True)
     measured.write_text(table.read_text().replace("estimated", "measured"))

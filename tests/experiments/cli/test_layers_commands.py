@@ -1,9 +1,6 @@
 """``fedge layers`` shows a network's totals, writes what is a MODEL again, and is loud about what it did not count."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from contracts.shown import shown_text
@@ -24,10 +21,10 @@ def resnet() -> NetworkCost:
 
 
 def shown(network: NetworkCost, batch_size: int = 1, kind: str = "infer", top: int = 3) -> str:
-    return shown_text(print_layer_summary, summarize_layers(network, batch_size, kind, top), width=120)  # type: ignore[arg-type]
+    return shown_text(print_layer_summary, summarize_layers(network, batch_size, kind, top), width=120)
 
 
-def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of() -> None:
+def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of():
     text = shown(resnet(), 16)
     assert "inference of 16 x 3x224x224" in text
     assert "131.30 GFLOP" in text
@@ -38,16 +35,16 @@ def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of() -> None:
 
 @pytest.mark.parametrize("kind", ["infer", "train"])
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_the_kinds_and_the_layers_add_up_to_the_network(kind: str, batch_size: int) -> None:
+def test_the_kinds_and_the_layers_add_up_to_the_network(kind, batch_size):
     network = resnet()
-    work = network.batch_work(batch_size, kind)  # type: ignore[arg-type]
-    for rows in (cost_by_kind(network, batch_size, kind), list_costliest_layers(network, batch_size, kind, 10**6)):  # type: ignore[arg-type]
+    work = network.batch_work(batch_size, kind)
+    for rows in (cost_by_kind(network, batch_size, kind), list_costliest_layers(network, batch_size, kind, 10**6)):
         assert sum(row.flop for row in rows) == pytest.approx(work.flop)
         assert sum(row.bytes for row in rows) == pytest.approx(work.bytes)
         assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
 
 
-def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_is_a_model_again(tmp_path, capsys):
     path = tmp_path / "net.json"
     layers("digits-cnn", batch_size=4, input_shape=None, kind="infer", out=path, top=0)
     first = capsys.readouterr().out
@@ -59,9 +56,7 @@ def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture
     )  # its own earlier output may be replaced
 
 
-def test_what_is_not_counted_is_said_on_the_error_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_counted_is_said_on_the_error_stream(tmp_path, monkeypatch, capsys):
     program = (
         "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, x):\n        return torch.linalg.qr(x)[0]\n"
     )
@@ -73,7 +68,7 @@ def test_what_is_not_counted_is_said_on_the_error_stream(
     assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["unknown"] == ["linalg_qr"]
 
 
-def test_the_command_takes_its_options() -> None:
+def test_the_command_takes_its_options():
     done = CliRunner().invoke(
         app, ["layers", "digits-cnn", "--batch-size", "8", "--input-shape", "1x16x16", "--kind", "train", "--top", "1"]
     )

@@ -1,7 +1,5 @@
 """``fedge memory eval`` prints and writes its errors; ``fit`` writes coefficients; bad input is one line."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -26,7 +24,7 @@ def data(tmp_path: Path) -> Path:
     return write_folder(folder)
 
 
-def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
+def test_the_rows_are_written_as_json(data, tmp_path):
     out = tmp_path / "errors.json"
     done = CliRunner().invoke(
         app, ["eval", "--data", str(data), "--methods", "fedge", "--leave-network-out", "--out", str(out)]
@@ -44,9 +42,9 @@ def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
         assert heading in done.output
 
 
-def test_the_table_shows_every_error_with_mean_and_worst() -> None:
+def test_the_table_shows_every_error_with_mean_and_worst():
     rows = [
-        MemoryErrorRow(method, network, "within", target, error, 12)  # type: ignore[arg-type]
+        MemoryErrorRow(method, network, "within", target, error, 12)
         for method, network, target, error in (
             ("perf4sight", "a", "memory", 8.0), ("fedge", "a", "memory", 1.0),
             ("perf4sight", "a", "latency", 6.0), ("fedge", "a", "latency", 3.0),
@@ -67,27 +65,27 @@ def test_the_table_shows_every_error_with_mean_and_worst() -> None:
     ("method", "says"),
     [("magic", "known: perf4sight, fedge"), ("fedge,fedge", "each once"), ("", "each once"), ("fedge,", "each once")],
 )
-def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) -> None:
+def test_a_wrong_method_is_said_in_one_line(data, method, says):
     with pytest.raises(BadInput) as caught:
         evaluate(data=data, method=method, leave_network_out=False, out=None)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
+def test_one_network_cannot_be_left_out(tmp_path):
     write_network(tmp_path, "only", 32, 3)
     with pytest.raises(BadInput, match="--leave-network-out: got 1 network; at least two"):
         evaluate(data=tmp_path, method="fedge", leave_network_out=True, out=None)
 
 
-def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_levels_without_a_geometry_are_told_of(data, capsys):
     with (data / "deep.csv").open("a") as file:
         file.write("deep,33,4,10,1700\n")
     evaluate(data=data, method="fedge", leave_network_out=False, out=None)
     assert "levels without a geometry: deep 1" in capsys.readouterr().err
 
 
-def test_fitted_coefficients_are_a_calibration(data: Path, tmp_path: Path) -> None:
+def test_fitted_coefficients_are_a_calibration(data, tmp_path):
     out = tmp_path / "board.yaml"
     fit(data=data, out=out, board="made-up", source="a law of our own")
     found = memory_calibration_from_dict(yaml.safe_load(out.read_text()))

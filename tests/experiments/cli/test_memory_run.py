@@ -1,7 +1,5 @@
 """The example of boards with little memory, run and reported: who lowered what, why, and that the fleet learns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -52,7 +50,7 @@ def scales(rows: list[ClientRow]) -> set[tuple[int | None, float | None]]:
     return {(row.batch_size, row.width) for row in rows if row.status == "done"}
 
 
-def test_boards_with_little_memory_train_smaller_and_the_others_as_asked(run: LoadedRun) -> None:
+def test_boards_with_little_memory_train_smaller_and_the_others_as_asked(run):
     by_kind = {
         kind: scales([row for row in run.clients if row.board.startswith(kind)])
         for kind in ("agx-orin-64gb", "shared", "nano")
@@ -68,9 +66,7 @@ def test_boards_with_little_memory_train_smaller_and_the_others_as_asked(run: Lo
 
 
 @pytest.mark.long
-def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(
-    run: LoadedRun, tmp_path: Path, project_root: Path
-) -> None:
+def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(run, tmp_path, project_root):
     full = load_run(played(project_root, tmp_path / "full", *SHORT, *ENOUGH))
     assert {row.width for row in full.clients} == {1.0}
     assert run.summary["final_accuracy"] > full.summary["final_accuracy"] - POINTS
@@ -78,7 +74,7 @@ def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(
     assert board_sections.build_memory_sections(full) == ()
 
 
-def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run: LoadedRun) -> None:
+def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run):
     lowered = run.summary["lowered"]
     assert any("batch 8 -> 4" in told["why"] and "MB allowed" in told["why"] for told in lowered.values())
     text = (run.folder / "run.yaml").read_text(encoding="utf-8")
@@ -90,7 +86,7 @@ def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(r
     assert json.dumps(lowered)
 
 
-def test_the_report_has_a_section_whose_chart_plotly_takes(run: LoadedRun, tmp_path: Path) -> None:
+def test_the_report_has_a_section_whose_chart_plotly_takes(run, tmp_path):
     (section,) = board_sections.build_memory_sections(run)
     (chart,) = section.charts
     go.Figure(chart.data, chart.layout)
@@ -109,18 +105,14 @@ def test_the_report_has_a_section_whose_chart_plotly_takes(run: LoadedRun, tmp_p
         pytest.param(("late.action=partial", "policy.name=maxn", "late.grace=0"), marks=pytest.mark.long),
     ],
 )
-def test_narrow_clients_go_with_every_way_of_merging(
-    tmp_path: Path, project_root: Path, settings: tuple[str, ...]
-) -> None:
+def test_narrow_clients_go_with_every_way_of_merging(tmp_path, project_root, settings):
     out = played(project_root, tmp_path / "run", "rounds=4", "workload.local_epochs=0.5", *settings)
     rows = read_rows(out, RoundRow)
     assert rows[-1].accuracy > 0.5
     assert any((row.width or 1.0) < 1.0 for row in read_rows(out, ClientRow))
 
 
-def test_a_board_on_which_nothing_fits_is_left_out_and_the_others_savings_are_shown(
-    tmp_path: Path, project_root: Path
-) -> None:
+def test_a_board_on_which_nothing_fits_is_left_out_and_the_others_savings_are_shown(tmp_path, project_root):
     settings = ("rounds=3", "workload.memory.guard=false", "fleet.1.memory_mb=8000", "fleet.2.count=1")
     run = load_run(played(project_root, tmp_path / "run", *SHORT, *settings))
 

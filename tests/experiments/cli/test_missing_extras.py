@@ -1,7 +1,5 @@
 """The commands where only the core is installed: what needs more says in one line what."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -43,7 +41,7 @@ def run_core(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
-def test_the_core_predicts_and_chooses(command: str, tmp_path: Path) -> None:
+def test_the_core_predicts_and_chooses(command, tmp_path):
     done = run_core(tmp_path, *command.split())
 
     assert done.returncode == 0, done.stderr
@@ -61,9 +59,7 @@ def test_the_core_predicts_and_chooses(command: str, tmp_path: Path) -> None:
         ("fleet keys", "--folder keys", "fleet"),
     ],
 )
-def test_a_command_names_the_extras_that_it_lacks_in_one_line(
-    name: str, rest: str, extras: str, tmp_path: Path
-) -> None:
+def test_a_command_names_the_extras_that_it_lacks_in_one_line(name, rest, extras, tmp_path):
     done = run_core(tmp_path, "--quiet", *name.split(), *rest.split())
 
     assert done.returncode == 2
@@ -73,7 +69,7 @@ def test_a_command_names_the_extras_that_it_lacks_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_doctor_names_the_extra_of_a_backend(tmp_path: Path) -> None:
+def test_doctor_names_the_extra_of_a_backend(tmp_path):
     done = run_core(tmp_path, "doctor", "--json")
 
     remedies = {finding["what"]: finding["remedy"] for finding in json.loads(done.stdout)}
@@ -90,7 +86,7 @@ def test_doctor_names_the_extra_of_a_backend(tmp_path: Path) -> None:
         ("memory('resnet18', 'tx2')", "train"),
     ],
 )
-def test_a_function_in_python_names_the_extras_that_it_lacks(call: str, extras: str, tmp_path: Path) -> None:
+def test_a_function_in_python_names_the_extras_that_it_lacks(call, extras, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
     (tmp_path / "exp.yaml").write_text("{fleet: [nano], backend: local}\n", encoding="utf-8")

@@ -1,7 +1,5 @@
 """``fedge new``: what it writes passes the contract that it writes, and nothing is overwritten."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,7 +21,7 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
-def test_a_new_plug_in_passes_its_own_contract(kind: str, fedge: Launcher, tmp_path: Path) -> None:
+def test_a_new_plug_in_passes_its_own_contract(kind, fedge, tmp_path):
     assert fedge("new", kind, NAME).code == 0
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{NAME}.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -35,7 +33,7 @@ def test_a_new_plug_in_passes_its_own_contract(kind: str, fedge: Launcher, tmp_p
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_no_name_of_the_template_is_left_in_the_files(kind: str, fedge: Launcher, tmp_path: Path) -> None:
+def test_no_name_of_the_template_is_left_in_the_files(kind, fedge, tmp_path):
     said = fedge("new", kind, NAME).out
 
     written = sorted(tmp_path.iterdir())
@@ -48,7 +46,7 @@ def test_no_name_of_the_template_is_left_in_the_files(kind: str, fedge: Launcher
         assert NAME in text or NAME.replace("_", "-") in text
 
 
-def test_a_file_that_exists_is_kept(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_file_that_exists_is_kept(fedge, tmp_path):
     (tmp_path / f"test_{NAME}.py").write_text("mine", encoding="utf-8")
 
     done = fedge("new", "policy", NAME)
@@ -60,7 +58,7 @@ def test_a_file_that_exists_is_kept(fedge: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Mine", "2nd", "a-b", "../up", "test_mine", ""])
-def test_a_name_that_cannot_be_imported_is_refused(name: str, fedge: Launcher, tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_imported_is_refused(name, fedge, tmp_path):
     done = fedge("new", "policy", name)
 
     assert done.code == 2
@@ -70,9 +68,7 @@ def test_a_name_that_cannot_be_imported_is_refused(name: str, fedge: Launcher, t
 @pytest.mark.parametrize(
     ("name", "what"), [("class", "a keyword of Python"), ("random", "a standard module of Python")]
 )
-def test_a_name_that_python_has_taken_is_refused_in_one_line(
-    name: str, what: str, fedge: Launcher, tmp_path: Path
-) -> None:
+def test_a_name_that_python_has_taken_is_refused_in_one_line(name, what, fedge, tmp_path):
     done = fedge("new", "policy", name)
 
     assert done.code == 2
@@ -80,7 +76,7 @@ def test_a_name_that_python_has_taken_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_template_is_in_the_package() -> None:
+def test_every_template_is_in_the_package():
     folder = Path(__file__).resolve().parents[3].joinpath(*TEMPLATES.split("."))
     named = {file for files in FILES.values() for file in files}
 

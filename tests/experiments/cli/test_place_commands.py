@@ -1,7 +1,5 @@
 """``fedge place`` and ``fedge place-run``: the plan, its JSON and page, and every mistake as one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,7 +31,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> None:
+def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path):
     html, data = tmp_path / "p.html", tmp_path / "p.json"
     arguments = ["place", WORKLOAD, "--board", "agx-orin", "--rate-hz", "300", "--html", str(html), "--out", str(data)]
     done = CliRunner().invoke(app, arguments)
@@ -54,9 +52,8 @@ def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path: Path) -> No
     assert "http" not in page.split("<script>")[0].replace("http://www.w3.org", "")
 
 
-def test_measurements_calibrate_the_plan_and_its_page(rows: Path, tmp_path: Path) -> None:
+def test_measurements_calibrate_the_plan_and_its_page(rows, tmp_path):
     advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="cuda-cores,dla-0,dla-1", measurements=rows))
-    assert advice.fitted is not None
     assert advice.fitted.error < 15
     print_placement(PlacementOptions(WORKLOAD, "agx-orin", measurements=rows), tmp_path / "p.html", tmp_path / "p.json")
     assert "Measured and predicted" in (tmp_path / "p.html").read_text()
@@ -67,7 +64,7 @@ def test_measurements_calibrate_the_plan_and_its_page(rows: Path, tmp_path: Path
     assert labels["tensor-cores"] == "estimated"
 
 
-def test_this_machine_is_a_board_once_something_was_measured(tmp_path: Path) -> None:
+def test_this_machine_is_a_board_once_something_was_measured(tmp_path):
     path = tmp_path / "here.csv"
     path.write_text(
         "instances,batch_sizes,precisions,images_per_s\n"
@@ -84,7 +81,7 @@ def test_this_machine_is_a_board_once_something_was_measured(tmp_path: Path) -> 
         advise_placement(PlacementOptions("resnet18-imagenet", "here", objective="energy", measurements=path))
 
 
-def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
+def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back():
     advice = advise_placement(PlacementOptions("mobilenetv3l-gld23k", "agx-orin"))
     assert any("hard_swish" in note and "fall back" in note for note in advice.notes)
 
@@ -103,16 +100,14 @@ def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
         ({"board": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
     ],
 )
-def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
+def test_what_cannot_be_is_one_line(more, told):
     with pytest.raises(BadInput, match=told) as caught:
-        advise_placement(PlacementOptions(WORKLOAD, **{"board": "agx-orin", **more}))  # type: ignore[arg-type]
+        advise_placement(PlacementOptions(WORKLOAD, **{"board": "agx-orin", **more}))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["html", "out"])
-def test_a_file_that_cannot_be_written_is_one_line(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(option, tmp_path, monkeypatch):
     monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
     files = {"html": None, "out": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
@@ -126,18 +121,18 @@ def test_a_file_that_cannot_be_written_is_one_line(
         (PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), "no DLA"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_before_anything_runs(asked: PlacementRunOptions, told: str) -> None:
+def test_a_run_that_cannot_be_is_refused_before_anything_runs(asked, told):
     with pytest.raises(BadInput, match=told):
         print_placement_runs(asked, None)
 
 
 @pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
-def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
+def test_instances_that_cannot_be_meant_are_refused(text):
     with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
         parse_placement(text)
 
 
-def test_without_a_network_it_lists_what_can_run_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_network_it_lists_what_can_run_here(capsys):
     place_run(None)
 
     text = " ".join(capsys.readouterr().out.split())
@@ -146,17 +141,16 @@ def test_without_a_network_it_lists_what_can_run_here(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.long
-def test_what_was_run_can_be_fed_back(tmp_path: Path) -> None:
+def test_what_was_run_can_be_fed_back(tmp_path):
     pytest.importorskip("onnxruntime")
     out = tmp_path / "rows.csv"
     print_placement_runs(PlacementRunOptions("digits-cnn", (), "1,8", 1, 0.3), out)
     advice = advise_placement(PlacementOptions("digits-cnn", "here", measurements=out, batch_sizes="1,4,8"))
     assert advice.label == "calibrated"
-    assert advice.fitted is not None
     assert advice.fitted.rows == 4
 
 
-def test_a_plan_beyond_the_modules_watts_says_so_and_one_within_them_does_not() -> None:
+def test_a_plan_beyond_the_modules_watts_says_so_and_one_within_them_does_not():
     beyond, within = (
         advise_placement(PlacementOptions(WORKLOAD, "agx-orin", max_power_w=limit)) for limit in (None, 60.0)
     )

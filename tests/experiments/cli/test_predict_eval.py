@@ -1,14 +1,11 @@
 """``fedge predict eval`` checks what was typed, writes rows and a page, and fails at the end when a cell did."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from contracts.boards import write_table
@@ -69,9 +66,7 @@ def asked(tmp_path: Path, plug_ins: str, one_core: None) -> PredictionStudyOptio
     )
 
 
-def test_rows_a_page_and_tables_come_out(
-    asked: PredictionStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_a_page_and_tables_come_out(asked, tmp_path, capsys):
     evaluate_predictors(asked, tmp_path / "rows.json", tmp_path / "page.html")
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
@@ -88,9 +83,7 @@ def test_rows_a_page_and_tables_come_out(
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_a_failing_method_leaves_rows_and_fails_at_the_end(
-    asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
-) -> None:
+def test_a_failing_method_leaves_rows_and_fails_at_the_end(asked, plug_ins, tmp_path):
     both = replace(asked, methods=f"{plug_ins}:Broken,physical", modes="5")
 
     with pytest.raises(FedgeError, match=r"2 of 4 cells failed; .*on <purpose>"):
@@ -102,7 +95,7 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(
     assert "on <purpose>" not in (tmp_path / "page.html").read_text(encoding="utf-8"), "it is escaped"
 
 
-def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path) -> None:
+def test_a_page_of_nothing_but_failures_says_why(asked, plug_ins, tmp_path):
     with pytest.raises(FedgeError):
         evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
 
@@ -133,9 +126,7 @@ def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, 
         ({"references": (Path("nowhere.csv"),)}, "nowhere.csv: got no such file"),
     ],
 )
-def test_a_wrong_option_is_one_line_that_names_it(
-    asked: PredictionStudyOptions, change: dict[str, Any], words: str
-) -> None:
+def test_a_wrong_option_is_one_line_that_names_it(asked, change, words):
     with pytest.raises(BadInput) as caught:
         build_prediction_study(replace(asked, **change))
 
@@ -143,7 +134,7 @@ def test_a_wrong_option_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictionStudyOptions, tmp_path: Path) -> None:
+def test_one_workload_name_cannot_be_that_of_two_targets(asked, tmp_path):
     other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
 
     with pytest.raises(BadInput, match="one target"):
@@ -152,14 +143,14 @@ def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictionStudyO
         build_prediction_study(replace(asked, targets=(*asked.targets, *asked.targets)))
 
 
-def test_a_table_of_one_mode_cannot_be_judged(asked: PredictionStudyOptions, tmp_path: Path) -> None:
+def test_a_table_of_one_mode_cannot_be_judged(asked, tmp_path):
     single = write_table(tmp_path / "b" / "train" / "one.csv", rows=slice(1))
 
     with pytest.raises(BadInput, match="one power mode"):
         build_prediction_study(replace(asked, targets=(single,), modes="1"))
 
 
-def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictionStudyOptions) -> None:
+def test_budgets_run_from_low_to_high_with_both_ends(asked):
     (target,) = build_prediction_study(replace(asked, budgets="17:50:1")).targets
     assert target.budgets_w == tuple(float(watts) for watts in range(17, 51))
 
@@ -167,9 +158,7 @@ def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictionStudyOptio
     assert target.budgets_w == (10.0, 10.25, 10.5, 10.75, 11.0)
 
 
-def test_the_targets_own_table_is_dropped_as_a_reference_with_a_note(
-    asked: PredictionStudyOptions, tmp_path: Path
-) -> None:
+def test_the_targets_own_table_is_dropped_as_a_reference_with_a_note(asked, tmp_path):
     other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
 
     study = build_prediction_study(replace(asked, targets=(*asked.targets, other), references=(*asked.targets, other)))
@@ -182,16 +171,14 @@ def test_the_targets_own_table_is_dropped_as_a_reference_with_a_note(
     assert notes.count("my-board is not in the catalogue") == 1
 
 
-def test_names_of_the_target_may_be_given(asked: PredictionStudyOptions) -> None:
+def test_names_of_the_target_may_be_given(asked):
     (target,) = build_prediction_study(replace(asked, board="agx-orin", workload="resnet18-imagenet")).targets
 
     assert (target.table.device, target.table.workload) == ("agx-orin", "resnet18-imagenet")
     assert not [seen for seen in target.background.prior_tables if "resnet18" in seen]
 
 
-def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(
-    asked: PredictionStudyOptions, tmp_path: Path
-) -> None:
+def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(asked, tmp_path):
     target = write_table(tmp_path / "b" / "infer" / "several.csv", 3, batches=(4, 32))
     one = write_table(tmp_path / "b" / "train" / "one.csv", 4)
     same = write_table(tmp_path / "b" / "infer" / "same.csv", 5, batches=(4, 32))
@@ -206,7 +193,7 @@ def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width: int) -> None:
+def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width):
     others = {
         "excess_w": 10.25,
         "over_limit": 100.0,
@@ -217,7 +204,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width: i
         "profiling_s": 12345.0,
     }
     rows = [
-        PredictionRow("powertrain", "t.csv", 100, seed, **figures, **others, device="b", workload="w")  # type: ignore[arg-type]
+        PredictionRow("powertrain", "t.csv", 100, seed, **figures, **others, device="b", workload="w")
         for seed, figures in enumerate(
             [
                 dict.fromkeys(("time_mape", "power_mape", "penalty_median", "penalty_mean"), 11.5)
@@ -238,9 +225,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width: i
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
-    asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(asked, plug_ins, tmp_path):
     command = [*FEDGE, "predict", "eval", "--target", str(asked.targets[0])]
     options = ["--methods", f"{plug_ins}:Slow", "--modes", "5", "--explorer", f"{plug_ins}:Draw"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

@@ -1,7 +1,5 @@
 """``fedge predict fit`` learns from a table or an emulated board, says how well, and refuses what cannot be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -76,19 +74,6 @@ def test_a_table_of_one_row_is_learnt_from_with_a_word_of_warning(tmp_path, out,
     assert len(load_model(out).candidates) == 1
 
 
-def test_a_known_board_may_be_asked_for_all_of_its_modes(tmp_path, out, capsys):
-    path = tmp_path / "orin-nano" / "train" / "net.csv"
-    path.parent.mkdir(parents=True)
-    rows = ["6,1510400,624750000,2133000000,16,50,14", "6,729600,306000000,2133000000,16,100,8"]
-    path.write_text("\n".join([",".join(TABLE_COLUMNS), *rows]), encoding="utf-8")
-
-    fit_to_file(asked(path), out, as_json=False)
-
-    assert "1,800: every mode of the catalogue's orin-nano" in capsys.readouterr().out
-    assert load_model(out).about.device == "orin-nano"
-    assert len(load_model(out).candidates) == 1800
-
-
 def test_a_board_of_the_users_own_file_gives_the_candidates(table, tmp_path, out, project_root):
     stock = (project_root / "fedge" / "devices" / "catalogue" / "orin-nano.yaml").read_text(encoding="utf-8")
     own = tmp_path / "own.yaml"
@@ -121,28 +106,6 @@ def test_a_reference_is_kept_and_one_of_the_same_workload_left_out_with_a_word(t
     assert [one["name"] for one in json.loads(said)["references"]] == ["other.csv"]
     assert "net.csv" in told
     assert len(load_model(out).knowledge.references[0].modes) == 126
-
-
-def test_a_reference_of_one_batch_size_serves_a_table_of_another(table, tmp_path, out, capsys):
-    other = write_table(tmp_path / "my-board" / "infer" / "other.csv", seed=2, batches=(1,))
-
-    fit_to_file(asked(table, modes=5, batch_size=16, references=(other,)), out, as_json=True)
-
-    assert json.loads(capsys.readouterr().out)["references"][0]["batch_size"] == 1
-
-
-def test_a_prior_may_be_left_out(table, out, capsys):
-    fit_to_file(asked(table, modes=5, prior_without=("tx2",)), out, as_json=True)
-
-    tables = json.loads(capsys.readouterr().out)["prior"]["tables"]
-    assert tables
-    assert not [name for name in tables if name.startswith("tx2/")]
-
-
-def test_a_budget_bounds_what_is_profiled(table, out, capsys):
-    fit_to_file(asked(table, budget_s=60.0), out, as_json=True)
-
-    assert json.loads(capsys.readouterr().out)["learnt_from"]["profiling_s"] <= 60.0
 
 
 def test_a_model_is_replaced_and_the_table_is_not(table, out):

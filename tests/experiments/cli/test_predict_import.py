@@ -1,7 +1,5 @@
 """``fedge predict import`` writes the table, says what it did, and leaves what is there alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -37,7 +35,7 @@ def _log(fedge: Launcher, out: str, *more: str):
     )
 
 
-def test_a_log_takes_the_total_of_the_board_in_the_tables_path(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_log_takes_the_total_of_the_board_in_the_tables_path(fedge, tmp_path):
     outcome = _log(fedge, "agx-orin/train/net.csv")
 
     assert outcome.code == 0
@@ -50,7 +48,7 @@ def test_a_log_takes_the_total_of_the_board_in_the_tables_path(fedge: Launcher, 
     assert (table.step_s[0], table.power_w[0], table.device) == (0.5, 9.5, "agx-orin")
 
 
-def test_json_says_the_same(fedge: Launcher) -> None:
+def test_json_says_the_same(fedge):
     said = json.loads(_log(fedge, "agx-orin/train/net.csv", "--batch-size", "4", "--json").out)
 
     assert (said["rows"], said["modes"], said["batch_sizes"]) == (1, 1, [4])
@@ -58,7 +56,7 @@ def test_json_says_the_same(fedge: Launcher) -> None:
     assert len(said["notes"]) == 3
 
 
-def test_bofl_takes_the_core_count_of_the_board_in_the_tables_path(fedge: Launcher, tmp_path: Path) -> None:
+def test_bofl_takes_the_core_count_of_the_board_in_the_tables_path(fedge, tmp_path):
     assert fedge("predict", "import", "CIFAR10.json", "--format", "bofl", "--out", "tx2/train/vit.csv").code == 0
     assert fedge("predict", "import", "CIFAR10.json", "--format", "bofl", "--out", "mine/vit.csv").code == 0
 
@@ -66,7 +64,7 @@ def test_bofl_takes_the_core_count_of_the_board_in_the_tables_path(fedge: Launch
     assert read_mode_table(tmp_path / "mine" / "vit.csv").maxn.cores == 8
 
 
-def test_powertrain_result_tables_are_imported(fedge: Launcher, tmp_path: Path) -> None:
+def test_powertrain_result_tables_are_imported(fedge, tmp_path):
     rows = "powermode,observed_time,observed_power\n4_1344000_510000000_2133000000,300,11\n"
     (tmp_path / "r.csv").write_text(rows, encoding="utf-8")
 
@@ -75,9 +73,7 @@ def test_powertrain_result_tables_are_imported(fedge: Launcher, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("given", "label"), [("", "measured"), ("estimated", "estimated")])
-def test_who_imports_a_table_without_a_label_states_that_it_was_measured(
-    fedge: Launcher, tmp_path: Path, given: str, label: str
-) -> None:
+def test_who_imports_a_table_without_a_label_states_that_it_was_measured(fedge, tmp_path, given, label):
     rows = f"{','.join(TABLE_COLUMNS)},label\n4,1344000,510000000,2133000000,16,312.5,11.8,{given}\n"
     (tmp_path / "mine.csv").write_text(rows, encoding="utf-8")
 
@@ -87,7 +83,7 @@ def test_who_imports_a_table_without_a_label_states_that_it_was_measured(
     assert read_mode_table(tmp_path / "agx-orin" / "train" / "net.csv").label == label
 
 
-def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge, tmp_path):
     assert [_log(fedge, "net.csv").code for _ in range(2)] == [2, 2]
     assert _log(fedge, "agx-orin/net.csv").code == 0
     assert _log(fedge, "agx-orin/net.csv").code == 0
@@ -125,9 +121,7 @@ def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launche
         ((".", "--format", "bofl"), ".: got a file that cannot be read (Is a directory)"),
     ],
 )
-def test_what_cannot_be_imported_is_one_line_and_writes_nothing(
-    fedge: Launcher, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
+def test_what_cannot_be_imported_is_one_line_and_writes_nothing(fedge, tmp_path, arguments, message):
     outcome = fedge("predict", "import", *arguments, "--out", "agx-orin/train/net.csv")
 
     assert outcome.code == 2

@@ -1,7 +1,5 @@
 """``fedge predict train-reference`` trains once, finds it again, and says what is wrong in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,7 +39,7 @@ def _json(fedge: Launcher, batch_size: int = 16) -> list[dict[str, object]]:
     return json.loads(outcome.out)
 
 
-def test_the_second_time_it_is_found(fedge: Launcher) -> None:
+def test_the_second_time_it_is_found(fedge):
     first, second = _json(fedge)[0], _json(fedge)[0]
 
     assert (first["cached"], second["cached"]) == (False, True)
@@ -52,7 +50,7 @@ def test_the_second_time_it_is_found(fedge: Launcher) -> None:
     assert Path(str(first["file"])).is_file()
 
 
-def test_what_it_keeps_is_what_the_predictor_uses(fedge: Launcher, tmp_path: Path) -> None:
+def test_what_it_keeps_is_what_the_predictor_uses(fedge, tmp_path):
     _json(fedge)
 
     found = load_reference_network(read_mode_table(Path("board/train/net.csv"), batch_size=16), 0, tmp_path / "cache")
@@ -61,14 +59,14 @@ def test_what_it_keeps_is_what_the_predictor_uses(fedge: Launcher, tmp_path: Pat
     assert np.isfinite(found.trained.predict(MODES.knobs)).all()
 
 
-def test_another_batch_size_is_another_network(fedge: Launcher) -> None:
+def test_another_batch_size_is_another_network(fedge):
     one, small = _json(fedge)[0], _json(fedge, 8)[0]
 
     assert one["file"] != small["file"]
     assert not small["cached"]
 
 
-def test_a_person_sees_rows_errors_seconds_and_the_file(fedge: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_sees_rows_errors_seconds_and_the_file(fedge, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
 
     outcome = fedge("predict", "train-reference", "board/train/net.csv", "--batch-size", "16")
@@ -79,9 +77,7 @@ def test_a_person_sees_rows_errors_seconds_and_the_file(fedge: Launcher, monkeyp
     assert ".safetensors" in outcome.out
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(
-    fedge: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_one_line(fedge, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file where the folder should be", encoding="utf-8")
 
     outcome = fedge("predict", "train-reference", "board/train/net.csv", "--batch-size", "16")
@@ -91,7 +87,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(
     assert "Traceback" not in outcome.err
 
 
-def test_a_table_that_does_not_exist_is_one_line(fedge: Launcher) -> None:
+def test_a_table_that_does_not_exist_is_one_line(fedge):
     outcome = fedge("predict", "train-reference", "nowhere.csv")
 
     assert outcome.code == 2

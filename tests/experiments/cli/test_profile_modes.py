@@ -1,7 +1,5 @@
 """``fedge profile`` writes a table that everything else reads, and may be killed at any point and started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -106,17 +104,6 @@ def test_the_seed_fixes_the_table(out, tmp_path):
     assert tables[0] == tables[1] != tables[2]
 
 
-def test_done_once_is_done(fedge, out):
-    fedge(*options(out))
-    before, journal = out.read_bytes(), journals.profiling_journal_path(out).read_bytes()
-
-    again = fedge(*options(out), "--json")
-
-    assert json.loads(again.out)["new"] == 0
-    assert out.read_bytes() == before
-    assert journals.profiling_journal_path(out).read_bytes() == journal
-
-
 # What it refuses ------------------------------------------------------------------------------------------------------
 
 
@@ -147,17 +134,6 @@ def test_a_table_without_a_journal_is_never_overwritten(out):
     with pytest.raises(BadInput, match=r"--out: got .* exists without a journal"):
         profile(out)
     assert out.read_text(encoding="utf-8") == "measured by hand"
-
-
-def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge, out):
-    fedge(*options(out))
-    before = out.read_bytes()
-
-    refused = fedge(*options(out), "--seed", "3")
-
-    assert refused.code == 2
-    assert "journal: seed: got 0; 3 was asked for now" in refused.message
-    assert out.read_bytes() == before
 
 
 def test_the_folder_is_made_unless_the_input_is_wrong_or_a_file_is_in_its_place(tmp_path):
@@ -248,17 +224,6 @@ def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, o
     assert journals.profiling_journal_path(out).read_bytes() == journals.profiling_journal_path(whole).read_bytes(), (
         "no mode was measured twice"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_killed_again_and_again_it_still_gets_there(out, whole):
-    kills = 0
-    while run_until(out, "after", 1 if kills == 0 else 2).returncode == -signal.SIGKILL:
-        kills += 1
-        assert kills < 12
-    assert kills >= 4
-    assert out.read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.slow

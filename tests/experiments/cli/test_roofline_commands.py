@@ -1,7 +1,5 @@
 """``fedge roofline MODEL`` and ``fedge roofline bench``: what they print and write, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -38,7 +36,7 @@ def run(*words: str) -> tuple[int, str]:
     return done.exit_code, done.output + ("" if done.exception is None else str(done.exception))
 
 
-def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
+def test_a_network_needs_no_table_to_get_its_mode(tmp_path):
     code, said = run(RESNET, "--board", "agx-orin", "--out", str(tmp_path / "r.json"))
     assert code == 0, said
     assert "Lowered, as it does not set the pace: GPU clock from 1300.5 to" in said
@@ -54,12 +52,12 @@ def test_a_network_needs_no_table_to_get_its_mode(tmp_path: Path) -> None:
     assert front == sorted(front, key=lambda pair: (pair[0], -pair[1]))
 
 
-def test_a_mode_may_be_a_presets_name() -> None:
+def test_a_mode_may_be_a_presets_name():
     found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", mode="mode_30w"))
     assert found.basis.modes[found.shown_row] == find("agx-orin").presets["MODE_30W"]
 
 
-def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() -> None:
+def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too():
     assert "was not among them" not in describe_constants(analyse_roofline(RooflineOptions(RESNET, "orin-nano")))
     told = describe_constants(analyse_roofline(RooflineOptions("vit-b16-cifar10", "orin-nano")))
     assert "was not among them" in told
@@ -67,7 +65,7 @@ def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too() ->
     assert "Measure 3 modes first: fedge profile" in told
 
 
-def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin() -> None:
+def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin():
     found = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16))
 
     assert "15 stayed within 5 % with the network's family left out, and 14 with the workload left out" in found.caution
@@ -80,7 +78,7 @@ def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_wi
     assert analyse_roofline(RooflineOptions(RESNET, "agx-orin")).caution == ""
 
 
-def test_a_recurrent_network_is_refused_because_none_was_measured() -> None:
+def test_a_recurrent_network_is_refused_because_none_was_measured():
     layers = [LayerCost("lstm", "lstm", flop=1e9, read_bytes=1e6, written_bytes=1e6, weight_bytes=1e6)]
     network = NetworkCost("language-model", (35, 200), tuple(layers), "made up")
 
@@ -109,7 +107,7 @@ def write_tables(folder: Path) -> Path:
     return into
 
 
-def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path: Path) -> None:
+def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path):
     folder = write_tables(tmp_path)
     found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", batch_size=16, profiles=folder))
     lines, network = compute_rooflines(TRUTH, found.basis.modes, 35.0), find_known_network(RESNET)
@@ -121,7 +119,7 @@ def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path: Path) -> None:
     assert analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=folder.parent)).basis.constants.source
 
 
-def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) -> None:
+def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path):
     page = tmp_path / "page.html"
     print_roofline(RooflineOptions(RESNET, "agx-orin", mode="8/1344/726.75/3199", batch_size=4), page, None)
     text = page.read_text(encoding="utf-8")
@@ -149,12 +147,12 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) ->
         (RooflineOptions("no-network", "agx-orin"), "no-network"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(asked: RooflineOptions, message: str) -> None:
+def test_what_cannot_be_meant_is_one_line(asked, message):
     with pytest.raises(BadInput, match=message):
         analyse_roofline(asked)
 
 
-def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_tables_of_inference_is_refused(tmp_path):
     with pytest.raises(BadInput, match="holds no table"):
         analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=tmp_path))
     folder = write_tables(tmp_path)
@@ -163,7 +161,7 @@ def test_a_folder_without_tables_of_inference_is_refused(tmp_path: Path) -> None
         analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=folder))
 
 
-def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path, capsys):
     out = tmp_path / "bench.json"
     bench(board="agx-orin", seconds=1.0, mode="12/2201.6/726.75/3199", seed=0, out=out)
     found = json.loads(out.read_text())
@@ -173,7 +171,7 @@ def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path: Path, caps
     assert "nothing was measured" in capsys.readouterr().out
 
 
-def test_this_processors_bench_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_processors_bench_is_measured(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr("fedge.analysis.roofline.microbenchmark.ARRAY_MB", {"cpu": 1.0})
     out = tmp_path / "cpu.json"
@@ -187,6 +185,6 @@ def test_this_processors_bench_is_measured(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("device", "seconds", "mode"), [("cpu", 0.0, None), ("cpu", 1.0, "1/2/3/4"), ("nothing", 1.0, None)]
 )
-def test_a_bench_that_cannot_be_meant_is_one_line(device: str, seconds: float, mode: str | None) -> None:
+def test_a_bench_that_cannot_be_meant_is_one_line(device, seconds, mode):
     with pytest.raises(BadInput):
         bench(device=device, seconds=seconds, mode=mode, seed=0, out=None)

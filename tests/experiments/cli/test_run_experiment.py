@@ -1,7 +1,5 @@
 """``fedge run`` says after a run what went otherwise than planned, of how many, and what to do about a failure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +32,20 @@ SUMMARY: dict[str, Any] = {
         ({"failed": 1, "late": 2}, "note: 2 replies late, 1 board failed (of "),
     ],
 )
-def test_what_went_wrong_is_told_of_how_many(changes: dict[str, Any], told: str) -> None:
+def test_what_went_wrong_is_told_of_how_many(changes, told):
     origin, note = _list_notes({**SUMMARY, **changes})
 
     assert origin == "emulated boards: 2 estimated"
     assert note.startswith(told)
 
 
-def test_a_run_that_its_budget_ended_says_how_to_go_on() -> None:
+def test_a_run_that_its_budget_ended_says_how_to_go_on():
     assert (
         "raise policy.budget_j in its run.yaml" in list(_list_notes({**SUMMARY, "ended": "90 J of 100 J are spent"}))[1]
     )
 
 
-def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on() -> None:
+def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on():
     stuck = _suggest_fix(
         "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
     )
@@ -59,7 +57,7 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
     assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"
 
 
-def test_the_terminal_says_in_one_line_what_a_step_costs() -> None:
+def test_the_terminal_says_in_one_line_what_a_step_costs():
     fleet = [{"device": "nano"}, {"device": "orin-nano", "cost": "vit-b16-cifar10"}]
     for count, charged in ((1, "resnet18-imagenet, batch 16"), (2, "resnet18-imagenet, batch 16 for nano; vit-b16")):
         experiment = Experiment.model_validate({"fleet": fleet[:count]})

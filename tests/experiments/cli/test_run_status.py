@@ -1,7 +1,5 @@
 """`fedge status` says how far a run is, what went wrong, and names commands that work."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -22,7 +20,7 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return Launcher(monkeypatch, capsys)
 
 
-def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: Path) -> None:
+def test_it_follows_a_run_from_its_start_to_its_end(fedge, tmp_path):
     assert fedge("run", "exp.yaml", "--folder", "run")[0] == main.DONE
     run = tmp_path / "run"
 
@@ -44,7 +42,7 @@ def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: P
     assert read_run_status(run).state == "not started"
 
 
-def test_the_command_prints_text_or_the_record(fedge: Launcher) -> None:
+def test_the_command_prints_text_or_the_record(fedge):
     assert fedge("run", "exp.yaml", "--folder", "run")[0] == main.DONE
 
     code, out, _ = fedge("status", "run")
@@ -59,7 +57,7 @@ def test_the_command_prints_text_or_the_record(fedge: Launcher) -> None:
     assert "no such folder" in err
 
 
-def test_a_lock_is_seen_and_not_taken(tmp_path: Path) -> None:
+def test_a_lock_is_seen_and_not_taken(tmp_path):
     path = tmp_path / "lock"
 
     assert not is_locked(path)

@@ -1,9 +1,6 @@
 """``fedge select-board``: a ranking with labels, limits, JSON, and one line for what cannot be meant."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +18,7 @@ def _run(*args: str) -> str:
     return done.output
 
 
-def test_any_network_is_ranked_by_its_layers(tmp_path: Path) -> None:
+def test_any_network_is_ranked_by_its_layers(tmp_path):
     out = tmp_path / "ranking.json"
     what = ("--workload", "mobilenet_v2", "--batch-size", "8", "--objective", "energy")
     _run(*what, "--board", "nano", "--board", "tx2", "--out", str(out))
@@ -33,7 +30,7 @@ def test_any_network_is_ranked_by_its_layers(tmp_path: Path) -> None:
     assert (data["batch_size"], data["workload"]) == (8, "mobilenet_v2")
 
 
-def test_limits_that_no_board_holds_are_said_in_every_row() -> None:
+def test_limits_that_no_board_holds_are_said_in_every_row():
     told = _run("--workload", "resnet18-imagenet", "--max-epoch-s", "1", "--board", "nano")
     assert "No board meets all limits" in told
     assert "above 1 s" in told
@@ -51,13 +48,13 @@ def test_limits_that_no_board_holds_are_said_in_every_row() -> None:
         (("--workload", "resnet50", "--input-shape", "axb"), "--input-shape"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(args: tuple[str, ...], where: str) -> None:
+def test_what_cannot_be_meant_is_one_line(args, where):
     with pytest.raises(BadInput) as error:
         _run(*args)
     assert error.value.where == where
 
 
-def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) -> None:
+def test_a_measured_workload_with_other_images_is_another_one(tmp_path):
     out = tmp_path / "ranking.json"
     epochs = []
     for more in ((), ("--input-shape", "3x64x64")):
@@ -69,7 +66,7 @@ def test_a_measured_workload_with_other_images_is_another_one(tmp_path: Path) ->
     assert epochs[1][2] < epochs[0][2]
 
 
-def test_a_network_that_computes_nothing_is_one_line(tmp_path: Path) -> None:
+def test_a_network_that_computes_nothing_is_one_line(tmp_path):
     path = tmp_path / "nothing.json"
     nothing = NetworkCost("nothing", (3,), (), "by hand")
     path.write_text(json.dumps(network_to_dict(nothing)), encoding="utf-8")

@@ -1,7 +1,5 @@
 """The example of boards that serve, run and reported: budgets held, training slower, a section of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -34,7 +32,7 @@ def rows(run: LoadedRun, board: str) -> list[ClientRow]:
     return [row for row in run.clients if row.board == board]
 
 
-def test_the_budget_is_held_in_every_round(run: LoadedRun) -> None:
+def test_the_budget_is_held_in_every_round(run):
     serving_rows = [row for row in run.clients if row.requests is not None]
 
     assert {row.board for row in serving_rows} == {"camera-1", "camera-2", "kiosk-1"}
@@ -46,7 +44,7 @@ def test_the_budget_is_held_in_every_round(run: LoadedRun) -> None:
     assert run.summary["latency_held"] == 1.0
 
 
-def test_training_is_slower_than_without_the_service(run: LoadedRun) -> None:
+def test_training_is_slower_than_without_the_service(run):
     beside, alone = rows(run, "camera-1"), rows(run, "plain-1")
     share = sum(row.service_share or 0.0 for row in beside) / len(beside)
 
@@ -57,14 +55,14 @@ def test_training_is_slower_than_without_the_service(run: LoadedRun) -> None:
     assert all(row.idle_w > rows(run, "plain-1")[0].idle_w for row in rows(run, "camera-1"))
 
 
-def test_what_a_board_foresees_accounts_for_its_service(run: LoadedRun) -> None:
+def test_what_a_board_foresees_accounts_for_its_service(run):
     last = [row for row in run.clients if row.round == run.rounds[-1].round and row.requests is not None]
     for row in last:
         assert row.predicted_step_s == pytest.approx(row.step_s, rel=0.25)
         assert row.predicted_power_w == pytest.approx(row.power_w, rel=0.15)
 
 
-def test_the_report_has_a_section_whose_charts_plotly_takes(run: LoadedRun, tmp_path: Path) -> None:
+def test_the_report_has_a_section_whose_charts_plotly_takes(run, tmp_path):
     (section,) = board_sections.build_serving_sections(run)
 
     assert section.title == "Serving"
@@ -80,7 +78,7 @@ def test_the_report_has_a_section_whose_charts_plotly_takes(run: LoadedRun, tmp_
     assert tmp_path / "tables/serving.csv" in write_report_tables([run.folder], tmp_path / "tables")
 
 
-def test_the_report_says_so_when_not_every_request_was_played(run: LoadedRun) -> None:
+def test_the_report_says_so_when_not_every_request_was_played(run):
     part = [dataclasses.replace(row, service_played=0.25) if row.requests else row for row in run.clients]
 
     (section,) = board_sections.build_serving_sections(dataclasses.replace(run, clients=tuple(part)))
@@ -88,7 +86,7 @@ def test_the_report_says_so_when_not_every_request_was_played(run: LoadedRun) ->
     assert "simulated one by one (at least 25 %)" in section.html
 
 
-def test_the_table_has_a_row_for_every_board_and_round(run: LoadedRun) -> None:
+def test_the_table_has_a_row_for_every_board_and_round(run):
     table = board_sections.serving_table(run)
 
     assert len(table.rows) == 4 * 3

@@ -1,7 +1,5 @@
 """``fedge study mode-choice`` takes the published steps, plays every policy, ratio and seed, refuses in one line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.boards import grid, write_table
-from contracts.launching import Launcher
 
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
@@ -17,8 +14,6 @@ from fedge.errors import BadInput, FedgeError
 from fedge.modes import stack_modes
 from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study, find_steps, list_board_notes
 from fedge.types import PowerMode, ProfileTable
-
-pytest.importorskip("fedge.studies.mode_choice_study")
 
 
 @pytest.fixture
@@ -40,14 +35,14 @@ def table(tmp_path: Path) -> Path:
         ("my-board", "vit-b16-cifar10", 200),
     ],
 )
-def test_a_round_has_the_published_steps_of_board_and_data_set(device: str, workload: str, steps: int) -> None:
+def test_a_round_has_the_published_steps_of_board_and_data_set(device, workload, steps):
     knobs = grid()
     ones = np.ones(len(knobs))
 
     assert find_steps(ProfileTable(device, workload, 16, knobs, ones, ones, "0" * 64, "t.csv")) == steps
 
 
-def test_a_board_of_another_name_or_with_other_clocks_is_noted() -> None:
+def test_a_board_of_another_name_or_with_other_clocks_is_noted():
     spec = load_catalogue()["tx2"]
     modes = stack_modes([PowerMode(spec.cores[-1], spec.cpu_mhz[-1], mhz, spec.mem_mhz[-1]) for mhz in spec.gpu_mhz])
     ones = np.ones(len(modes))
@@ -62,7 +57,7 @@ def test_a_board_of_another_name_or_with_other_clocks_is_noted() -> None:
     assert "not those of orin-nano (named by --board)" in other
 
 
-def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) -> None:
+def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table):
     jobs = build_mode_choice_study(ModeChoiceOptions(table, (1.5, 4.0), 7, "fedge,maxn", 2)).jobs
 
     assert [str(job) for job in jobs[:3]] == [
@@ -87,15 +82,15 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) 
         ({"batch_size": 64}, "batch size: got 64; known: 16"),
     ],
 )
-def test_wrong_input_is_one_line_that_names_it(table: Path, change: dict[str, object], words: str) -> None:
+def test_wrong_input_is_one_line_that_names_it(table, change, words):
     with pytest.raises(BadInput) as caught:
-        build_mode_choice_study(replace(ModeChoiceOptions(table), **change))  # type: ignore[arg-type]
+        build_mode_choice_study(replace(ModeChoiceOptions(table), **change))
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_of_one_mode_leaves_nothing_to_choose(tmp_path: Path) -> None:
+def test_a_table_of_one_mode_leaves_nothing_to_choose(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text(",".join(TABLE_COLUMNS) + "\n4,1479000,921600000,1600000000,16,100,9\n", encoding="utf-8")
 
@@ -103,7 +98,7 @@ def test_a_table_of_one_mode_leaves_nothing_to_choose(tmp_path: Path) -> None:
         build_mode_choice_study(ModeChoiceOptions(path))
 
 
-def test_the_help_names_all_policies(fedge: Launcher) -> None:
+def test_the_help_names_all_policies(fedge):
     from fedge.studies.mode_choice_study import POLICIES
 
     told = fedge("study", "mode-choice", "--help").out
@@ -111,9 +106,7 @@ def test_the_help_names_all_policies(fedge: Launcher) -> None:
     assert [name for name in POLICIES if name not in told.replace("mode-choice", "")] == []
 
 
-def test_the_rows_have_the_published_keys_and_the_oracle_has_no_regret(
-    fedge: Launcher, one_core: None, table: Path, tmp_path: Path
-) -> None:
+def test_the_rows_have_the_published_keys_and_the_oracle_has_no_regret(fedge, one_core, table, tmp_path):
     out, page = tmp_path / "rows.json", tmp_path / "page.html"
     options = ("--policies", "oracle,maxn", "--deadline-ratio", "3", "--rounds", "12", "--seeds", "2", "--steps", "30")
 

@@ -1,14 +1,11 @@
 """``fedge study transfer`` prints, writes and documents one table of figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from contracts.boards import write_table
-from contracts.launching import Launcher
 
 from experiments.report.predictors.transfer_report import BLOCK_END, write_figures
 from experiments.report.tables import Table, text_cell, value_cell
@@ -22,7 +19,7 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path / "tables"
 
 
-def test_rows_page_and_document_hold_the_same_figures(fedge: Launcher, tables: Path, tmp_path: Path) -> None:
+def test_rows_page_and_document_hold_the_same_figures(fedge, tables, tmp_path):
     out, page, document = tmp_path / "rows.json", tmp_path / "page.html", tmp_path / "page.md"
     document.write_text(f"# Page\n\n<!-- figures: transfer -->\nold\n{BLOCK_END}\n\nafter\n", encoding="utf-8")
 
@@ -44,9 +41,7 @@ def test_rows_page_and_document_hold_the_same_figures(fedge: Launcher, tables: P
         assert f"{error:.1f}" in shown
 
 
-def test_a_page_without_the_block_is_refused_before_anything_is_judged(
-    fedge: Launcher, tables: Path, tmp_path: Path
-) -> None:
+def test_a_page_without_the_block_is_refused_before_anything_is_judged(fedge, tables, tmp_path):
     page, out = tmp_path / "page.md", tmp_path / "rows.json"
     page.write_text("# Page\n", encoding="utf-8")
 
@@ -58,7 +53,7 @@ def test_a_page_without_the_block_is_refused_before_anything_is_judged(
     assert outcome.out == ""
 
 
-def test_a_page_without_the_block_is_left_alone(tmp_path: Path) -> None:
+def test_a_page_without_the_block_is_left_alone(tmp_path):
     table = Table("transfer", ("model", "error"), ((text_cell("a|b"), value_cell(1.25, ".1f")),))
     page = tmp_path / "page.md"
     page.write_text("# Page\n", encoding="utf-8")

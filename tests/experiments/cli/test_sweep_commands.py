@@ -1,7 +1,5 @@
 """``fedge sweep``: one command compares policies over seeds, and killed and started again it repeats nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -55,7 +53,7 @@ def list_points(out: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_on_ray_repeats_nothing_that_had_ended(config: Path, tmp_path: Path) -> None:
+def test_a_killed_sweep_on_ray_repeats_nothing_that_had_ended(config, tmp_path):
     out, mark, workers = tmp_path / "out", uuid.uuid4().hex, 2
     first = start(config, out, workers, **{RUN_MARK: mark})
     wait_for(lambda: list_points(out) or first.poll() is not None, "a point was written", LIMIT_S)
@@ -77,7 +75,7 @@ def test_a_killed_sweep_on_ray_repeats_nothing_that_had_ended(config: Path, tmp_
     assert len((out / "sweep.csv").read_text().splitlines()) == 13
 
 
-def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_is_printed_as_json(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config.write_text(config.read_text().replace("seeds: 2", "seeds: [4]"))
 
@@ -90,7 +88,7 @@ def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatc
     assert summary["variants"][1]["figures"]["energy_j"]["difference"]["n"] == 1
 
 
-def test_a_mistake_in_a_variant_is_told_before_anything_is_written(config: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_a_variant_is_told_before_anything_is_written(config, tmp_path):
     config.write_text(config.read_text().replace("maxn", "maxx"))
 
     done = CliRunner().invoke(app, ["sweep", str(config), "--folder", str(tmp_path / "out")])
@@ -100,7 +98,7 @@ def test_a_mistake_in_a_variant_is_told_before_anything_is_written(config: Path,
     assert not (tmp_path / "out").exists()
 
 
-def test_failed_points_are_told_at_the_end(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_points_are_told_at_the_end(config, tmp_path, monkeypatch):
     from experiments.sweeps import sweep_driver
 
     def fail(_: object) -> bytes:

@@ -1,7 +1,5 @@
 """Whatever the width, on a terminal or in a pipe, a table keeps every word of every column, and breaks none."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -116,9 +114,7 @@ def list_lines(shown: str, columns: int) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_word_of_a_table_is_whole_on_every_terminal(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_word_of_a_table_is_whole_on_every_terminal(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     words = shlex.split(command)
     monkeypatch.setenv("COLUMNS", "1000")
@@ -132,9 +128,7 @@ def test_every_word_of_a_table_is_whole_on_every_terminal(
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", None])
-def test_colours_are_for_terminals_that_want_them(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_colours_are_for_terminals_that_want_them(variable, monkeypatch, capsys):
     if variable is not None:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv(variable, "1")

@@ -1,7 +1,5 @@
 """A task file beside the experiment is found from any folder, trains, and is refused in one line where it is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -41,14 +39,14 @@ def written(tmp_path: Path, task: str, text: str = TASK) -> Path:
     return path
 
 
-def test_a_task_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_task_file_that_is_not_there_is_named(tmp_path):
     experiment = load_experiment(written(tmp_path, "other.py"))
 
     with pytest.raises(BadInput, match=r"other\.py"):
         check_experiment(experiment)
 
 
-def test_a_task_file_without_a_model_is_refused_with_what_it_needs(tmp_path: Path) -> None:
+def test_a_task_file_without_a_model_is_refused_with_what_it_needs(tmp_path):
     experiment = load_experiment(written(tmp_path, "linear.py", "def loss(scores, labels):\n    return scores.sum()\n"))
 
     with pytest.raises(BadInput, match=r"model\(shape\)"):
@@ -62,19 +60,18 @@ def test_a_task_file_without_a_model_is_refused_with_what_it_needs(tmp_path: Pat
         TASK + "\ndef loss(scores, labels):\n    return nn.functional.cross_entropy(scores, labels, nope=1)\n",
     ],
 )
-def test_a_mistake_that_shows_only_in_training_is_told_once_before_the_run(tmp_path: Path, mistake: str) -> None:
+def test_a_mistake_that_shows_only_in_training_is_told_once_before_the_run(tmp_path, mistake):
     path = written(tmp_path, "linear.py", mistake + DATA)
 
     with pytest.raises(BadInput, match=r"linear\.py"):
         check_experiment(load_experiment(path))
 
 
-def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path: Path) -> None:
+def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path):
     experiment = load_experiment(written(tmp_path, "linear.py", TASK + DATA), ["workload.batch_size=8"])
     kind = build_kind(list_boards(experiment)[0], experiment.workload)
 
     network = find_priced_network(experiment.fleet[0], experiment.workload)
-    assert network is not None
     assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", (1, 8, 8), 650)
     assert kind.truth_label == "estimated"
     assert kind.truth_source.startswith("layers of linear on orin-nano")
@@ -85,18 +82,15 @@ def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "shape", "parameters"), [(CHARACTERS, (16,), 5633), (TABLE, (5,), 57)], ids=["text", "table"]
 )
-def test_samples_of_any_shape_price_their_network(
-    tmp_path: Path, text: str, shape: tuple[int, ...], parameters: int
-) -> None:
+def test_samples_of_any_shape_price_their_network(tmp_path, text, shape, parameters):
     experiment = load_experiment(written(tmp_path, "linear.py", text))
     network = find_priced_network(experiment.fleet[0], experiment.workload)
 
-    assert network is not None
     assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", shape, parameters)
     assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == "estimated"
 
 
-def test_another_cost_is_charged_when_it_is_named_also_in_a_saved_run(tmp_path: Path) -> None:
+def test_another_cost_is_charged_when_it_is_named_also_in_a_saved_run(tmp_path):
     path = written(tmp_path, "linear.py", TASK + DATA)
     saved = tmp_path / "run.yaml"
     saved.write_text(yaml.safe_dump(load_experiment(path).model_dump(mode="json")), encoding="utf-8")
@@ -106,7 +100,7 @@ def test_another_cost_is_charged_when_it_is_named_also_in_a_saved_run(tmp_path: 
         assert (work.cost, work.network) == ("vit-b16-cifar10", None)
 
 
-def test_another_task_in_a_saved_run_is_priced_anew(tmp_path: Path) -> None:
+def test_another_task_in_a_saved_run_is_priced_anew(tmp_path):
     saved = tmp_path / "run.yaml"
     first = load_experiment(written(tmp_path, "linear.py", TASK + DATA))
     saved.write_text(yaml.safe_dump(first.model_dump(mode="json")), encoding="utf-8")
@@ -117,7 +111,7 @@ def test_another_task_in_a_saved_run_is_priced_anew(tmp_path: Path) -> None:
     assert (other.workload.cost, count_priced_bytes(other.fleet[0], other.workload)) == ("other.py", 4 * (130 + 30))
 
 
-def test_a_network_that_no_rule_prices_asks_for_a_cost(tmp_path: Path) -> None:
+def test_a_network_that_no_rule_prices_asks_for_a_cost(tmp_path):
     text = TASK.replace("nn.Flatten(),", "nn.Flatten(), Odd(),") + DATA
     text = text.replace(
         "def model", "class Odd(nn.Module):\n    def forward(self, x):\n        return x.logcumsumexp(1)\n\ndef model"
@@ -129,7 +123,7 @@ def test_a_network_that_no_rule_prices_asks_for_a_cost(tmp_path: Path) -> None:
     assert load_experiment(path, ["workload.cost=resnet18-imagenet"]).workload.network is None
 
 
-def test_a_forward_that_fails_is_told_with_its_own_error_and_place(tmp_path: Path) -> None:
+def test_a_forward_that_fails_is_told_with_its_own_error_and_place(tmp_path):
     text = TASK.replace("nn.Flatten(),", "nn.Flatten(), Odd(),") + DATA
     text = text.replace(
         "def model", "class Odd(nn.Module):\n    def forward(self, x):\n        return y * 2\n\ndef model"
@@ -142,6 +136,6 @@ def test_a_forward_that_fails_is_told_with_its_own_error_and_place(tmp_path: Pat
     assert "cost" not in str(raised.value)
 
 
-def test_a_fleet_whose_data_is_elsewhere_starts_from_the_default_cost(tmp_path: Path) -> None:
+def test_a_fleet_whose_data_is_elsewhere_starts_from_the_default_cost(tmp_path):
     work = load_experiment(written(tmp_path, "linear.py"), ["backend=fleet"]).workload
     assert (work.cost, work.network) == ("resnet18-imagenet", None)

@@ -1,13 +1,10 @@
 """``fedge topology`` finds, prints and writes variants that fit, and says what stands in the way."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from contracts.crashing import disk_full
@@ -45,31 +42,21 @@ def _answer(asked: TopologyOptions = ASKED) -> TopologyResult:
     return find_variants(asked, estimate_usable_mb)
 
 
-def test_the_variants_fit_with_the_margin_and_the_next_width_does_not() -> None:
-    answer = _answer()
-    assert not answer.whole_network.fits
-    best = answer.variants[0]
-    assert 140.0 < answer.limits.memory_with_margin_mb(best.need) <= 150.0
-    assert best.need.memory_mb < 140.0
-    assert len(answer.variants) == 4
-    assert {one.batch_size for one in answer.variants} == {16}
-
-
-def test_without_a_limit_memory_is_a_share_of_the_boards() -> None:
+def test_without_a_limit_memory_is_a_share_of_the_boards():
     answer = _answer(replace(ASKED, max_memory_mb=None))
     assert answer.limits.memory_mb == pytest.approx(5600.0)
     assert answer.memory_limit_source == "70 % of the board's 8 GB"
     assert answer.variants[0].variant.plan == {}
 
 
-def test_variants_that_are_the_same_network_are_listed_once() -> None:
+def test_variants_that_are_the_same_network_are_listed_once():
     answer = _answer(replace(ASKED, network="digits-cnn", input_shape=None, max_memory_mb=5000.0, variants=50))
     plans = [one.variant.plan for one in answer.variants]
     assert 1 < len(plans) < 50
     assert all(a != b for i, a in enumerate(plans) for b in plans[:i])
 
 
-def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_written_and_comes_back(tmp_path, capsys):
     folder, out, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
     print_variants(replace(ASKED, max_step_s=1.5, variants=2), folder=folder, out=out, html=html, check_training=False)
     told = capsys.readouterr().out
@@ -92,7 +79,7 @@ def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.Cap
     )  # over its own earlier output
 
 
-def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_is_shown_layer_by_layer(tmp_path, capsys):
     print_variants(replace(ASKED, variants=1), folder=tmp_path / "out", out=None, html=None, check_training=False)
     (folder,) = (tmp_path / "out").iterdir()
     capsys.readouterr()
@@ -124,39 +111,39 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
         ({"input_shape": "5x64x64"}, "--input-shape"),
     ],
 )
-def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_meant_or_met_is_one_line(change, told):
     with pytest.raises(BadInput) as caught:
         print_variants(replace(ASKED, **change), folder=None, out=None, html=None, check_training=False)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_where_nothing_fits_a_batch_size_that_would_is_named() -> None:
+def test_where_nothing_fits_a_batch_size_that_would_is_named():
     with pytest.raises(BadInput, match=r"or --batch-size 8$"):
         _answer(replace(ASKED, batch_size=128, max_memory_mb=75.0))
 
 
-def test_variants_go_into_no_folder_of_something_else(tmp_path: Path) -> None:
+def test_variants_go_into_no_folder_of_something_else(tmp_path):
     (tmp_path / "other").touch()
     with pytest.raises(BadInput, match="holds something"):
         print_variants(ASKED, folder=tmp_path, out=None, html=None, check_training=False)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(variant_files, "save_variant", disk_full)
     with pytest.raises(BadInput, match=r"--folder: .*No space left"):
         print_variants(ASKED, folder=tmp_path / "out", out=None, html=None, check_training=False)
 
 
-def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_whose_loss_does_not_fall_fails(monkeypatch):
     monkeypatch.setattr(topology_commands, "_check_in_process", lambda folder: TrainingCheck((1.0, 2.0), 4, None))
     with pytest.raises(RunFailed, match="did not fall"):
         print_variants(ASKED, folder=None, out=None, html=None, check_training=True)
 
 
 @pytest.mark.long
-def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_largest_variant_is_really_trained(capsys, tmp_path):
     print_variants(ASKED, folder=None, out=tmp_path / "t.json", html=None, check_training=True)
     assert "measured on this machine" in capsys.readouterr().out
     check = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["training_check"]
@@ -164,7 +151,7 @@ def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str
     assert check["losses"][-1] < check["losses"][0]
 
 
-def test_the_command_line_loads_no_torch_for_its_help() -> None:
+def test_the_command_line_loads_no_torch_for_its_help():
     program = (
         "import sys, experiments.cli.topology_commands; print('torch' in sys.modules, 'torch_pruning' in sys.modules)"
     )

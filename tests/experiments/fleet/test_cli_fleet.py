@@ -1,7 +1,5 @@
 """``fedge fleet`` as it is typed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,7 @@ def fedge(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["fleet", *(str(argument) for argument in arguments)])
 
 
-def test_keys_are_made_once_told_and_renewed(tmp_path: Path) -> None:
+def test_keys_are_made_once_told_and_renewed(tmp_path):
     out = tmp_path / "keys"
     made = fedge("keys", "--folder", out, "--host", "fleet.lan", "--host", "192.168.1.10")
     again = fedge("keys", "--folder", out, "--host", "fleet.lan")
@@ -37,7 +35,7 @@ def test_keys_are_made_once_told_and_renewed(tmp_path: Path) -> None:
     assert isinstance(again.exception, BadInput)
 
 
-def test_a_check_tells_what_ends_soon_by_its_exit_code(tmp_path: Path) -> None:
+def test_a_check_tells_what_ends_soon_by_its_exit_code(tmp_path):
     fedge("keys", "--folder", tmp_path / "long", "--host", "a")
     fedge("keys", "--folder", tmp_path / "short", "--host", "a", "--days", 5)
     fine, soon = (
@@ -50,7 +48,7 @@ def test_a_check_tells_what_ends_soon_by_its_exit_code(tmp_path: Path) -> None:
     assert "server.crt ends on" in soon.stderr
 
 
-def test_a_check_with_something_to_change_is_refused(tmp_path: Path) -> None:
+def test_a_check_with_something_to_change_is_refused(tmp_path):
     assert isinstance(fedge("keys", "--folder", tmp_path, "--check", "--host", "a").exception, BadInput)
 
 
@@ -62,7 +60,7 @@ def test_a_check_with_something_to_change_is_refused(tmp_path: Path) -> None:
         (["firewall", "--account", "www-data"], "skuid"),
     ],
 )
-def test_a_configuration_is_printed_or_written_and_written_again(tmp_path: Path, command: list[str], word: str) -> None:
+def test_a_configuration_is_printed_or_written_and_written_again(tmp_path, command, word):
     out = tmp_path / "file"
     printed = fedge(*command)
     written = [fedge(*command, "--out", out) for _ in range(2)]
@@ -133,14 +131,14 @@ def write_inventory(folder: Path, **server: Any) -> None:
     (folder / "inventory.yml").write_text(yaml.safe_dump(fleet), encoding="utf-8")
 
 
-def test_help_lists_every_command_with_a_whole_sentence() -> None:
+def test_help_lists_every_command_with_a_whole_sentence():
     text = fedge("--help").stdout
 
     assert "..." not in text.partition("Commands:")[2]
     assert all(f"  {command} " in text for command in COMMANDS)
 
 
-def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
+def test_the_command_line_starts_without_ansible_rich_and_flower():
     heavy = ("ansible_runner", "rich", "flwr")
     code = f"import sys, experiments.cli.main; print(*[m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -150,7 +148,7 @@ def test_the_command_line_starts_without_ansible_rich_and_flower() -> None:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks: Path) -> None:
+def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks):
     check, first, second = (fedge("provision", *more, "--playbooks", playbooks) for more in (["--dry-run"], [], []))
 
     assert "2 boards done, 2 tasks would change something" in check.stdout
@@ -164,7 +162,7 @@ def test_provision_says_what_would_change_then_changes_it_then_nothing(playbooks
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: Path) -> None:
+def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks):
     write_inventory(playbooks, superlink_key="/secure/server.key", superlink_ca_certificate="/not/there")
     refused = fedge("provision", "--playbooks", playbooks).exception
 
@@ -175,7 +173,7 @@ def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: 
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks: Path) -> None:
+def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks):
     (playbooks / "nano-1").mkdir()
     result = fedge("up", "--playbooks", playbooks)
 
@@ -187,7 +185,7 @@ def test_a_failed_board_makes_exit_code_1_and_is_told_with_what_to_do(playbooks:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
+def test_a_limit_leaves_the_other_boards_alone(playbooks):
     result = fedge("down", "--playbooks", playbooks, "--limit", "tx2-1")
 
     assert result.exit_code == 0
@@ -200,9 +198,7 @@ def test_a_limit_leaves_the_other_boards_alone(playbooks: Path) -> None:
     ("command", "playbook"),
     [(["up"], "up"), (["down"], "down"), (["upgrade"], "upgrade"), (["down", "--remove", "--yes"], "remove")],
 )
-def test_each_command_plays_its_playbook(
-    playbooks: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], playbook: str
-) -> None:
+def test_each_command_plays_its_playbook(playbooks, monkeypatch, command, playbook):
     played: list[PlaybookCall] = []
 
     def play(call: PlaybookCall, _log: Path, _tell: object) -> PlaybookOutcome:
@@ -218,7 +214,7 @@ def test_each_command_plays_its_playbook(
 
 
 @pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
-def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyPatch, well: bool, code: int) -> None:
+def test_status_is_an_exit_code_too(playbooks, monkeypatch, well, code):
     asked: list[tuple[FleetOptions, Path | None]] = []
 
     def answer(options: FleetOptions, out: Path | None, *, as_json: bool) -> bool:
@@ -234,7 +230,7 @@ def test_status_is_an_exit_code_too(playbooks: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_logs_say_what_came(playbooks: Path) -> None:
+def test_logs_say_what_came(playbooks):
     out = playbooks.parent / "collected"
     result = fedge("logs", "--playbooks", playbooks, "--folder", out, "--since", "2 hours ago")
 
@@ -244,7 +240,7 @@ def test_logs_say_what_came(playbooks: Path) -> None:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_removal_needs_a_yes(playbooks: Path) -> None:
+def test_removal_needs_a_yes(playbooks):
     refused = fedge("down", "--remove", "--playbooks", playbooks)
     untouched = not (playbooks / "nano-1").exists()
     done = fedge("down", "--remove", "--yes", "--playbooks", playbooks)
@@ -255,9 +251,7 @@ def test_removal_needs_a_yes(playbooks: Path) -> None:
     assert (playbooks / "nano-1").exists()
 
 
-def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(tmp_path, monkeypatch):
     def found(inventory: Path | None) -> Path:
         return selected_fleet.build_options(inventory, tmp_path, None).inventory
 
@@ -270,7 +264,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
     assert found(Path("other.yml")) == Path("other.yml")
 
 
-def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_playbooks_that_are_not_there_are_named(tmp_path):
     with pytest.raises(BadInput, match="checkout"):
         selected_fleet.build_options(None, tmp_path / "none", None)
 
@@ -317,9 +311,7 @@ class TestRun:
 
     @pytest.mark.fleet
     @pytest.mark.slow
-    def test_the_run_s_folder_comes_here_with_the_experiment_as_it_was_played(
-        self, playbooks: Path, there: Path
-    ) -> None:
+    def test_the_run_s_folder_comes_here_with_the_experiment_as_it_was_played(self, playbooks, there):
         config = self.write(playbooks.parent)
         result = fedge("run", config, "--set", "rounds=3", "--folder", "mine", "--playbooks", playbooks)
         played = yaml.safe_load((playbooks.parent / "mine" / "experiment").read_text(encoding="utf-8"))
@@ -332,7 +324,7 @@ class TestRun:
 
     @pytest.mark.fleet
     @pytest.mark.slow
-    def test_the_exit_code_is_the_run_s(self, playbooks: Path, there: Path) -> None:
+    def test_the_exit_code_is_the_run_s(self, playbooks, there):
         self.serve(there, code=1)
         result = fedge("run", self.write(playbooks.parent), "--folder", "mine", "--playbooks", playbooks)
 
@@ -350,9 +342,7 @@ class TestRun:
             ({"rounds": "many"}, "rounds"),
         ],
     )
-    def test_what_is_wrong_is_said_here_before_anything_is_sent(
-        self, playbooks: Path, there: Path, more: dict[str, Any], word: str
-    ) -> None:
+    def test_what_is_wrong_is_said_here_before_anything_is_sent(self, playbooks, there, more, word):
         refused = fedge("run", self.write(playbooks.parent, **more), "--playbooks", playbooks).exception
 
         assert isinstance(refused, BadInput)

@@ -1,10 +1,7 @@
 """The inventory as Ansible reads it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,12 +18,12 @@ from fedge.errors import BadInput
         ({"server": {"hosts": ["a"]}}, "'boards'"),
     ],
 )
-def test_a_fleet_needs_one_server_and_a_board(listed: dict[str, Any], word: str) -> None:
+def test_a_fleet_needs_one_server_and_a_board(listed, word):
     with pytest.raises(BadInput, match=word):
         inventory.parse_inventory(listed, Path("inventory.yml"))
 
 
-def test_no_inventory_says_what_to_copy(tmp_path: Path) -> None:
+def test_no_inventory_says_what_to_copy(tmp_path):
     with pytest.raises(BadInput, match=r"inventory\.example\.yml"):
         inventory.read_inventory(tmp_path / "inventory.yml", tmp_path)
 
@@ -45,7 +42,7 @@ class TestRead:
         path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
         return path
 
-    def test_groups_and_their_variables_are_ansible_s(self, tmp_path: Path) -> None:
+    def test_groups_and_their_variables_are_ansible_s(self, tmp_path):
         (tmp_path / "group_vars").mkdir()
         (tmp_path / "group_vars" / "boards.yml").write_text("ansible_user: admin\n", encoding="utf-8")
         boards = {
@@ -58,7 +55,7 @@ class TestRead:
         assert set(found.board_names) == {"nano-1", "thor-1"}
         assert {board.text("ansible_user") for board in found.boards} == {"admin"}
 
-    def test_a_limit_is_ansible_s(self, tmp_path: Path) -> None:
+    def test_a_limit_is_ansible_s(self, tmp_path):
         path = self.write(tmp_path, {"server": {"hosts": {"hub": {}}}, "boards": {"hosts": {"a": {}, "b": {}}}})
 
         assert inventory.match_hosts(inventory.read_inventory(path, tmp_path), tmp_path, "boards:!a") == ("b",)
@@ -66,16 +63,14 @@ class TestRead:
     @pytest.mark.parametrize(
         ("limit", "word"), [("c", "'c'"), ("a,c", "'c'"), ("@nowhere", "nowhere"), ("a:!a", "a:!a")]
     )
-    def test_a_limit_that_means_nobody_is_the_users_mistake(self, tmp_path: Path, limit: str, word: str) -> None:
+    def test_a_limit_that_means_nobody_is_the_users_mistake(self, tmp_path, limit, word):
         path = self.write(tmp_path, {"server": {"hosts": {"hub": {}}}, "boards": {"hosts": {"a": {}, "b": {}}}})
         found = inventory.read_inventory(path, tmp_path)
 
         with pytest.raises(BadInput, match=f"--limit: got .*{word}"):
             inventory.match_hosts(found, tmp_path, limit)
 
-    def test_a_file_in_a_vault_is_opened_and_a_single_value_is_left_to_ansible(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_file_in_a_vault_is_opened_and_a_single_value_is_left_to_ansible(self, tmp_path, monkeypatch):
         (tmp_path / "password").write_text("pass", encoding="utf-8")
         monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
         vault = inventory.find_program("ansible-vault")
@@ -93,6 +88,6 @@ class TestRead:
         assert server.text("superlink_user") == "fedge-hub"
         assert server.text("superlink_key") == inventory.SEALED
 
-    def test_a_file_that_is_none_is_refused_with_ansible_s_words(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_none_is_refused_with_ansible_s_words(self, tmp_path):
         with pytest.raises(BadInput, match="an inventory that Ansible refuses"):
             inventory.read_inventory(self.write(tmp_path, "server: [}"), tmp_path)

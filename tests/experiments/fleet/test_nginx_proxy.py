@@ -1,7 +1,5 @@
 """The proxy's configuration as text: what it passes on, what it refuses; nginx itself reads it where it is here."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -25,7 +23,7 @@ def locations(text: str) -> list[str]:
     return re.findall(r"location (.+?) \{", text)
 
 
-def test_boards_get_the_fleets_paths_and_nothing_else() -> None:
+def test_boards_get_the_fleets_paths_and_nothing_else():
     text = build_configuration(NginxProxy(KEYS))
 
     assert locations(text) == ["@plain", "/v1/fleet/", "= /health", "/"]
@@ -37,11 +35,11 @@ def test_boards_get_the_fleets_paths_and_nothing_else() -> None:
     assert "listen 0.0.0.0:9443 ssl;" in text
 
 
-def test_without_a_management_network_no_command_is_passed_on() -> None:
+def test_without_a_management_network_no_command_is_passed_on():
     assert "control" not in build_configuration(NginxProxy(KEYS))
 
 
-def test_a_management_network_gets_a_port_of_its_own_that_denies_all_others() -> None:
+def test_a_management_network_gets_a_port_of_its_own_that_denies_all_others():
     text = build_configuration(NginxProxy(KEYS, management=("10.20.0.0/24", "fd00::/64")))
     boards, control = text.split("# The management network", maxsplit=1)
 
@@ -54,7 +52,7 @@ def test_a_management_network_gets_a_port_of_its_own_that_denies_all_others() ->
     ]
 
 
-def test_no_listener_speaks_plain_text() -> None:
+def test_no_listener_speaks_plain_text():
     text = build_configuration(NginxProxy(KEYS, addresses=("192.168.1.10", "::"), management=("10.0.0.0/8",)))
     listeners = re.findall(r"listen (.+);", text)
 
@@ -63,13 +61,13 @@ def test_no_listener_speaks_plain_text() -> None:
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "10.20.0.1/24", "everybody", "10.0.0.0/8; allow all", ""])
-def test_a_network_that_is_everybody_or_none_is_refused(network: str) -> None:
+def test_a_network_that_is_everybody_or_none_is_refused(network):
     with pytest.raises(BadInput, match="--management"):
         build_configuration(NginxProxy(KEYS, management=(network,)))
 
 
 @pytest.mark.parametrize("path", ["keys", "/etc/my keys", "/etc/x; include /tmp/y", "/etc/$x", '/etc/"x"', "/etc/x\n"])
-def test_a_path_that_nginx_would_read_otherwise_is_refused(path: str) -> None:
+def test_a_path_that_nginx_would_read_otherwise_is_refused(path):
     with pytest.raises(BadInput, match="--keys"):
         build_configuration(NginxProxy(Path(path)))
     with pytest.raises(BadInput, match="--telemetry"):
@@ -85,13 +83,13 @@ def test_a_path_that_nginx_would_read_otherwise_is_refused(path: str) -> None:
         {"management": ("10.0.0.0/8",), "control_port": 9443},
     ],
 )
-def test_ports_that_meet_or_do_not_exist_are_refused(ports: dict[str, object]) -> None:
+def test_ports_that_meet_or_do_not_exist_are_refused(ports):
     with pytest.raises(BadInput, match="ports"):
         build_configuration(NginxProxy(KEYS, **ports))
 
 
 @pytest.mark.parametrize("address", ["localhost", "*", "0.0.0.0:9443", ""])
-def test_it_listens_on_addresses_only(address: str) -> None:
+def test_it_listens_on_addresses_only(address):
     with pytest.raises(BadInput, match="--listen"):
         build_configuration(NginxProxy(KEYS, addresses=(address,)))
 
@@ -103,7 +101,7 @@ def test_it_listens_on_addresses_only(address: str) -> None:
         st.tuples(st.ip_addresses(), st.integers(0, 128)).map("{0[0]}/{0[1]}".format),
     )
 )
-def test_whatever_is_given_as_a_network_is_refused_or_a_plain_network(text: str) -> None:
+def test_whatever_is_given_as_a_network_is_refused_or_a_plain_network(text):
     try:
         network = parse_network(text)
     except BadInput:
@@ -114,7 +112,7 @@ def test_whatever_is_given_as_a_network_is_refused_or_a_plain_network(text: str)
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not here")
 @pytest.mark.parametrize("management", [(), ("10.20.0.0/24", "fd00::/64")])
-def test_nginx_takes_the_configuration(tmp_path: Path, management: tuple[str, ...]) -> None:
+def test_nginx_takes_the_configuration(tmp_path, management):
     create_keys(tmp_path / "keys", ["a"], datetime.now(UTC), days=1)
     (tmp_path / "fedge.conf").write_text(
         build_configuration(NginxProxy(tmp_path / "keys", management=management)), encoding="utf-8"
@@ -162,25 +160,25 @@ END
 """
 
 
-def test_root_and_the_named_accounts_get_through() -> None:
+def test_root_and_the_named_accounts_get_through():
     text = build_firewall_rules(["fedge-link", "www-data", "root"], 8000)
 
     assert 'oif "lo" tcp dport 8000 meta skuid != { "root", "fedge-link", "www-data" } reject' in text
 
 
 @pytest.mark.parametrize("account", ["", "a b", 'x" accept', "-x", "A", "x\n"])
-def test_what_is_no_account_is_refused(account: str) -> None:
+def test_what_is_no_account_is_refused(account):
     with pytest.raises(BadInput, match="--account"):
         build_firewall_rules([account], 8000)
 
 
-def test_a_port_that_does_not_exist_is_refused() -> None:
+def test_a_port_that_does_not_exist_is_refused():
     with pytest.raises(BadInput, match="--superlink-port"):
         build_firewall_rules(["a"], 0)
 
 
 @pytest.mark.skipif(not TOOLS, reason="needs root, nft, unshare and a system Python")
-def test_in_a_network_of_its_own_only_named_accounts_reach_the_port(tmp_path: Path) -> None:
+def test_in_a_network_of_its_own_only_named_accounts_reach_the_port(tmp_path):
     (tmp_path / "fedge.nft").write_text(build_firewall_rules(["www-data"], 8000), encoding="utf-8")
     command = ["unshare", "--net", "sh", "-c", SCRIPT, "sh", str(tmp_path / "fedge.nft")]
     env = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}

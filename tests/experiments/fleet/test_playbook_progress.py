@@ -1,7 +1,5 @@
 """What a person sees of a playbook."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -53,7 +51,7 @@ def told(*events: PlaybookEvent, check: bool = False) -> list[str]:
     return summarize_playbook(state, check=check, boards=BOARDS)
 
 
-def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_failure_at_once() -> None:
+def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_failure_at_once():
     assert shown(terminal=False).splitlines() == [
         "The server: hub: 1 ok, 0 changed until now",
         "tx2-1 FAILED at 'worker: Unpack': no space left on device",
@@ -61,7 +59,7 @@ def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_fail
     ]
 
 
-def test_a_reason_that_a_later_task_repeats_is_told_once() -> None:
+def test_a_reason_that_a_later_task_repeats_is_told_once():
     out, state = io.StringIO(), PlaybookState()
     with PlaybookProgress("up", Console(file=out, width=100), lambda: 0.0) as progress:
         for task, text in (("Knock", "no route"), ("Say so", "it cannot be reached: no route"), ("Look", "no room")):
@@ -72,14 +70,14 @@ def test_a_reason_that_a_later_task_repeats_is_told_once() -> None:
     assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["no route", "no room"]
 
 
-def test_a_terminal_has_a_row_per_host() -> None:
+def test_a_terminal_has_a_row_per_host():
     text = shown(terminal=True)
 
     assert "powerd: Bring it" in text
     assert "tx2-1 FAILED" in text
 
 
-def test_the_table_takes_names_as_they_are() -> None:
+def test_the_table_takes_names_as_they_are():
     out, state = io.StringIO(), apply_event(PlaybookState(), PlaybookEvent(OK, "[red]x", "p", task="[/nothing]"))
     Console(file=out, width=80).print(build_progress_table("up", state, 65.0))
 
@@ -88,7 +86,7 @@ def test_the_table_takes_names_as_they_are() -> None:
     assert "1:05" in out.getvalue()
 
 
-def test_a_summary_counts_names_what_failed_and_says_what_to_do() -> None:
+def test_a_summary_counts_names_what_failed_and_says_what_to_do():
     assert told(*STORY) == [
         "hub and 1 board done, changed 1 task",
         "tx2-1 FAILED at 'worker: Unpack': no space left on device",
@@ -97,12 +95,12 @@ def test_a_summary_counts_names_what_failed_and_says_what_to_do() -> None:
     ]
 
 
-def test_a_second_time_changes_nothing_and_says_so() -> None:
+def test_a_second_time_changes_nothing_and_says_so():
     assert told(PlaybookEvent(OK, "nano-1"), PlaybookEvent(OK, "tx2-1")) == ["2 boards done, nothing had to change"]
     assert told(PlaybookEvent(OK, "nano-1"), check=True) == ["1 board done, nothing would change"]
 
 
-def test_a_check_lists_what_would_change_on_each_host() -> None:
+def test_a_check_lists_what_would_change_on_each_host():
     assert told(*STORY[:4], check=True) == [
         "hub and 1 board done, 1 task would change something",
         "  nano-1:",
@@ -121,11 +119,11 @@ def test_a_check_lists_what_would_change_on_each_host() -> None:
         ("something {else}", "--limit nano-1"),
     ],
 )
-def test_each_kind_of_failure_has_its_cure(text: str, word: str) -> None:
+def test_each_kind_of_failure_has_its_cure(text, word):
     assert word in suggest_cure(PlaybookEvent(UNREACHABLE, "nano-1", text=text))
 
 
-def test_the_line_counts_answers_and_names_whom_it_waits_for() -> None:
+def test_the_line_counts_answers_and_names_whom_it_waits_for():
     asked = ("srv", *(f"nano-{i}" for i in range(1, 8)))
 
     assert format_waiting(asked, frozenset({"srv"}), 4.0) == (
@@ -134,7 +132,7 @@ def test_the_line_counts_answers_and_names_whom_it_waits_for() -> None:
     assert format_waiting(("srv",), frozenset({"srv"}), 65.0) == "1 of 1 hosts have answered (1:05)"
 
 
-def test_nothing_is_shown_where_nobody_looks() -> None:
+def test_nothing_is_shown_where_nobody_looks():
     out = io.StringIO()
     with AnswerProgress(Console(file=out), ("srv",), frozenset):
         pass

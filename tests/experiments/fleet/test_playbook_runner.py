@@ -1,7 +1,5 @@
 """Playbooks played for real, by ansible-runner, on hosts that are this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
@@ -106,7 +104,7 @@ def left_behind() -> list[str]:
     return [path.name for path in Path(tempfile.gettempdir()).glob("fedge-fleet-*")]
 
 
-def test_every_host_s_results_are_told_and_the_bad_ones_say_why(folder: Path) -> None:
+def test_every_host_s_results_are_told_and_the_bad_ones_say_why(folder):
     outcome, told, log = played(folder)
     results = {(event.host, event.task): event for event in told if event.status != STARTED}
 
@@ -121,7 +119,7 @@ def test_every_host_s_results_are_told_and_the_bad_ones_say_why(folder: Path) ->
     assert "TASK [Break]" in log
 
 
-def test_a_secret_is_neither_told_nor_logged_nor_left_behind(folder: Path) -> None:
+def test_a_secret_is_neither_told_nor_logged_nor_left_behind(folder):
     outcome, told, log = played(folder)
 
     assert outcome.state.failures_by_host["secret"].text == HIDDEN
@@ -130,7 +128,7 @@ def test_a_secret_is_neither_told_nor_logged_nor_left_behind(folder: Path) -> No
     assert left_behind() == []
 
 
-def test_the_log_is_its_owner_s_alone_and_never_another_s(folder: Path) -> None:
+def test_the_log_is_its_owner_s_alone_and_never_another_s(folder):
     played(folder, limit="fine")
     log = folder.parent / "out" / "ansible.log"
 
@@ -139,7 +137,7 @@ def test_the_log_is_its_owner_s_alone_and_never_another_s(folder: Path) -> None:
         played(folder, limit="fine")
 
 
-def test_a_limit_and_variables_reach_ansible(folder: Path) -> None:
+def test_a_limit_and_variables_reach_ansible(folder):
     outcome, _, log = played(folder, limit="fine", variables={"given": 'a "quoted" word'})
 
     assert outcome.code == 0
@@ -147,7 +145,7 @@ def test_a_limit_and_variables_reach_ansible(folder: Path) -> None:
     assert 'a \\"quoted\\" word' in log
 
 
-def test_a_check_changes_nothing(folder: Path) -> None:
+def test_a_check_changes_nothing(folder):
     (folder / "touch.yml").write_text(
         "- hosts: fine\n  gather_facts: false\n  tasks:\n"
         "    - name: Make\n      ansible.builtin.copy: {content: x, dest: '{{ playbook_dir }}/made'}\n",
@@ -159,7 +157,7 @@ def test_a_check_changes_nothing(folder: Path) -> None:
     assert not (folder / "made").exists()
 
 
-def test_a_playbook_that_ansible_cannot_read_is_told_in_its_words(folder: Path) -> None:
+def test_a_playbook_that_ansible_cannot_read_is_told_in_its_words(folder):
     (folder / "site.yml").write_text("- hosts: {{", encoding="utf-8")
     outcome, told, _ = played(folder)
 
@@ -168,7 +166,7 @@ def test_a_playbook_that_ansible_cannot_read_is_told_in_its_words(folder: Path) 
     assert "YAML" in outcome.words
 
 
-def test_an_interrupt_ends_every_process_of_the_playbook(folder: Path) -> None:
+def test_an_interrupt_ends_every_process_of_the_playbook(folder):
     stopped = threading.Event()
 
     def interrupt() -> None:
@@ -190,19 +188,19 @@ def test_an_interrupt_ends_every_process_of_the_playbook(folder: Path) -> None:
     assert not left_behind()
 
 
-def test_unknown_hosts_are_refused_whatever_ansible_runner_prefers(tmp_path: Path) -> None:
+def test_unknown_hosts_are_refused_whatever_ansible_runner_prefers(tmp_path):
     env = playbook_runner.ansible_environment({}, tmp_path)
 
     assert env["ANSIBLE_HOST_KEY_CHECKING"] == "True"
     assert "ANSIBLE_CONFIG" not in env
 
 
-def test_a_missing_playbook_is_named(folder: Path) -> None:
+def test_a_missing_playbook_is_named(folder):
     with pytest.raises(BadInput, match=r"without up\.yml"):
         played(folder, "up.yml")
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ansible_runner", None)
     with pytest.raises(BadInput, match=r"pip install 'fedge\[fleet\]'"):
         playbook_runner._import_runner()

@@ -1,7 +1,5 @@
 """Whom a command ends with it: those with its mark, or, without /proc, those that descend from it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ from experiments.fleet.process_cleanup import find_descendants
 CHILD = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
 
 
-def test_descendants_are_found_over_all_generations() -> None:
+def test_descendants_are_found_over_all_generations():
     parents = {10: 1, 11: 10, 12: 11, 20: 1, 21: 20}
 
     assert find_descendants(parents, {10}) == {11, 12}
@@ -28,7 +26,7 @@ def test_descendants_are_found_over_all_generations() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 12), st.integers(0, 12)), st.integers(1, 12))
-def test_any_table_of_processes_has_an_end(parents: dict[int, int], root: int) -> None:
+def test_any_table_of_processes_has_an_end(parents, root):
     found = find_descendants(parents, {root})
 
     assert root not in found
@@ -36,9 +34,8 @@ def test_any_table_of_processes_has_an_end(parents: dict[int, int], root: int) -
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
-def test_without_proc_a_grandchild_is_found_and_is_still_known_as_an_orphan() -> None:
+def test_without_proc_a_grandchild_is_found_and_is_still_known_as_an_orphan():
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         sleeper = int(child.stdout.readline())
         alive = process_cleanup.watch_descendants(child.pid)
         try:
@@ -54,7 +51,7 @@ def test_without_proc_a_grandchild_is_found_and_is_still_known_as_an_orphan() ->
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-def test_an_exception_ends_whoever_carries_the_mark() -> None:
+def test_an_exception_ends_whoever_carries_the_mark():
     child = subprocess.Popen(
         ["sleep", "600"], env={**os.environ, RUN_MARK: "a-mark-of-this-test"}, start_new_session=True
     )

@@ -1,7 +1,5 @@
 """What boards tell through the proxy, on a real nginx: by a certificate alone, in the name that stands in it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -168,7 +166,7 @@ def shown(folder: Path, ca: Signer, board: str, days: int = 1, ago: timedelta = 
     return path
 
 
-def test_a_board_is_told_on_by_the_name_in_its_certificate(front: Front, tmp_path: Path) -> None:
+def test_a_board_is_told_on_by_the_name_in_its_certificate(front, tmp_path):
     status, said = front.asked("/telemetry", shown(tmp_path, front.ca, "nano-1.lab_2"), body=b"x" * 1000)
 
     assert status == 200
@@ -179,7 +177,7 @@ def test_a_board_is_told_on_by_the_name_in_its_certificate(front: Front, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["X-Fedge-Board", "x-fedge-board", "X_Fedge_Board", "X-FEDGE-BOARD"])
-def test_no_header_of_the_sender_gives_it_another_name(front: Front, tmp_path: Path, name: str) -> None:
+def test_no_header_of_the_sender_gives_it_another_name(front, tmp_path, name):
     status, said = front.asked("/telemetry", shown(tmp_path, front.ca, "nano-1"), headers={name: "orin-1"})
 
     assert status == 200
@@ -187,7 +185,7 @@ def test_no_header_of_the_sender_gives_it_another_name(front: Front, tmp_path: P
     assert "orin-1" not in said
 
 
-def test_how_a_batch_is_packed_is_told_on(front: Front, tmp_path: Path) -> None:
+def test_how_a_batch_is_packed_is_told_on(front, tmp_path):
     given = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     _, said = front.asked("/telemetry", shown(tmp_path, front.ca, "nano-1"), headers=given)
 
@@ -196,11 +194,11 @@ def test_how_a_batch_is_packed_is_told_on(front: Front, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Fedge-Board": "nano-1"}])
-def test_without_a_certificate_nobody_tells_anything(front: Front, headers: dict[str, str]) -> None:
+def test_without_a_certificate_nobody_tells_anything(front, headers):
     assert front.asked("/telemetry", headers=headers) == (403, "Refused: a board shows its certificate here.\n")
 
 
-def test_a_certificate_of_another_ca_is_refused_whatever_its_name(front: Front, tmp_path: Path) -> None:
+def test_a_certificate_of_another_ca_is_refused_whatever_its_name(front, tmp_path):
     other = make_ca(new_key(), datetime.now(UTC), days=2)
 
     for path in ("/telemetry", "/v1/fleet/x"):
@@ -208,28 +206,26 @@ def test_a_certificate_of_another_ca_is_refused_whatever_its_name(front: Front, 
         assert (status, said) == (403, "Refused: this certificate is not by the fleet's CA, or has ended.\n")
 
 
-def test_a_certificate_that_has_ended_is_refused_with_a_status_that_is_not_about_the_message(
-    front: Front, tmp_path: Path
-) -> None:
+def test_a_certificate_that_has_ended_is_refused_with_a_status_that_is_not_about_the_message(front, tmp_path):
     # Older than the fleet's own CA: nobody but its key can make one.
     ended = shown(tmp_path, front.ca, "nano-1", days=1, ago=timedelta(days=2))
 
     assert front.asked("/telemetry", ended)[0] == 403
 
 
-def test_the_servers_own_certificate_is_that_of_no_board(front: Front, tmp_path: Path) -> None:
+def test_the_servers_own_certificate_is_that_of_no_board(front, tmp_path):
     server = tmp_path / "server.pem"
     server.write_bytes((front.keys / "server.key").read_bytes() + (front.keys / "server.crt").read_bytes())
 
     assert front.asked("/telemetry", server)[0] == 403
 
 
-def test_a_batch_that_is_too_large_goes_no_further(front: Front, tmp_path: Path) -> None:
+def test_a_batch_that_is_too_large_goes_no_further(front, tmp_path):
     assert front.asked("/telemetry", shown(tmp_path, front.ca, "nano-1"), body=b"x" * (1 << 20 | 1))[0] == 413
 
 
 @pytest.mark.parametrize("with_certificate", [False, True])
-def test_the_fleets_paths_are_as_before(front: Front, tmp_path: Path, with_certificate: bool) -> None:
+def test_the_fleets_paths_are_as_before(front, tmp_path, with_certificate):
     certificate = shown(tmp_path, front.ca, "nano-1") if with_certificate else None
     status, said = front.asked("/v1/fleet/pull", certificate, body=b"x" * (2 << 20))
 
@@ -243,7 +239,5 @@ def test_the_fleets_paths_are_as_before(front: Front, tmp_path: Path, with_certi
 @pytest.mark.parametrize(
     "path", ["/telemetry/", "/telemetry/../v1/control/x", "/Telemetry", "/telemetry%00", "/api/view"]
 )
-def test_nothing_else_of_the_board_service_is_reached_through_the_boards_port(
-    front: Front, tmp_path: Path, path: str
-) -> None:
+def test_nothing_else_of_the_board_service_is_reached_through_the_boards_port(front, tmp_path, path):
     assert front.asked(path, shown(tmp_path, front.ca, "nano-1"))[0] in {400, 403}

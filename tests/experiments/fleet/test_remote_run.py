@@ -1,7 +1,5 @@
 """A run on another machine: over a real sshd on loopback where one is installed, else with a shell in its place."""
 
-from __future__ import annotations
-
 import getpass
 import io
 import os
@@ -179,9 +177,7 @@ def _our(program_: str) -> Sequence[int]:
     ]
 
 
-def test_an_experiment_is_sent_played_and_fetched(
-    server: ServerConnection, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_experiment_is_sent_played_and_fetched(server, tmp_path, capfd):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "task.py").write_text("# my own task", encoding="utf-8")
     job = remote_run.send_bundle(server, experiment(tmp_path / "mine", workload={"task": "task.py"}), "exp")
@@ -196,21 +192,19 @@ def test_an_experiment_is_sent_played_and_fetched(
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["exp-1"]
 
 
-def test_what_is_sent_can_be_read_by_the_group_of_the_runs_and_by_nobody_else(
-    server: ServerConnection, tmp_path: Path
-) -> None:
+def test_what_is_sent_can_be_read_by_the_group_of_the_runs_and_by_nobody_else(server, tmp_path):
     job = remote_run.send_bundle(server, experiment(tmp_path), "exp")
 
     assert stat.S_IMODE(Path(job).stat().st_mode) == 0o750
 
 
-def test_two_runs_of_one_name_have_folders_of_their_own(server: ServerConnection, tmp_path: Path) -> None:
+def test_two_runs_of_one_name_have_folders_of_their_own(server, tmp_path):
     packed = experiment(tmp_path)
 
     assert remote_run.send_bundle(server, packed, "exp") != remote_run.send_bundle(server, packed, "exp")
 
 
-def test_a_failed_run_s_exit_code_and_folder_come_too(server: ServerConnection, tmp_path: Path) -> None:
+def test_a_failed_run_s_exit_code_and_folder_come_too(server, tmp_path):
     job = remote_run.send_bundle(server, experiment(tmp_path, rounds=78), "exp")
 
     assert remote_run.follow_run(server, job, {}, silent) == 1
@@ -218,7 +212,7 @@ def test_a_failed_run_s_exit_code_and_folder_come_too(server: ServerConnection, 
     assert (tmp_path / "run" / "where").is_file()
 
 
-def test_ctrl_c_here_interrupts_the_run_there_and_waits_for_its_end(server: ServerConnection, tmp_path: Path) -> None:
+def test_ctrl_c_here_interrupts_the_run_there_and_waits_for_its_end(server, tmp_path):
     job = remote_run.send_bundle(server, experiment(tmp_path, rounds=77), "exp")
     said: list[str] = []
     ctrl_c = once((Path(job) / "run" / "where").is_file, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -230,7 +224,7 @@ def test_ctrl_c_here_interrupts_the_run_there_and_waits_for_its_end(server: Serv
     assert remote_run.fetch_folder(server, job, tmp_path / "run")
 
 
-def test_a_connection_that_is_lost_ends_the_run_and_says_how_to_go_on(sshd: InventoryHost, tmp_path: Path) -> None:
+def test_a_connection_that_is_lost_ends_the_run_and_says_how_to_go_on(sshd, tmp_path):
     server = server_connection.build_connection(sshd)
     job = remote_run.send_bundle(server, experiment(tmp_path, rounds=77), "exp")
     lost = once((Path(job) / "run" / "where").is_file, lambda: [os.kill(pid, signal.SIGKILL) for pid in _our("ssh")])
@@ -240,38 +234,36 @@ def test_a_connection_that_is_lost_ends_the_run_and_says_how_to_go_on(sshd: Inve
     wait_for((Path(job) / "run" / "interrupted").is_file)
 
 
-def test_a_run_without_a_folder_fetches_nothing(server: ServerConnection, tmp_path: Path) -> None:
+def test_a_run_without_a_folder_fetches_nothing(server, tmp_path):
     job = remote_run.send_bundle(server, experiment(tmp_path), "exp")
 
     assert not remote_run.fetch_folder(server, job, tmp_path / "runs" / "run")
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_a_server_that_lets_nobody_in_is_told_with_what_to_try(sshd: InventoryHost, tmp_path: Path) -> None:
+def test_a_server_that_lets_nobody_in_is_told_with_what_to_try(sshd, tmp_path):
     (tmp_path / "authorized").write_text("", encoding="utf-8")
     with pytest.raises(RunFailed, match=r"hub: .*Permission denied.*by hand"):
         remote_run.send_bundle(server_connection.build_connection(sshd), b"", "exp")
 
 
-def test_a_server_that_is_not_who_it_was_is_refused(sshd: InventoryHost, tmp_path: Path) -> None:
+def test_a_server_that_is_not_who_it_was_is_refused(sshd, tmp_path):
     (tmp_path / "known").write_text("", encoding="utf-8")
     with pytest.raises(RunFailed, match="Host key verification failed"):
         remote_run.send_bundle(server_connection.build_connection(sshd), b"", "exp")
 
 
-def test_an_account_that_may_not_become_the_superlink_s_is_told_what_to_change(server: ServerConnection) -> None:
+def test_an_account_that_may_not_become_the_superlink_s_is_told_what_to_change(server):
     with pytest.raises(RunFailed, match="NOPASSWD"):
         remote_run.send_bundle(replace(server, user="somebody"), b"", "exp")
 
 
-def test_a_server_without_fedge_is_told_to_provision(server: ServerConnection) -> None:
+def test_a_server_without_fedge_is_told_to_provision(server):
     with pytest.raises(RunFailed, match="fedge fleet provision"):
         remote_run.send_bundle(replace(server, environment="/not/there"), b"", "exp")
 
 
-def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(
-    server: ServerConnection, there: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(server, there, tmp_path, capfd):
     job = remote_run.send_bundle(server, experiment(tmp_path), "exp")
     (there / "venv/bin/fedge").unlink()
 
@@ -281,7 +273,7 @@ def test_a_server_whose_environment_lacks_fedge_says_so_without_a_traceback(
     assert "Traceback" not in said
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(BadInput, match="--folder"):
         remote_run.prepare_folder(tmp_path / "file" / "run")
@@ -290,7 +282,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_sent(tmp_path: 
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tmp_path: Path) -> None:
+def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tmp_path):
     for folder, name in (("a", "first.py"), ("b", "second.py"), ("c", "task.py")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(folder, encoding="utf-8")
@@ -310,9 +302,9 @@ def test_a_bundle_has_every_file_that_the_experiment_names_under_its_own_name(tm
     assert Path(arrived.plugins[1]).with_name("beside.py").read_text(encoding="utf-8") == "next"
 
 
-def test_the_command_that_imports_profiles_on_the_server_is_one_that_fedge_knows() -> None:
+def test_the_command_that_imports_profiles_on_the_server_is_one_that_fedge_knows():
     command = typer.main.get_command(app)
     for word in remote_run.IMPORT_COMMAND[:-1]:
-        command = command.commands[word]  # type: ignore[attr-defined]
+        command = command.commands[word]
     words = [remote_run.IMPORT_COMMAND[-1], "/knowledge", "nano-1/nano/train/resnet18.csv"]
     assert "/knowledge" in command.make_context("import", words).params.values()

@@ -1,7 +1,5 @@
 """The fleet's locks, tried on real programs: SuperLink with node authentication, nginx before it, SuperNodes, a run."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -82,9 +80,7 @@ def ended(secured: Secured, home: Path, *options: str) -> tuple[int | None, str]
         return process.poll(), log.read_text(encoding="utf-8")
 
 
-def test_two_boards_with_registered_keys_play_a_run_that_is_started_on_loopback(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_two_boards_with_registered_keys_play_a_run_that_is_started_on_loopback(secured, tmp_path):
     experiment = tmp_path / "exp.yaml"
     text = YAML.format(address=secured.control.address, ca=secured.control.root_certificates)
     experiment.write_text(text, encoding="utf-8")
@@ -100,7 +96,7 @@ def test_two_boards_with_registered_keys_play_a_run_that_is_started_on_loopback(
     assert len(secured.runs()) == before + 1
 
 
-def test_a_board_whose_key_is_not_registered_is_refused(secured: Secured, tmp_path: Path) -> None:
+def test_a_board_whose_key_is_not_registered_is_refused(secured, tmp_path):
     key = new_node_key(tmp_path / "stranger.key")
     options = ["--root-certificates", str(secured.keys / "ca.crt"), "--auth-supernode-private-key", str(key)]
 
@@ -110,21 +106,21 @@ def test_a_board_whose_key_is_not_registered_is_refused(secured: Secured, tmp_pa
     assert "Failed to activate SuperNode" in log
 
 
-def test_a_board_without_a_key_is_refused(secured: Secured, tmp_path: Path) -> None:
+def test_a_board_without_a_key_is_refused(secured, tmp_path):
     code, log = ended(secured, tmp_path / "node", "--root-certificates", str(secured.keys / "ca.crt"))
 
     assert code not in {0, None}
     assert "authentication is enabled" in log
 
 
-def test_a_board_that_speaks_plain_text_is_refused(secured: Secured, tmp_path: Path) -> None:
+def test_a_board_that_speaks_plain_text_is_refused(secured, tmp_path):
     code, log = ended(secured, tmp_path / "node", "--insecure")
 
     assert code not in {0, None}
     assert "400 Bad Request" in log
 
 
-def test_plain_text_is_refused_in_words(secured: Secured) -> None:
+def test_plain_text_is_refused_in_words(secured):
     connection = http.client.HTTPConnection("127.0.0.1", secured.ports.boards, timeout=10)
     connection.request("GET", "/health")
     answer = connection.getresponse()
@@ -135,7 +131,7 @@ def test_plain_text_is_refused_in_words(secured: Secured) -> None:
     assert text == "Refused: plain text. Use https with the fleet's CA.\n"
 
 
-def test_a_board_that_trusts_another_ca_does_not_speak_to_the_server(secured: Secured, tmp_path: Path) -> None:
+def test_a_board_that_trusts_another_ca_does_not_speak_to_the_server(secured, tmp_path):
     create_keys(tmp_path / "other", ["127.0.0.1"], datetime.now(UTC), days=2)
     key = new_node_key(tmp_path / "node.key")
     options = ["--root-certificates", str(tmp_path / "other" / "ca.crt"), "--auth-supernode-private-key", str(key)]
@@ -161,7 +157,7 @@ def a_run(secured: Secured, app: Path) -> Iterator[str]:
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
 
 
-def test_by_the_boards_port_nobody_starts_stops_or_lists_runs(secured: Secured, tmp_path: Path) -> None:
+def test_by_the_boards_port_nobody_starts_stops_or_lists_runs(secured, tmp_path):
     boards_port = secured.reached(secured.ports.boards)
     key = new_node_key(tmp_path / "stranger.key")
     with a_run(secured, tmp_path) as run_id:
@@ -206,7 +202,7 @@ def test_by_the_boards_port_nobody_starts_stops_or_lists_runs(secured: Secured, 
         "/",
     ],
 )
-def test_no_spelling_of_another_path_gets_through(secured: Secured, path: str) -> None:
+def test_no_spelling_of_another_path_gets_through(secured, path):
     status, text = asked(secured, path)
 
     assert status == 403
@@ -221,22 +217,22 @@ def test_no_spelling_of_another_path_gets_through(secured: Secured, path: str) -
         "/v1/control/list-runs%23/../../fleet/pull-messages",
     ],
 )
-def test_a_path_that_is_resolved_to_a_fleet_path_is_passed_on_resolved(secured: Secured, path: str) -> None:
+def test_a_path_that_is_resolved_to_a_fleet_path_is_passed_on_resolved(secured, path):
     assert asked(secured, path) == asked(secured, "/v1/fleet/pull-messages")
 
 
-def test_a_message_as_large_as_a_model_reaches_the_superlink(secured: Secured) -> None:
+def test_a_message_as_large_as_a_model_reaches_the_superlink(secured):
     field = b"\x0a\x80\x80\x80\x08" + bytes(16 << 20)  # protobuf: field 1, 16 MiB
 
     assert asked(secured, "/v1/fleet/push-object", body=field)[0] not in {403, 413, 502, 504}
 
 
-def test_the_superlink_itself_answers_on_loopback_only(secured: Secured) -> None:
+def test_the_superlink_itself_answers_on_loopback_only(secured):
     with socket.socket(socket.AF_INET) as probe:
         assert probe.connect_ex(("127.0.0.2", secured.ports.superlink)) != 0
 
 
-def test_a_management_network_may_list_runs_and_nothing_beyond_the_commands(secured: Secured, tmp_path: Path) -> None:
+def test_a_management_network_may_list_runs_and_nothing_beyond_the_commands(secured, tmp_path):
     with managed(secured, tmp_path, "127.0.0.0/8") as ports:
         done = secured.flwr(secured.reached(ports.management), "list", "--format", "json")
         fleet = asked(secured, "/v1/fleet/pull-messages", ports.management)
@@ -246,7 +242,7 @@ def test_a_management_network_may_list_runs_and_nothing_beyond_the_commands(secu
     assert fleet[0] == by_boards_port[0] == 403
 
 
-def test_who_is_outside_the_management_network_is_refused_in_words(secured: Secured, tmp_path: Path) -> None:
+def test_who_is_outside_the_management_network_is_refused_in_words(secured, tmp_path):
     with managed(secured, tmp_path, "10.20.0.0/24") as ports:
         answer = asked(secured, "/v1/control/list-runs", ports.management)
 

@@ -1,7 +1,5 @@
 """The way to the server: what the inventory says, words that arrive as they are, and what a failure means."""
 
-from __future__ import annotations
-
 import http.server
 import os
 import signal
@@ -11,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -36,7 +33,7 @@ AWKWARD = st.text(alphabet=st.sampled_from(" '\"$`\\\n\t;&|<>*?~!#(){}[]é" + st
 SHOW = ("sh", "-c", 'for word; do printf "%s\\0" "$word"; done', "sh")
 
 
-def test_the_way_is_what_the_inventory_says() -> None:
+def test_the_way_is_what_the_inventory_says():
     member = InventoryHost(
         "hub",
         {
@@ -52,7 +49,7 @@ def test_the_way_is_what_the_inventory_says() -> None:
     assert way[-8:-2] == ("-p", "2222", "-l", "admin", "-J", "jump host")
 
 
-def test_ssh_asks_nobody_and_no_check_of_the_host_is_switched_off() -> None:
+def test_ssh_asks_nobody_and_no_check_of_the_host_is_switched_off():
     way = server_connection.build_command_prefix(InventoryHost("hub", {}))
 
     assert "BatchMode=yes" in way
@@ -61,9 +58,7 @@ def test_ssh_asks_nobody_and_no_check_of_the_host_is_switched_off() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(AWKWARD, min_size=1, max_size=3), AWKWARD)
-def test_words_and_variables_arrive_as_they_are(
-    tmp_path_factory: pytest.TempPathFactory, words: list[str], told: str
-) -> None:
+def test_words_and_variables_arrive_as_they_are(tmp_path_factory, words, told):
     sudo = tmp_path_factory.getbasetemp() / "words" / "sudo"
     if not sudo.exists():
         sudo.parent.mkdir(exist_ok=True)
@@ -87,7 +82,7 @@ def test_words_and_variables_arrive_as_they_are(
         ("ansible_ssh_common_args", "-o 'half"),
     ],
 )
-def test_what_makes_no_way_is_the_users_mistake(key: str, value: object) -> None:
+def test_what_makes_no_way_is_the_users_mistake(key, value):
     with pytest.raises(BadInput, match=f"{key} of hub"):
         server_connection.build_connection(InventoryHost("hub", {key: value}))
 
@@ -103,7 +98,7 @@ def test_what_makes_no_way_is_the_users_mistake(key: str, value: object) -> None
         (3, "", "exit code 3"),
     ],
 )
-def test_each_failure_has_its_cure_and_no_traceback(code: int, stderr: str, word: str) -> None:
+def test_each_failure_has_its_cure_and_no_traceback(code, stderr, word):
     text = server_connection.explain_failure(
         ServerConnection("hub", ("ssh", *server_connection.CONNECTION, "--", "10.0.0.1")), code, stderr
     )
@@ -149,17 +144,17 @@ while True:
         ),
     ],
 )
-def test_the_page_is_where_the_inventory_says(variables: dict[str, Any], page: DashboardAddress) -> None:
+def test_the_page_is_where_the_inventory_says(variables, page):
     assert find_dashboard_address(InventoryHost("hub", variables)) == page
 
 
 @pytest.mark.parametrize("variables", [{"board_page_enabled": False}, {"board_page_port": "{{ x }}"}])
-def test_no_page_and_no_port_are_said_before_anybody_is_asked(variables: dict[str, Any]) -> None:
+def test_no_page_and_no_port_are_said_before_anybody_is_asked(variables):
     with pytest.raises(BadInput, match="of hub"):
         find_dashboard_address(InventoryHost("hub", variables))
 
 
-def test_ssh_is_told_the_way_of_the_inventory_and_to_do_nothing_but_pass_on() -> None:
+def test_ssh_is_told_the_way_of_the_inventory_and_to_do_nothing_but_pass_on():
     way = build_command_prefix(InventoryHost("hub", {"ansible_host": "192.0.2.1", "ansible_port": 2222}))
     words = tunnel_command(ServerConnection("hub", way), DashboardAddress("::1", 8401), 5000)
 
@@ -186,7 +181,7 @@ def put_ssh(folder: Path, broken: int = 0) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def test_the_tunnel_lasts_as_long_as_its_block(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tunnel_lasts_as_long_as_its_block(tmp_path, port, monkeypatch):
     monkeypatch.setenv("PATH", put_ssh(tmp_path)["PATH"])
     here = find_free_port()
     with server_connection.open_tunnel(
@@ -197,7 +192,7 @@ def test_the_tunnel_lasts_as_long_as_its_block(tmp_path: Path, port: int, monkey
     assert (inside, server_connection.probe_page("127.0.0.1", here)) == (True, None)
 
 
-def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", put_ssh(tmp_path)["PATH"])
     server, nobody = (
         ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))),
@@ -210,7 +205,7 @@ def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path: Path, monkeypatc
         pass
 
 
-def test_an_ssh_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ssh_that_ends_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", put_ssh(tmp_path, broken=255)["PATH"])
     with (
         pytest.raises(RunFailed, match="try `ssh hub` by hand"),
@@ -224,7 +219,7 @@ def test_an_ssh_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path: Path, port: int) -> None:
+def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path, port):
     pytest.importorskip("ansible", reason="the inventory is read by Ansible")
     hosts = {"server": {"hosts": {"hub": {"board_page_port": port}}}, "boards": {"hosts": {"nano-1": {}}}}
     (tmp_path / "inventory.yml").write_text(yaml.safe_dump(hosts), encoding="utf-8")
@@ -232,7 +227,6 @@ def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path:
     env["PATH"] = f"{env['PATH']}:{Path(sys.executable).parent}"
     words = [*FEDGE, "fleet", "board", "--inventory", str(tmp_path / "inventory.yml")]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         line = process.stdout.readline()
         here = int(line.partition("/ ")[0].rpartition(":")[2])
         answered = server_connection.probe_page("127.0.0.1", here)

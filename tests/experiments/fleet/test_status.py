@@ -1,7 +1,5 @@
 """What a fleet's facts mean: each thing that can be wrong is said with its cure; logs as Flower wrote them."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -197,7 +195,7 @@ def in_trouble(log: Sequence[str], online: bool = False, restarts: int = 4, **ch
     return hosts
 
 
-def test_a_fleet_of_which_nothing_is_wrong_has_no_findings() -> None:
+def test_a_fleet_of_which_nothing_is_wrong_has_no_findings():
     status = verdict(answers())
 
     assert status.is_healthy
@@ -211,7 +209,6 @@ def test_a_fleet_of_which_nothing_is_wrong_has_no_findings() -> None:
     )
     assert first.free_mb == 8000
     assert first.versions["torch"] == "1.10.0"
-    assert status.server is not None
     assert status.server.findings == ()
 
 
@@ -315,7 +312,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case: str) -> None:
+def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case):
     hosts, expected = CASES[case]
     status = verdict(hosts)
 
@@ -328,7 +325,7 @@ def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case: str) ->
     assert len(status.boards[0].findings) == (2 if case == "twins" else 1), text
 
 
-def test_a_missing_package_of_a_language_model_has_its_command_as_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_a_language_model_has_its_command_as_the_cure(monkeypatch):
     language_models = pytest.importorskip("fedge.worker.language_models", reason="needs torch")
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(language_models.BadTask) as caught:
@@ -341,20 +338,20 @@ def test_a_missing_package_of_a_language_model_has_its_command_as_the_cure(monke
 
 
 @pytest.mark.parametrize("online", [True, False])
-def test_a_board_back_before_the_superlink_has_given_it_up_is_no_problem(online: bool) -> None:
+def test_a_board_back_before_the_superlink_has_given_it_up_is_no_problem(online):
     status = verdict(in_trouble(UNREGISTERED, online))
 
     assert status.is_healthy
     assert said(status).startswith("note: the SuperLink still counts it as online, for up to a minute")
 
 
-def test_the_restarts_of_such_a_board_are_not_mentioned_once_it_runs() -> None:
+def test_the_restarts_of_such_a_board_are_not_mentioned_once_it_runs():
     status = verdict(at("services", "fedge-supernode", value={"state": "active", "restarts": 5, "log": []}))
 
     assert status.boards[0].findings == ()
 
 
-def test_a_board_whose_key_nobody_registered_is_told_to_register_it() -> None:
+def test_a_board_whose_key_nobody_registered_is_told_to_register_it():
     hosts = in_trouble(UNREGISTERED)
     hosts["srv"]["facts"]["nodes"] = hosts["srv"]["facts"]["nodes"][1:]
 
@@ -366,7 +363,7 @@ def test_a_board_whose_key_nobody_registered_is_told_to_register_it() -> None:
     )
 
 
-def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart() -> None:
+def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart():
     hosts = answers()
     hosts["nano-1"] = told({"kind": "bare"})
     del hosts["nano-2"]
@@ -391,7 +388,7 @@ def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart() -> None:
         (2.1, ""),
     ],
 )
-def test_a_clock_is_wrong_when_it_is_so_beyond_doubt(ahead_s: float, words: str) -> None:
+def test_a_clock_is_wrong_when_it_is_so_beyond_doubt(ahead_s, words):
     status = verdict(answers(at_s=NOW_S + 0.2 + ahead_s, done_at_s=NOW_S + 0.5 + ahead_s))
 
     assert words in said(status)
@@ -401,7 +398,7 @@ def test_a_clock_is_wrong_when_it_is_so_beyond_doubt(ahead_s: float, words: str)
     assert give_s == pytest.approx(0.3)
 
 
-def test_a_probe_that_takes_long_makes_no_clock_uncertain() -> None:
+def test_a_probe_that_takes_long_makes_no_clock_uncertain():
     slow = {**board(), "done_at_s": NOW_S + 30.5}
     hosts = answers() | {"nano-1": {"asked_at_s": NOW_S, "answered_at_s": NOW_S + 30.6, "facts": slow}}
 
@@ -420,7 +417,7 @@ def test_a_probe_that_takes_long_makes_no_clock_uncertain() -> None:
         ({"nodes": {"error": "timeout", "text": "no answer within 30 s"}}, "no answer within 30 s"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_server_is_said_in_words(changed: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_with_the_server_is_said_in_words(changed, words):
     status = verdict(with_server(**changed))
 
     assert words in said(status, "srv")
@@ -441,14 +438,14 @@ def test_what_is_wrong_with_the_server_is_said_in_words(changed: dict[str, Any],
     ],
     ids=["no board of the inventory", "ids without names"],
 )
-def test_nodes_of_no_known_board_are_noted_and_accuse_nobody(nodes: list[dict[str, Any]], note: str) -> None:
+def test_nodes_of_no_known_board_are_noted_and_accuse_nobody(nodes, note):
     status = verdict(with_server(nodes=nodes))
 
     assert note in said(status, "srv")
     assert status.is_healthy
 
 
-def test_a_board_with_a_new_key_names_the_node_of_its_old_one() -> None:
+def test_a_board_with_a_new_key_names_the_node_of_its_old_one():
     nodes = [{**server()["nodes"][0], "public_key": OTHER_PEM}]
 
     text = said(verdict(with_server(nodes=nodes)))
@@ -457,13 +454,13 @@ def test_a_board_with_a_new_key_names_the_node_of_its_old_one() -> None:
     assert "flwr supernode unregister 1858576401903109868 fleet" in text
 
 
-def test_a_node_that_is_offline_without_a_reason_is_said_to_be_so() -> None:
+def test_a_node_that_is_offline_without_a_reason_is_said_to_be_so():
     nodes = [{**server()["nodes"][0], "status": "offline"}, server()["nodes"][1]]
 
     assert "wrong: its node is offline, not online" in said(verdict(with_server(nodes=nodes)))
 
 
-def test_without_the_server_boards_are_judged_by_what_they_say() -> None:
+def test_without_the_server_boards_are_judged_by_what_they_say():
     hosts = answers()
     del hosts["srv"]
 
@@ -474,7 +471,7 @@ def test_without_the_server_boards_are_judged_by_what_they_say() -> None:
     assert status.boards[0].offset_s is None
 
 
-def test_a_supernode_that_was_told_to_stop_is_not_called_refused() -> None:
+def test_a_supernode_that_was_told_to_stop_is_not_called_refused():
     services = {unit: {"state": "inactive", "log": LOGS["clock"]} for unit in board()["services"]}
     hosts = answers(services=services)
     hosts["srv"]["facts"]["nodes"][0]["status"] = "offline"
@@ -504,7 +501,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_no_facts_whatever_make_it_fail(data: st.DataObject) -> None:
+def test_no_facts_whatever_make_it_fail(data):
     hosts = copy.deepcopy(in_trouble(UNREGISTERED))
     for _ in range(data.draw(st.integers(1, 4))):
         places = _places(hosts)
@@ -518,7 +515,7 @@ def test_no_facts_whatever_make_it_fail(data: st.DataObject) -> None:
 
 
 @given(JSON)
-def test_no_answer_whatever_makes_it_fail(answer: Any) -> None:
+def test_no_answer_whatever_makes_it_fail(answer):
     shown(verdict({"nano-1": answer, "nano-2": told(answer), "srv": {"facts": answer}}))
 
 
@@ -526,7 +523,7 @@ def shown(status: FleetStatus) -> str:
     return shown_text(command.print_status, status, width=200)
 
 
-def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_that_are_not_well() -> None:
+def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_that_are_not_well():
     names = tuple(f"nano-{i}" for i in range(100))
     hosts = {name: told({**board(name), "fedge": "0.0.9", "claim": {"run": "exp", "left_s": 9}}) for name in names}
     hosts["nano-7"]["facts"]["disk_free_mb"] = {"/": 3}
@@ -573,7 +570,7 @@ def playing(hosts: dict[str, Any], *events: PlaybookEvent) -> Callable[..., Play
     return run
 
 
-def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path: Path) -> None:
+def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path):
     hosts = answers()
     del hosts["nano-2"]
     lost = PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
@@ -585,7 +582,7 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
     assert asked.unreachable == {"nano-2": "Connection refused"}
 
 
-def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_path: Path) -> None:
+def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_path):
     hosts = answers()
     del hosts["nano-2"]
     limits: list[str | None] = []
@@ -601,7 +598,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
     assert assess_fleet(asked.fleet, asked.answers, OWN, asked.unreachable).boards[0].node == "online"
 
 
-def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: Path) -> None:
+def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path):
     def run(*_call: object) -> PlaybookOutcome:
         return PlaybookOutcome(1, PlaybookState(), "the inventory is empty")
 
@@ -609,7 +606,7 @@ def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: P
         fleet_assessment.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
-def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
+def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path):
     out, lost = io.StringIO(), PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
     seen: list[str] = []
 
@@ -630,7 +627,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
     assert "waiting for nano-1" in seen[0]
 
 
-def test_the_records_are_written_whole(tmp_path: Path) -> None:
+def test_the_records_are_written_whole(tmp_path):
     out = tmp_path / "status.json"
 
     command.write_status(out, verdict(at("disk_free_mb", value={"/": 1})))
@@ -645,7 +642,7 @@ def test_the_records_are_written_whole(tmp_path: Path) -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_what_flowers_supernode_logs_today_is_understood(tmp_path: Path) -> None:
+def test_what_flowers_supernode_logs_today_is_understood(tmp_path):
     pytest.importorskip("flwr", reason="SuperNodes are Flower's")
     from contracts.secured_fleet import new_node_key, running, secured_fleet, supernode
 
@@ -685,7 +682,7 @@ def telling_hosts(ages_s: object, state: str = "active", **changed: Any) -> dict
     return hosts
 
 
-def test_a_board_that_was_heard_of_a_moment_ago_has_nothing_wrong() -> None:
+def test_a_board_that_was_heard_of_a_moment_ago_has_nothing_wrong():
     status = verdict(telling_hosts({"nano-1": 1.2}))
 
     assert said(status) == ""
@@ -709,20 +706,18 @@ HEARD = {"nano-1": 1.0}
         *((HEARD, certificate, "") for certificate in (None, "soon", {"error": "absent", "text": "no file"})),
     ],
 )
-def test_silence_and_a_certificate_that_ends_are_told_where_something_is_known_of_them(
-    ages_s: object, certificate: object, found: str
-) -> None:
+def test_silence_and_a_certificate_that_ends_are_told_where_something_is_known_of_them(ages_s, certificate, found):
     status = verdict(telling_hosts(ages_s, certificate=certificate))
 
     assert said(status) == found
     assert status.boards[0].is_healthy == ("wrong" not in found)
 
 
-def test_a_sender_that_is_stopped_is_a_service_that_is_stopped() -> None:
+def test_a_sender_that_is_stopped_is_a_service_that_is_stopped():
     assert "wrong: fedge-telemetry is stopped" in said(verdict(telling_hosts({}, state="inactive")))
 
 
-def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_holds() -> None:
+def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_holds():
     told = verdict(telling_hosts({"nano-1": 1.23}, certificate=NOW_S + 82 * 86400 + 10))
     ended = verdict(telling_hosts({"nano-1": 200.0}, certificate=NOW_S - 86400))
     head, row, other = shown(told).splitlines()[:3]
@@ -734,10 +729,9 @@ def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_h
     assert "3 min 0 d" in shown(ended)
 
 
-def test_the_board_service_is_judged_where_it_is_installed() -> None:
+def test_the_board_service_is_judged_where_it_is_installed():
     services = {**server()["services"], "fedge-board": {"state": "failed", "restarts": 3, "log": []}}
     status = verdict(with_server(services=services))
 
     assert "wrong: fedge-board is failed, so nothing that boards tell of themselves is taken" in said(status, "srv")
-    assert status.server is not None
     assert status.server.services["fedge-board"] == "failed"

@@ -1,7 +1,5 @@
 """Runs with a seed of their own, and with samples, beside those that every test of a report has."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Student's t and the intervals made from it agree with scipy, and a difference is decided by its pairs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

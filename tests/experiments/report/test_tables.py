@@ -1,7 +1,5 @@
 """Tables: whole in every terminal, and as CSV and LaTeX, in which every text survives and nothing is a command."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -33,7 +31,7 @@ def printed(table: Table, width: int) -> str:
 
 @pytest.mark.parametrize("width", [30, 200])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_markup_in_a_name_is_shown_and_not_read(name: str, width: int) -> None:
+def test_markup_in_a_name_is_shown_and_not_read(name, width):
     table = Table("demo", ("board", "fits"), ((text_cell(name), text_cell("does not fit")),), "[i]demo")
 
     text = printed(table, width)
@@ -43,7 +41,7 @@ def test_markup_in_a_name_is_shown_and_not_read(name: str, width: int) -> None:
     assert "does not fit" in text
 
 
-def test_rows_that_are_wider_than_the_terminal_are_stacked() -> None:
+def test_rows_that_are_wider_than_the_terminal_are_stacked():
     rows = tuple((text_cell(f"board-{i}"), number_cell(f"{i} W", i), text_cell("fits")) for i in range(2))
     table = Table("demo", ("board", "mean power at MAXN", "verdict"), rows)
 
@@ -53,7 +51,7 @@ def test_rows_that_are_wider_than_the_terminal_are_stacked() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_facts_are_whole_in_a_file_and_wrapped_right_of_their_labels_on_a_terminal(terminal: bool) -> None:
+def test_facts_are_whole_in_a_file_and_wrapped_right_of_their_labels_on_a_terminal(terminal):
     out, words = io.StringIO(), " ".join(f"word{i}" for i in range(30))
     print_facts(
         Console(file=out, width=60, force_terminal=terminal, color_system=None), [("report", words), ("n", "1")]

@@ -1,7 +1,5 @@
 """What cannot work is refused before anything is written: boards, tables, selections and availability."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -51,11 +49,11 @@ def traced(folder: Path, *lines: str) -> str:
         ("battery={capacity_wh: 9, charge: 0.1, floor: 0.2}", "fleet[0].battery.charge: got 0.1; at least its floor"),
     ],
 )
-def test_a_board_that_could_never_take_part_is_refused(tmp_path: Path, override: str, message: str) -> None:
+def test_a_board_that_could_never_take_part_is_refused(tmp_path, override, message):
     assert said_of_presence(tmp_path, f"fleet.0.{override}").startswith(message)
 
 
-def test_a_board_without_a_line_and_a_bad_line_are_named(tmp_path: Path) -> None:
+def test_a_board_without_a_line_and_a_bad_line_are_named(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
 
@@ -92,11 +90,11 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
         ("selection.count=1", "selection.count: got 1; none, because `all` takes every board, or a selection.name "),
     ],
 )
-def test_a_selection_that_cannot_work_is_refused(tmp_path: Path, override: str, message: str) -> None:
+def test_a_selection_that_cannot_work_is_refused(tmp_path, override, message):
     assert said_of_selection(tmp_path, override).startswith(message)
 
 
-def test_the_whole_check_looks_at_the_selection(tmp_path: Path) -> None:
+def test_the_whole_check_looks_at_the_selection(tmp_path):
     path = tmp_path / "exp.yaml"
     path.write_text(SMALL, encoding="utf-8")
 
@@ -104,7 +102,7 @@ def test_the_whole_check_looks_at_the_selection(tmp_path: Path) -> None:
         experiment_checks.check_experiment(load_experiment(path, ["selection={name: random, count: 9}"]))
 
 
-def test_every_selector_and_option_stands_in_the_manual_with_its_default() -> None:
+def test_every_selector_and_option_stands_in_the_manual_with_its_default():
     rows = dict(re.findall(r"^\| `([a-z-]+)`.*?\|.*?\|(.*)\|$", MANUAL, re.MULTILINE))
 
     assert list(rows) == list(SELECTORS)
@@ -114,7 +112,7 @@ def test_every_selector_and_option_stands_in_the_manual_with_its_default() -> No
             assert f"`{name}` ({default}" in rows[selector]
 
 
-def test_every_example_of_the_manual_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_of_the_manual_is_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     (tmp_path / "my_selectors.py").write_text(
         re.findall(r"```python\n(.*?)```", MANUAL, re.DOTALL)[0], encoding="utf-8"
@@ -140,7 +138,7 @@ def of_gpu(spec: DeviceSpec, gpu_mhz: tuple[float, ...]) -> Modes:
     )
 
 
-def test_a_table_may_have_one_clock_in_ten_a_little_off() -> None:
+def test_a_table_may_have_one_clock_in_ten_a_little_off():
     spec = CATALOGUE["tx2"]
     one, two = (
         tuple(0.97 * mhz if i in places else mhz for i, mhz in enumerate(spec.gpu_mhz)) for places in ((7,), (3, 7))
@@ -152,7 +150,7 @@ def test_a_table_may_have_one_clock_in_ten_a_little_off() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
-def test_the_whole_grid_of_a_board_is_refused_for_every_board_but_itself(name: str) -> None:
+def test_the_whole_grid_of_a_board_is_refused_for_every_board_but_itself(name):
     own = CATALOGUE[name]
     experiment_checks._check_knobs("t.csv", build_grid(own), own)
     for other in CATALOGUE.values():
@@ -163,7 +161,7 @@ def test_the_whole_grid_of_a_board_is_refused_for_every_board_but_itself(name: s
             experiment_checks._check_knobs("t.csv", build_grid(own), other)
 
 
-def test_recorded_tables_are_their_own_boards_and_no_other_ones(profiles_root: Path) -> None:
+def test_recorded_tables_are_their_own_boards_and_no_other_ones(profiles_root):
     for path in sorted(profiles_root.glob("*/train/*.csv")):
         table = read_mode_table(path)
         passed = set()
@@ -180,12 +178,12 @@ def entry_checked(entry: FleetEntry, **workload: object) -> None:
     experiment_checks._check_fleet(Experiment(fleet=(entry,), workload=WorkloadSpec(**workload)))
 
 
-def test_an_unknown_cost_of_an_entry_is_named_by_its_place() -> None:
+def test_an_unknown_cost_of_an_entry_is_named_by_its_place():
     with pytest.raises(UnknownName, match=r"fleet\[0\]\.cost: got 'digits'; known: resnet18-imagenet, "):
         entry_checked(FleetEntry(device="nano", cost="digits"))
 
 
-def test_an_entry_of_its_own_cost_is_priced_at_that_costs_batch_size() -> None:
+def test_an_entry_of_its_own_cost_is_priced_at_that_costs_batch_size():
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10")
 
     entry_checked(entry, batch_size=64)
@@ -193,7 +191,7 @@ def test_an_entry_of_its_own_cost_is_priced_at_that_costs_batch_size() -> None:
     entry_checked(entry.model_copy(update={"cost": None}), batch_size=64)
 
 
-def test_a_table_named_after_another_workload_than_the_entrys_cost_is_refused(tmp_path: Path) -> None:
+def test_a_table_named_after_another_workload_than_the_entrys_cost_is_refused(tmp_path):
     path = tmp_path / "yolov8n-coco.csv"
     path.write_text("cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w\n4,1479000,921600000,1600000000,16,100,9\n")
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", truth=f"table:{path}")
@@ -209,24 +207,24 @@ def build(*, backend: str = "fleet", fleet: Any = ({"device": "gpu-workstation"}
 
 
 @pytest.mark.parametrize("backend", ["local", "sim"])
-def test_it_cannot_be_emulated(backend: str) -> None:
+def test_it_cannot_be_emulated(backend):
     with pytest.raises(BadInput, match=r"fleet\[0\].device: got 'gpu-workstation'.*backend: fleet.*cannot be emulated"):
         check_experiment(build(backend=backend))
 
 
 @pytest.mark.parametrize("policy", [{"name": "preset:250W"}, {"name": "balanced", "deadline_s": 0.001}])
-def test_a_real_one_is_accepted_with_limits_that_only_it_can_judge(policy: dict[str, Any]) -> None:
+def test_a_real_one_is_accepted_with_limits_that_only_it_can_judge(policy):
     check_experiment(build(policy=policy))
 
 
-def test_beside_boards_of_the_catalogue_these_are_checked_as_ever() -> None:
+def test_beside_boards_of_the_catalogue_these_are_checked_as_ever():
     fleet = [{"device": "gpu-workstation"}, {"device": "orin-nano"}]
     check_experiment(build(fleet=fleet))
     with pytest.raises(BadInput, match="preset of orin-nano"):
         check_experiment(build(fleet=fleet, policy={"name": "preset:250W"}))
 
 
-def test_what_needs_the_catalogue_is_refused() -> None:
+def test_what_needs_the_catalogue_is_refused():
     serving = {"cost": "resnet50-imagenet", "rate_hz": 1, "latency_s": 1}
     with pytest.raises(BadInput, match=r"fleet\[0\].serving"):
         check_experiment(build(fleet=[{"device": "gpu-workstation", "serving": serving}]))
@@ -234,7 +232,7 @@ def test_what_needs_the_catalogue_is_refused() -> None:
         check_experiment(build(evaluation={"by": "both"}))
 
 
-def test_it_is_a_kind_of_its_own_and_nothing_is_said_of_its_power_beforehand() -> None:
+def test_it_is_a_kind_of_its_own_and_nothing_is_said_of_its_power_beforehand():
     fleet = [{"device": "gpu-workstation"}, {"device": "orin-nano"}]
     experiment = build(fleet=fleet, policy={"name": "fastest-within-power", "power_w": 1})
     kinds = find_kinds(experiment)

@@ -1,7 +1,5 @@
 """An experiment's file with its overrides: networks are counted, and options of another policy leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,24 +18,20 @@ SMALL = {"fleet": ["nano"], "rounds": 1, "backend": "local", "workload": {"netwo
 
 def _written(folder: Path, **workload: object) -> Path:
     path = folder / "exp.yaml"
-    content = SMALL | {"workload": {**SMALL["workload"], **workload}}  # type: ignore[dict-item]
+    content = SMALL | {"workload": {**SMALL["workload"], **workload}}
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
 
 
-def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Path) -> None:
+def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path):
     experiment = load_experiment(_written(tmp_path))
     network = experiment.workload.network
-    assert network is not None
     assert (network.model, network.input, experiment.workload.cost) == ("resnet18", (3, 224, 224), "resnet18")
     found = find_priced_network(experiment.fleet[0], experiment.workload)
-    assert found is not None
     assert len(found.convolutions) == 20
 
 
-def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     experiment = load_experiment(Path("quickstart"), ["fleet.0.truth=table:mine.csv"])
@@ -45,7 +39,7 @@ def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_fol
     assert experiment.fleet[0].truth == f"table:{tmp_path / 'mine.csv'}"
 
 
-def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path) -> None:
+def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path):
     write_variant(tmp_path / "small" / "digits-cnn-0.550")
 
     experiment = load_experiment(_written(tmp_path, network="small/digits-cnn-0.550"))
@@ -56,7 +50,7 @@ def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path)
         load_experiment(_written(tmp_path, network=str(tmp_path / "small")))
 
 
-def test_a_task_file_with_a_metric_of_its_own_does_not_report_accuracy(tmp_path: Path) -> None:
+def test_a_task_file_with_a_metric_of_its_own_does_not_report_accuracy(tmp_path):
     pytest.importorskip("torch", reason="the task file is loaded")
     (tmp_path / "table.py").write_text(TABLE, encoding="utf-8")
 
@@ -70,7 +64,7 @@ def test_a_task_file_with_a_metric_of_its_own_does_not_report_accuracy(tmp_path:
     assert load_experiment(_written(tmp_path)).workload.metric == "accuracy"
 
 
-def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path):
     path = tmp_path / "exp.yaml"
     serving = {"placement": "none.json", "latency_s": 1.0}
     path.write_text(yaml.safe_dump({"fleet": [{"device": "nano", "serving": serving}]}), encoding="utf-8")
@@ -79,7 +73,7 @@ def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path: Path) -> None
         load_experiment(path)
 
 
-def test_a_board_s_truth_and_first_prior_come_from_the_layers_and_say_so(tmp_path: Path) -> None:
+def test_a_board_s_truth_and_first_prior_come_from_the_layers_and_say_so(tmp_path):
     experiment = load_experiment(_written(tmp_path))
     kind = build_kind(list_boards(experiment)[0], experiment.workload)
     assert kind.truth_label == "estimated"
@@ -87,7 +81,7 @@ def test_a_board_s_truth_and_first_prior_come_from_the_layers_and_say_so(tmp_pat
     assert "layers of resnet18 on nano" in kind.priors[0].source
 
 
-def test_what_was_counted_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_counted_is_not_counted_again(tmp_path, monkeypatch):
     first = load_experiment(_written(tmp_path))
     saved = tmp_path / "run.yaml"
     saved.write_text(yaml.safe_dump(first.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
@@ -95,7 +89,7 @@ def test_what_was_counted_is_not_counted_again(tmp_path: Path, monkeypatch: pyte
     assert load_experiment(saved) == first
 
 
-def test_a_file_of_layers_is_found_beside_the_experiment(tmp_path: Path) -> None:
+def test_a_file_of_layers_is_found_beside_the_experiment(tmp_path):
     with pytest.raises(BadInput, match=r"workload\.network\.model"):
         load_experiment(_written(tmp_path, network="nothing.json"))
 
@@ -109,11 +103,10 @@ def _saved(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("override", ["workload.network.model=resnet34", "workload.network=resnet34"])
-def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_path: Path, override: str) -> None:
+def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_path, override):
     experiment = load_experiment(_saved(tmp_path), [override])
     found = find_priced_network(experiment.fleet[0], experiment.workload)
     assert experiment.workload.cost == "resnet34"
-    assert found is not None
     assert len(found.convolutions) == 36
 
 
@@ -145,9 +138,7 @@ class Leaves(nn.Module):
         ({"network": []}, r"network: got \[\]; a name, or a mapping with some of model"),
     ],
 )
-def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: dict[str, object], message: str
-) -> None:
+def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(tmp_path, monkeypatch, workload, message):
     (tmp_path / "users_nets.py").write_text(USERS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=message) as caught:
@@ -173,9 +164,7 @@ FILE = "fleet: [nano]\npolicy: {name: energy-budget, budget_j: 9000, confidence:
         (["policy.name=maxn", "policy=least-energy"], {}, ["budget_j, confidence"]),
     ],
 )
-def test_options_of_the_file_s_policy_follow_if_the_other_takes_them(
-    overrides: list[str], limits: dict[str, float], noted: list[str], tmp_path: Path
-) -> None:
+def test_options_of_the_file_s_policy_follow_if_the_other_takes_them(overrides, limits, noted, tmp_path):
     path = tmp_path / "exp.yaml"
     path.write_text(FILE, encoding="utf-8")
     notes: list[str] = []

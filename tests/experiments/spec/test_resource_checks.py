@@ -1,7 +1,5 @@
 """Loaders, memory and services in the YAML: what no board can have is refused, and predictions are labelled."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -23,7 +21,7 @@ SERVING = ServingSpec(cost="mobilenetv3l-gld23k", rate_hz=5, latency_s=2)
 
 
 def _experiment(entry: FleetEntry, backend: str = "local") -> Experiment:
-    return Experiment(fleet=(FleetEntry(device="nano"), entry), backend=backend)  # type: ignore[arg-type]
+    return Experiment(fleet=(FleetEntry(device="nano"), entry), backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -33,14 +31,14 @@ def _experiment(entry: FleetEntry, backend: str = "local") -> Experiment:
         ({"truth": "table:here.csv"}, "local", "measured table"),
     ],
 )
-def test_a_loader_that_the_boards_cannot_have_is_refused(more: dict[str, object], backend: str, why: str) -> None:
-    entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), **more)  # type: ignore[arg-type]
+def test_a_loader_that_the_boards_cannot_have_is_refused(more, backend, why):
+    entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), **more)
 
     with pytest.raises(BadInput, match=rf"fleet\[1\]\.loader.*{why}"):
         check_loader(_experiment(entry, backend))
 
 
-def test_a_loader_may_stand_beside_a_service() -> None:
+def test_a_loader_may_stand_beside_a_service():
     entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), serving=SERVING)
 
     check_loader(_experiment(entry))
@@ -48,14 +46,14 @@ def test_a_loader_may_stand_beside_a_service() -> None:
     assert {"loader", "serving"} <= set(build_labels(_experiment(entry))["agx-xavier"])
 
 
-def test_an_unknown_storage_is_told_with_its_field() -> None:
+def test_an_unknown_storage_is_told_with_its_field():
     entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1, storage="floppy"))
 
     with pytest.raises(BadInput, match=r"fleet\[1\]\.loader\.storage.*floppy"):
         check_loader(_experiment(entry))
 
 
-def test_a_loader_is_labelled_estimated_and_boards_without_one_say_nothing() -> None:
+def test_a_loader_is_labelled_estimated_and_boards_without_one_say_nothing():
     experiment = _experiment(FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1, cached=0.5)))
 
     told = build_labels(experiment)
@@ -85,20 +83,18 @@ def refused_memory(tmp_path: Path, memory: str = "", entry: str = "", more: str 
     return str(caught.value)
 
 
-def test_a_smallest_batch_above_the_batch_is_refused(tmp_path: Path) -> None:
+def test_a_smallest_batch_above_the_batch_is_refused(tmp_path):
     assert "min_batch: got 32; at most 16" in refused_memory(tmp_path, "min_batch: 32")
 
 
-def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path: Path) -> None:
+def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path):
     told = refused_memory(tmp_path, entry=", memory_mb: 200")
     assert told.startswith("fleet[0].memory_mb: got 200; at least ")
     assert "resnet18-imagenet is predicted to need on nano" in told
 
 
 @pytest.mark.parametrize(("memory", "safety"), [("", "allows"), ("margin: 0.25", "allows, with 25 % to spare")])
-def test_a_board_whose_smallest_step_is_predicted_to_fit_is_not_refused(
-    tmp_path: Path, memory: str, safety: str
-) -> None:
+def test_a_board_whose_smallest_step_is_predicted_to_fit_is_not_refused(tmp_path, memory, safety):
     told = refused_memory(tmp_path, memory, entry=", memory_mb: 200")
     enough = int(told.partition("at least ")[2].partition(":")[0])
 
@@ -109,18 +105,18 @@ def test_a_board_whose_smallest_step_is_predicted_to_fit_is_not_refused(
     check_memory(with_memory(tmp_path, memory, entry=f", memory_mb: {enough}"))
 
 
-def test_a_board_that_is_to_fail_may(tmp_path: Path) -> None:
+def test_a_board_that_is_to_fail_may(tmp_path):
     check_memory(with_memory(tmp_path, "guard: false", ", memory_mb: 200"))
 
 
 @pytest.mark.parametrize("strategy", ["Krum", "FedMedian", "FedTrimmedAvg", "QFedAvg"])
-def test_widths_with_a_strategy_that_does_not_average_are_refused(tmp_path: Path, strategy: str) -> None:
+def test_widths_with_a_strategy_that_does_not_average_are_refused(tmp_path, strategy):
     told = refused_memory(tmp_path, "widths: [1.0, 0.5]", more=f"strategy: {strategy}\n")
     assert f"because {strategy} compares or clips whole updates" in told
     check_memory(with_memory(tmp_path, more=f"strategy: {strategy}\n"))
 
 
-def test_widths_of_a_network_that_cannot_be_narrow_are_refused(tmp_path: Path) -> None:
+def test_widths_of_a_network_that_cannot_be_narrow_are_refused(tmp_path):
     task = tmp_path / "own.py"
     task.write_text(OWN, encoding="utf-8")
     path = tmp_path / "run.yaml"
@@ -162,17 +158,16 @@ def refused_service(tmp_path: Path, serving: str, device: str = "agx-orin-64gb",
     return message
 
 
-def test_three_lines_are_enough(tmp_path: Path) -> None:
+def test_three_lines_are_enough(tmp_path):
     experiment = with_service(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8")
 
     experiment_checks.check_experiment(experiment)
 
     spec = experiment.fleet[0].serving
-    assert spec is not None
     assert (spec.arrivals, spec.batch_sizes, spec.model) == ("poisson", (1, 4, 16, 32, 64), None)
 
 
-def test_a_latency_that_no_mode_holds_is_told_with_the_least_that_one_does(tmp_path: Path) -> None:
+def test_a_latency_that_no_mode_holds_is_told_with_the_least_that_one_does(tmp_path):
     message = refused_service(tmp_path, "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.03")
 
     assert message.startswith("fleet[0].serving.latency_s: got 0.03 s; at least ")
@@ -181,7 +176,7 @@ def test_a_latency_that_no_mode_holds_is_told_with_the_least_that_one_does(tmp_p
     check_serving(with_service(tmp_path, f"cost: resnet50-imagenet, rate_hz: 60, latency_s: {least}"))
 
 
-def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(tmp_path: Path) -> None:
+def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(tmp_path):
     message = refused_service(tmp_path, "cost: resnet50-imagenet, rate_hz: 900, latency_s: 60", "nano")
 
     assert message.startswith("fleet[0].serving.rate_hz: got 900; at most ")
@@ -200,11 +195,11 @@ def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(
         ("cost: resnet50-imagenet, rate_hz: 60, latency_s: 30, batch_sizes: [1, 1000]", "batch_sizes: got 1000; "),
     ],
 )
-def test_what_no_service_can_be_is_told_with_what_one_can(tmp_path: Path, serving: str, message: str) -> None:
+def test_what_no_service_can_be_is_told_with_what_one_can(tmp_path, serving, message):
     assert re.match(rf"fleet\[0\]\.serving\.{message}", refused_service(tmp_path, serving))
 
 
-def test_a_pinned_mode_has_to_hold_the_service(tmp_path: Path) -> None:
+def test_a_pinned_mode_has_to_hold_the_service(tmp_path):
     serving, preset = "cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.22", "policy: preset:{}\n"
 
     message = refused_service(tmp_path, serving, more=preset.format("MODE_15W"))
@@ -215,12 +210,11 @@ def test_a_pinned_mode_has_to_hold_the_service(tmp_path: Path) -> None:
     check_serving(with_service(tmp_path, serving, more=preset.format("MAXN")))
 
 
-def test_a_service_may_be_any_network_that_the_layers_can_price(tmp_path: Path) -> None:
+def test_a_service_may_be_any_network_that_the_layers_can_price(tmp_path):
     experiment = with_service(tmp_path, "network: squeezenet1_1, rate_hz: 30, latency_s: 0.8")
     spec = experiment.fleet[0].serving
-    assert spec is not None
-    assert (spec.cost, spec.network.input) == ("squeezenet1_1", (3, 224, 224))  # type: ignore[union-attr]
-    assert spec.network.layers  # type: ignore[union-attr]
+    assert (spec.cost, spec.network.input) == ("squeezenet1_1", (3, 224, 224))
+    assert spec.network.layers
 
     check_serving(experiment)
 
@@ -229,20 +223,18 @@ def test_a_service_may_be_any_network_that_the_layers_can_price(tmp_path: Path) 
     assert label["source"].startswith("squeezenet1_1: layers of squeezenet1_1")
 
 
-def test_a_services_network_that_cannot_be_counted_is_told_with_its_field(tmp_path: Path) -> None:
+def test_a_services_network_that_cannot_be_counted_is_told_with_its_field(tmp_path):
     with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.network\.model: got 'nosuch'"):
         with_service(tmp_path, "network: nosuch, rate_hz: 30, latency_s: 0.8")
 
 
-def test_the_memory_of_a_service_is_taken_from_that_of_training(tmp_path: Path) -> None:
+def test_the_memory_of_a_service_is_taken_from_that_of_training(tmp_path):
     def limit_mb(serving: ServingSpec | None) -> float:
         entry = FleetEntry(device="nano", serving=serving)
         scaling = build_scaling_context(Experiment(fleet=(entry,)), entry, find("nano"), lambda: True)
-        assert scaling is not None
         return scaling.limit_mb
 
     network = find_known_network("resnet50-imagenet")
-    assert network is not None
     small, large = (
         ServingSpec(cost="resnet50-imagenet", rate_hz=1, latency_s=5, batch_sizes=sizes) for sizes in ((1,), (1, 16))
     )

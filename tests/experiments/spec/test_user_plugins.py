@@ -1,7 +1,5 @@
 """The user's plug-ins: their neighbours, names that fedge has too, and results that a round cannot use."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -56,7 +54,7 @@ def start(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProc
     return subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_what_a_plugin_imports_belongs_to_it(folder: Path) -> None:
+def test_what_a_plugin_imports_belongs_to_it(folder):
     assert [path.name for path in list_plugin_files([str(folder / "my_policy.py")])] == [
         "my_policy.py",
         "my_tools.py",
@@ -64,7 +62,7 @@ def test_what_a_plugin_imports_belongs_to_it(folder: Path) -> None:
     ]
 
 
-def test_a_package_beside_a_plugin_belongs_to_it_with_what_it_imports(tmp_path: Path) -> None:
+def test_a_package_beside_a_plugin_belongs_to_it_with_what_it_imports(tmp_path):
     (tmp_path / "kit").mkdir()
     (tmp_path / "kit" / "deep.py").write_text("import far\nfrom . import near\n", encoding="utf-8")
     (tmp_path / "far.py").touch()
@@ -72,9 +70,7 @@ def test_a_package_beside_a_plugin_belongs_to_it_with_what_it_imports(tmp_path: 
     assert [path.name for path in list_plugin_files([str(tmp_path / "plug.py")])] == ["plug.py", "kit", "far.py"]
 
 
-def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(user_plugins, "OWN_PACKAGES", {tmp_path / path.name for path in user_plugins.OWN_PACKAGES})
     for name in ("fedge", "experiments", "tests"):
         (tmp_path / name).mkdir()
@@ -87,21 +83,21 @@ def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("local", "--jobs", "2"), ("sim",)], ids=" ".join)
-def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder: Path, options: tuple[str, ...]) -> None:
+def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder, options):
     done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "run" / "summary.json").is_file()
 
 
 @pytest.mark.slow
-def test_files_named_like_fedges_at_the_head_of_the_path_are_left_aside(folder: Path) -> None:
+def test_files_named_like_fedges_at_the_head_of_the_path_are_left_aside(folder):
     done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", "local", "--jobs", "2", path=".")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("neighbour", ["server", "numpy"])
 @pytest.mark.slow
-def test_a_neighbour_with_the_name_of_another_module_is_refused_before_the_run(folder: Path, neighbour: str) -> None:
+def test_a_neighbour_with_the_name_of_another_module_is_refused_before_the_run(folder, neighbour):
     (folder / f"{neighbour}.py").touch()
     (folder / "my_names.py").write_text(f"import {neighbour}\nWHY = ''\n", encoding="utf-8")
     done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", "sim")
@@ -140,7 +136,7 @@ def refuse(folder: Path, *overrides: str) -> str:
         ("import numpy; numpy.linalg.inv(numpy.zeros((2, 2)))", "(my_tools.py, line 5)"),
     ],
 )
-def test_a_policy_that_returns_the_wrong_thing_is_one_line_before_the_run(folder: Path, body: str, named: str) -> None:
+def test_a_policy_that_returns_the_wrong_thing_is_one_line_before_the_run(folder, body, named):
     text = f"from fedge.types import Decision\n\n\ndef lowest(predictions, offer, goal, spec):\n    {body}\n"
     (folder / "my_tools.py").write_text(text, encoding="utf-8")
     message = refuse(folder)
@@ -157,16 +153,14 @@ def test_a_policy_that_returns_the_wrong_thing_is_one_line_before_the_run(folder
         ("return SelectionResult(('nobody',))", "'nobody'"),
     ],
 )
-def test_a_selector_that_returns_the_wrong_thing_is_one_line_before_the_run(
-    folder: Path, body: str, named: str
-) -> None:
+def test_a_selector_that_returns_the_wrong_thing_is_one_line_before_the_run(folder, body, named):
     text = f"\n\ndef select(clients, call, rng):\n    from fedge.types import SelectionResult\n\n    {body}\n"
     (folder / "my_tools.py").write_text(FILES["my_tools.py"] + text, encoding="utf-8")
     assert named in refuse(folder, "selection.name=my_tools:select")
 
 
 @pytest.mark.usefixtures("clean_modules")
-def test_a_plugin_that_changed_between_two_runs_of_a_notebook_is_read_again(folder: Path) -> None:
+def test_a_plugin_that_changed_between_two_runs_of_a_notebook_is_read_again(folder):
     experiment = load_experiment(folder / "exp.yaml")
     check_experiment(experiment)
     (folder / "my_tools.py").write_text("def lowest(*given):\n    return 'changed'\n", encoding="utf-8")
@@ -174,7 +168,7 @@ def test_a_plugin_that_changed_between_two_runs_of_a_notebook_is_read_again(fold
 
 
 @pytest.mark.usefixtures("clean_modules")
-def test_the_trial_of_a_selector_leaves_the_state_of_its_module(folder: Path) -> None:
+def test_the_trial_of_a_selector_leaves_the_state_of_its_module(folder):
     text = (
         "calls = []\n\n\ndef select(clients, call, rng):\n    from fedge.types import SelectionResult\n\n"
         "    calls.append(call.round)\n    return SelectionResult((clients[0].board,))\n"

@@ -27,19 +27,18 @@ KEYS = list(describe_keys(Experiment))
 
 
 def read_schema(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "docs" / "schemas" / f"{kind}.json").read_text(encoding="utf-8"))
-    return found
+    return json.loads((ROOT / "docs" / "schemas" / f"{kind}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_published_schema_is_that_of_the_record(kind: str) -> None:
+def test_a_published_schema_is_that_of_the_record(kind):
     made = json.loads(json.dumps(build_schema(load_record(kind), f"fedge {kind}")))
 
     assert read_schema(kind) == made, f"fedge schema {kind} --out docs/schemas/{kind}.json writes it anew"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_shipped_file_names_its_schema_and_fits_it(path: Path) -> None:
+def test_a_shipped_file_names_its_schema_and_fits_it(path):
     jsonschema = pytest.importorskip("jsonschema")
     text = path.read_text(encoding="utf-8")
     named = (path.parent / text.splitlines()[0].removeprefix(MODELINE)).resolve()
@@ -48,19 +47,19 @@ def test_a_shipped_file_names_its_schema_and_fits_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"polcy": "maxn"}, {"fleet": []}, {"workload": {"momentum": 1}}])
-def test_what_the_reader_refuses_the_schema_refuses_too(wrong: dict[str, Any]) -> None:
+def test_what_the_reader_refuses_the_schema_refuses_too(wrong):
     jsonschema = pytest.importorskip("jsonschema")
 
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"fleet": ["nano"], **wrong}, read_schema("experiment"))
 
 
-def test_every_key_of_an_experiment_has_a_meaning() -> None:
+def test_every_key_of_an_experiment_has_a_meaning():
     assert [one.key for one in KEYS if not one.meaning] == []
 
 
 @pytest.mark.parametrize("key", [one for one in KEYS if one.example], ids=lambda one: one.key)
-def test_the_example_of_a_key_is_valid(key: Any, tmp_path: Path) -> None:
+def test_the_example_of_a_key_is_valid(key, tmp_path):
     raw: dict[str, Any] = {
         "fleet": [{"device": "nano", "battery": {"capacity_wh": 1}, "loader": {"workers": 1}}],
         "mods": [{"name": "fixedclipping_mod"}],
@@ -77,7 +76,7 @@ def test_the_example_of_a_key_is_valid(key: Any, tmp_path: Path) -> None:
         resolve_experiment(raw, tmp_path / "exp.yaml")
 
 
-def test_a_key_is_found_however_its_list_is_written_and_shows_the_keys_below_it() -> None:
+def test_a_key_is_found_however_its_list_is_written_and_shows_the_keys_below_it():
     names = [one.key for one in find_key(Experiment, "fleet.0.link")]
 
     assert names == [one.key for one in find_key(Experiment, "fleet[].link")]
@@ -101,14 +100,14 @@ def test_a_key_is_found_however_its_list_is_written_and_shows_the_keys_below_it(
         ("fleet[].link.up_mbps", (DEFAULT_UP_MBPS,)),
     ],
 )
-def test_a_key_that_is_null_by_default_says_what_null_stands_for(key: str, defaults: tuple[float, ...]) -> None:
+def test_a_key_that_is_null_by_default_says_what_null_stands_for(key, defaults):
     (found,) = find_key(Experiment, key)
 
     assert found.default == "null"
     assert all(f" {default:g}" in found.meaning.partition("null")[2] for default in defaults)
 
 
-def test_a_record_that_holds_itself_is_described_once() -> None:
+def test_a_record_that_holds_itself_is_described_once():
     class Chain(BaseModel):
         """A chain.
 
@@ -122,7 +121,7 @@ def test_a_record_that_holds_itself_is_described_once() -> None:
 
 
 @pytest.mark.parametrize("value", [1e6, 1e-6, 1e20, 0.1, 2.0])
-def test_a_default_is_shown_as_yaml_reads_it(value: float) -> None:
+def test_a_default_is_shown_as_yaml_reads_it(value):
     class Holder(BaseModel):
         """A holder.
 

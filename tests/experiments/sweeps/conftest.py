@@ -1,7 +1,5 @@
 """A small experiment and the files of sweeps over it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,5 @@
 """A sweep's file becomes the same ordered points every time, and a mistake in it is told with file and field."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from experiments.sweeps.point_plan import build_variant, list_points, plan_sweep
 from fedge.errors import BadInput
 
 
-def test_a_grid_is_all_combinations_and_the_last_key_varies_fastest(write_sweep) -> None:
+def test_a_grid_is_all_combinations_and_the_last_key_varies_fastest(write_sweep):
     plan = plan_sweep(write_sweep(grid={"policy": ["balanced", "maxn"], "rounds": [2, 3]}, seeds=3))
 
     assert [one.label for one in plan.variants] == [
@@ -26,7 +23,7 @@ def test_a_grid_is_all_combinations_and_the_last_key_varies_fastest(write_sweep)
     assert plan.count == 12
 
 
-def test_every_variant_has_every_seed_and_the_first_seed_comes_first(write_sweep) -> None:
+def test_every_variant_has_every_seed_and_the_first_seed_comes_first(write_sweep):
     plan = plan_sweep(write_sweep(grid={"policy": ["balanced", "maxn"]}, seeds=[7, 3]))
 
     points = list_points(plan.variants, plan.spec.seeds)
@@ -37,7 +34,7 @@ def test_every_variant_has_every_seed_and_the_first_seed_comes_first(write_sweep
     assert points[0].name == f"balanced-seed7-{points[0].identity}"
 
 
-def test_a_list_names_its_variants_and_common_keys_are_set_in_all(write_sweep) -> None:
+def test_a_list_names_its_variants_and_common_keys_are_set_in_all(write_sweep):
     entries = [{}, {"policy": {"name": "least-energy", "max_slowdown": 1.2}}, {"fleet.0.count": 1, "rounds": 4}]
 
     plan = plan_sweep(write_sweep(list=entries, set={"rounds": 2, "workload.learning_rate": 1e-05}))
@@ -74,7 +71,7 @@ values = st.dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(grid=values, seeds=st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True))
-def test_a_plan_is_a_function_of_its_file(write_sweep, grid: dict[str, Any], seeds: list[int]) -> None:
+def test_a_plan_is_a_function_of_its_file(write_sweep, grid, seeds):
     path = write_sweep(grid=grid, seeds=seeds)
 
     plan, again = plan_sweep(path), plan_sweep(path)
@@ -89,7 +86,7 @@ def test_a_plan_is_a_function_of_its_file(write_sweep, grid: dict[str, Any], see
         assert build_variant(path, plan.spec, setting).identity == variant.identity
 
 
-def test_the_identity_depends_on_what_is_run_and_not_on_how_it_is_written(write_sweep, tmp_path: Path) -> None:
+def test_the_identity_depends_on_what_is_run_and_not_on_how_it_is_written(write_sweep, tmp_path):
     def identities(**keys: Any) -> list[str]:
         plan = plan_sweep(write_sweep(**keys))
         return [point.identity for point in list_points(plan.variants, plan.spec.seeds)]
@@ -145,17 +142,17 @@ SPACE = {"policy.time_weight": {"low": 0, "high": 1}}
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_field_and_remedy(write_sweep, keys: dict[str, Any], message: str) -> None:
+def test_a_mistake_is_told_with_file_field_and_remedy(write_sweep, keys, message):
     with pytest.raises(BadInput, match=message):
         plan_sweep(write_sweep(**keys))
 
 
-def test_an_experiment_that_is_not_there_is_told(write_sweep) -> None:
+def test_an_experiment_that_is_not_there_is_told(write_sweep):
     with pytest.raises(BadInput, match=r"sweep.yaml: rounds 1: .*missing.yaml: got no such file; a YAML"):
         plan_sweep(write_sweep(experiment="missing.yaml", grid={"rounds": [1]}))
 
 
-def test_what_the_variants_drop_of_the_file_is_told_once(write_sweep) -> None:
+def test_what_the_variants_drop_of_the_file_is_told_once(write_sweep):
     path = write_sweep(grid={"policy.name": ["maxn", "balanced"], "rounds": [1, 2]})
     file = path.with_name("small.yaml")
     policy = {"name": "energy-budget", "budget_j": 1e9}

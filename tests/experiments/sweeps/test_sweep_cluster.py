@@ -4,8 +4,6 @@ The machines are raylets of this one. The second has a mount namespace and a hos
 and the sweep's folder are hidden; what it runs is a copy of the package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -171,9 +169,7 @@ def run_sweep(machines: Machines, config: Path, out: Path) -> subprocess.Complet
 
 
 @pytest.mark.slow
-def test_a_machine_without_the_drivers_folders_runs_points(
-    machines: Machines, add_machine: Callable[..., subprocess.Popen[bytes]], write_sweep, tmp_path: Path
-) -> None:
+def test_a_machine_without_the_drivers_folders_runs_points(machines, add_machine, write_sweep, tmp_path):
     add_machine(apart=True)
     config = write_sweep(grid={"policy": ["balanced", "maxn"]})
 
@@ -187,9 +183,7 @@ def test_a_machine_without_the_drivers_folders_runs_points(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(
-    machines: Machines, add_machine: Callable[..., subprocess.Popen[bytes]], write_sweep, tmp_path: Path
-) -> None:
+def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(machines, add_machine, write_sweep, tmp_path):
     source = machines.site / "fedge" / "types.py"
     original = source.read_text()
     source.write_text(f"{original}\n# another state\n")
@@ -206,9 +200,7 @@ def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(
 
 
 @pytest.mark.slow
-def test_of_a_machine_that_is_lost_only_its_tasks_are_repeated(
-    machines: Machines, add_machine: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_of_a_machine_that_is_lost_only_its_tasks_are_repeated(machines, add_machine):
     (machines.site / "marked_jobs.py").write_text(JOBS_MODULE)
     marks = machines.site / "marks"
     marks.mkdir()

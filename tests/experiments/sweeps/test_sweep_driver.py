@@ -1,7 +1,5 @@
 """A sweep runs every point once, whatever interrupts it, and its summary pairs the variants by seed."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import shutil
@@ -57,7 +55,7 @@ def pack_made_up_run(point: ExperimentPoint) -> bytes:
         return _pack_folder(Path(temp))
 
 
-def test_a_sweep_runs_every_point_and_started_again_none(write_sweep, tmp_path: Path, runs: list[str]) -> None:
+def test_a_sweep_runs_every_point_and_started_again_none(write_sweep, tmp_path, runs):
     plan = plan_sweep(write_sweep(grid=POLICIES, seeds=2))
     reported: list[str] = []
 
@@ -69,7 +67,7 @@ def test_a_sweep_runs_every_point_and_started_again_none(write_sweep, tmp_path: 
     assert reported[4:] == reported[:4]
 
 
-def test_a_wider_sweep_runs_only_what_is_new(write_sweep, tmp_path: Path, runs: list[str]) -> None:
+def test_a_wider_sweep_runs_only_what_is_new(write_sweep, tmp_path, runs):
     run_sweep(plan_sweep(write_sweep(grid={"policy": ["maxn"]}, seeds=1)), tmp_path / "out", 1)
 
     summary = run_sweep(plan_sweep(write_sweep(list=[{"policy": "maxn"}, {}], seeds=2)), tmp_path / "out", 1)
@@ -78,7 +76,7 @@ def test_a_wider_sweep_runs_only_what_is_new(write_sweep, tmp_path: Path, runs: 
     assert summary.finished_count == summary.planned == 4
 
 
-def test_what_was_cut_off_is_run_again(write_sweep, tmp_path: Path, runs: list[str]) -> None:
+def test_what_was_cut_off_is_run_again(write_sweep, tmp_path, runs):
     plan = plan_sweep(write_sweep(grid=POLICIES))
     run_sweep(plan, tmp_path / "out", 1)
     cut, whole = list_points(plan.variants, plan.spec.seeds)
@@ -91,9 +89,7 @@ def test_what_was_cut_off_is_run_again(write_sweep, tmp_path: Path, runs: list[s
     assert find_point(tmp_path / "out", cut) is not None
 
 
-def test_an_interrupted_sweep_keeps_what_had_ended(
-    write_sweep, tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_sweep_keeps_what_had_ended(write_sweep, tmp_path, runs, monkeypatch):
     plan = plan_sweep(write_sweep(grid=POLICIES, seeds=2))
 
     def interrupt(point: str) -> None:
@@ -108,9 +104,7 @@ def test_an_interrupted_sweep_keeps_what_had_ended(
     assert sorted(runs) == sorted(set(runs))
 
 
-def test_a_failed_point_is_told_and_tried_again_and_the_others_go_on(
-    write_sweep, tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_point_is_told_and_tried_again_and_the_others_go_on(write_sweep, tmp_path, runs, monkeypatch):
     plan = plan_sweep(write_sweep(grid=POLICIES, seeds=2))
     run = sweep_driver.run_point
 
@@ -130,9 +124,7 @@ def test_a_failed_point_is_told_and_tried_again_and_the_others_go_on(
     assert runs == ["balanced, seed 1", "balanced, seed 2", "maxn, seed 2", "maxn, seed 1"]
 
 
-def test_the_summary_has_means_with_intervals_and_differences_by_seed(
-    write_sweep, tmp_path: Path, runs: list[str]
-) -> None:
+def test_the_summary_has_means_with_intervals_and_differences_by_seed(write_sweep, tmp_path, runs):
     plan = plan_sweep(write_sweep(grid=POLICIES, seeds=3, figures=["energy_j", "final_accuracy"]))
 
     first, second = run_sweep(plan, tmp_path / "out", 1).variants
@@ -153,7 +145,7 @@ def test_the_summary_has_means_with_intervals_and_differences_by_seed(
     assert table.csv.splitlines()[2] == "energy (J),maxn,3,210,248.4137712,10,0,worse"
 
 
-def test_two_starts_at_a_time_are_refused(write_sweep, tmp_path: Path, runs: list[str]) -> None:
+def test_two_starts_at_a_time_are_refused(write_sweep, tmp_path, runs):
     (tmp_path / "out").mkdir()
     lock = FileLock(tmp_path / "out" / sweep_driver.LOCK_FILE, "a sweep")
 
@@ -170,7 +162,7 @@ SAMPLER = {
 }
 
 
-def test_a_search_goes_on_with_the_same_variants(write_sweep, tmp_path: Path, runs: list[str]) -> None:
+def test_a_search_goes_on_with_the_same_variants(write_sweep, tmp_path, runs):
     pytest.importorskip("optuna")
     plan = plan_sweep(write_sweep(sampler=SAMPLER, seeds=2, figures=["energy_j"]))
 
@@ -199,7 +191,7 @@ def test_a_search_goes_on_with_the_same_variants(write_sweep, tmp_path: Path, ru
         ),
     ],
 )
-def test_what_can_be_known_is_told_before_the_start(write_sweep, keys: dict[str, Any], message: str) -> None:
+def test_what_can_be_known_is_told_before_the_start(write_sweep, keys, message):
     with pytest.raises(BadInput, match=message):
         check_sweep(plan_sweep(write_sweep(**keys)))
 
@@ -208,7 +200,7 @@ def test_what_can_be_known_is_told_before_the_start(write_sweep, keys: dict[str,
 
 
 @pytest.mark.slow
-def test_a_point_is_a_run_like_any_other(write_sweep, tmp_path: Path) -> None:
+def test_a_point_is_a_run_like_any_other(write_sweep, tmp_path):
     plan = plan_sweep(write_sweep(grid=POLICIES, seeds=2))
     check_sweep(plan)
 
@@ -226,7 +218,7 @@ def test_a_point_is_a_run_like_any_other(write_sweep, tmp_path: Path) -> None:
     assert (folders[0] / "report.html").is_file()
 
 
-def test_a_sweep_without_a_finished_point_has_no_report(write_sweep, tmp_path: Path, monkeypatch) -> None:
+def test_a_sweep_without_a_finished_point_has_no_report(write_sweep, tmp_path, monkeypatch):
     def fail(point: ExperimentPoint) -> bytes:
         raise FedgeError("none")
 
@@ -239,7 +231,7 @@ def test_a_sweep_without_a_finished_point_has_no_report(write_sweep, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_point_appears_as_a_whole_or_not_at_all(write_sweep, tmp_path: Path, monkeypatch) -> None:
+def test_a_point_appears_as_a_whole_or_not_at_all(write_sweep, tmp_path, monkeypatch):
     plan = plan_sweep(write_sweep(grid={"policy": ["maxn"]}))
     [point] = list_points(plan.variants, plan.spec.seeds)
     packed = run_point(point)
@@ -280,7 +272,7 @@ def collect(path: Any, score: Callable[[ExperimentVariant], float | None]) -> li
     return list(propose_variants(plan_sweep(path), score))
 
 
-def test_batches_have_the_size_of_the_file_and_values_of_its_space(write_sweep) -> None:
+def test_batches_have_the_size_of_the_file_and_values_of_its_space(write_sweep):
     batches = collect(write_sweep(sampler=WEIGHT_SAMPLER), score_by_weight)
 
     assert [len(batch) for batch in batches] == [4, 4, 4, 2]
@@ -291,7 +283,7 @@ def test_batches_have_the_size_of_the_file_and_values_of_its_space(write_sweep) 
     assert all(one.strategy.options == {"proximal_mu": 0.1} for one in experiments if one.strategy.name == "FedProx")
 
 
-def test_equal_results_give_equal_proposals_and_others_do_not(write_sweep) -> None:
+def test_equal_results_give_equal_proposals_and_others_do_not(write_sweep):
     path = write_sweep(sampler=WEIGHT_SAMPLER)
 
     assert collect(path, score_by_weight) == collect(path, score_by_weight)
@@ -299,11 +291,11 @@ def test_equal_results_give_equal_proposals_and_others_do_not(write_sweep) -> No
     assert collect(path, score_by_weight)[-1] != collect(path, lambda one: -score_by_weight(one))[-1]
 
 
-def test_a_variant_that_failed_is_no_obstacle(write_sweep) -> None:
+def test_a_variant_that_failed_is_no_obstacle(write_sweep):
     assert len(collect(write_sweep(sampler=WEIGHT_SAMPLER), lambda _: None)) == 4
 
 
-def test_without_optuna_the_extra_is_named_in_one_line(write_sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_extra_is_named_in_one_line(write_sweep, monkeypatch):
     found = builtins.__import__
 
     def refuse(name: str, *rest: Any, **more: Any) -> Any:

@@ -1,7 +1,5 @@
 """Which board suits a workload: the best mode within limits, by brute force, and boards ranked by what is asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """``fedge calibrate`` fits tables, writes their profiles and says how good they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``fedge memory predict`` shows a step's need with its label, the limit, and the largest batch that fits."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

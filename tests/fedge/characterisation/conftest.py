@@ -1,7 +1,5 @@
 """Made-up benches: boards that do what their test says, on a virtual clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A campaign measures MAXN first, then what the explorer asks for, each once, whatever fails or stops in between."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from datetime import UTC, datetime

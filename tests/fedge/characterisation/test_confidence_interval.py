@@ -1,7 +1,5 @@
 """Confidence intervals: Student's t, batch means of series that hang together, several estimates of one figure."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An emulated board as a rig: the same epochs for the same seed, and the effects that make a board worth studying."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

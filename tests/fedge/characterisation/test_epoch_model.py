@@ -1,7 +1,5 @@
 """Epochs with their stalls: modes and loaders that were left out of a sweep, against the paper's simple predictor."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -124,13 +122,11 @@ OTHERS = stack_modes(
 
 
 def _shares(modes: Modes) -> Floats:
-    shares: Floats = modes.knobs / np.array([MAXN.cores, MAXN.cpu_mhz, MAXN.gpu_mhz, MAXN.mem_mhz])
-    return shares
+    return modes.knobs / np.array([MAXN.cores, MAXN.cpu_mhz, MAXN.gpu_mhz, MAXN.mem_mhz])
 
 
 def _seconds(modes: Modes) -> Floats:
-    seconds: Floats = 100.0 - _shares(modes) @ np.array([10.0, 12.0, 25.0, 8.0])
-    return seconds
+    return 100.0 - _shares(modes) @ np.array([10.0, 12.0, 25.0, 8.0])
 
 
 def _seen(network: str, modes: Modes, seconds: Floats, joules: Floats | None = None) -> list[MeasuredEpoch]:

@@ -1,7 +1,5 @@
 """Findings state what was put in, and never more than their intervals; every kind of them can be worded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page cache before a point: dropped or filled, and a note where that was not reached."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What one knob does: which pairs are compared, how sure the ratios are, and that noise is no effect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """This machine as a rig: every point measured for real, refusals, and what a program's file becomes."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

@@ -1,7 +1,5 @@
 """A Jetson as the ground: modes and pinned clocks through the real daemon, on a recorded board's files."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A measuring program as a process: heard, given up, ended with all that it started."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping

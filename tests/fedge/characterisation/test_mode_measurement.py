@@ -1,7 +1,5 @@
 """One mode is measured in chunks until it has settled, within a limit, and once more if it throttled."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """The input pipeline behind a sweep: its samples, its cores and its storages are found again from what they did."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A plan is read as it was meant, and whatever is wrong with it is one line that names the field and what is known."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

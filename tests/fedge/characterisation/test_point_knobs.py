@@ -1,7 +1,5 @@
 """A point's knobs one by one, and in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fedge.characterisation.plan_reader import read_resolved_plan

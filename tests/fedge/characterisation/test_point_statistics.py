@@ -1,7 +1,5 @@
 """What a finished point says, and the repeats of a setting as one: intervals, labels, power, what nobody metered."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

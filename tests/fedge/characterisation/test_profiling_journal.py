@@ -1,7 +1,5 @@
 """The journal survives whatever stops its process, and is continued only by the campaign that began it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

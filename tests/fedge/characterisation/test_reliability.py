@@ -1,7 +1,5 @@
 """Repeats that differ by more than their minibatches explain are told, and those that do not are not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

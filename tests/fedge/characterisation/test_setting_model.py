@@ -1,7 +1,5 @@
 """A setting's pipeline by what was measured around it, its error, and joules by the time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A mode has settled when its start is over, its scatter small and nothing drifts; simulated series say so."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A sweep is the cross product of its values; the order is the seed's alone, and every repeat holds every point."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

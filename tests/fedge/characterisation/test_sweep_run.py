@@ -1,7 +1,5 @@
 """A campaign asks every point once a start: skipped ones each time, failed ones once more, finished ones never."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

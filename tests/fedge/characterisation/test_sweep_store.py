@@ -1,7 +1,5 @@
 """A sweep's journal: what was written is read back, what fits goes on, what does not is refused by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

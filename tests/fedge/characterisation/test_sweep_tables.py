@@ -1,7 +1,5 @@
 """A sweep's points as tables: what a row is, what has none, and who reads them as they are."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is read of the machine and of a tree of processes."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -36,7 +34,6 @@ def test_a_tree_of_processes_is_found_with_its_memory():
     outer = [sys.executable, "-c", NESTED.format(inner=INNER)]
     with subprocess.Popen(outer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdin is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n", "full\n"]
         pids = system_sampler.list_process_tree(process.pid, PROC)
         mb = system_sampler.read_resident_mb(pids, PROC)

@@ -1,7 +1,5 @@
 """What to turn next: measured values are quoted, others modelled, and what the model cannot tell is not told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -164,7 +162,6 @@ def test_energy_at_a_lower_clock_is_foretold_by_what_the_sweep_shows_of_the_powe
     clocks = [replace(POINT, mode=replace(TOP, gpu_mhz=mhz), workers=2) for mhz in (1338.75, 1377.0)]
 
     def truth(point: SweepPoint) -> Truth:
-        assert point.mode is not None
         share = point.mode.gpu_mhz / 1377.0
         return Truth(stall_s=0.0, compute_s=0.02 / share, fetch_s=0.0001, preprocess_s=0.0001, power_w=20.0 * share**3)
 

@@ -1,7 +1,5 @@
 """``fedge profile`` on the board at hand: its bench, the endless training behind it, and a table made for real."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
@@ -159,7 +157,7 @@ def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeyp
         ("no-such-net", "/data", "--workload: got 'no-such-net'"),
     ],
 )
-def test_a_task_that_cannot_be_profiled_is_refused_by_name(name: str, folder: str | None, message: str) -> None:
+def test_a_task_that_cannot_be_profiled_is_refused_by_name(name, folder, message):
     with (
         pytest.raises(BadInput, match=re.escape(message)),
         open_worker_bench(NodeSettings(board="here", data_folder=folder), Workload(name, 16), 0),
@@ -167,7 +165,7 @@ def test_a_task_that_cannot_be_profiled_is_refused_by_name(name: str, folder: st
         pytest.fail("the bench counts as there")
 
 
-def test_a_claimed_board_is_waited_for_within_the_limit_and_refused_without_one(tmp_path: Path) -> None:
+def test_a_claimed_board_is_waited_for_within_the_limit_and_refused_without_one(tmp_path):
     settings, notes = NodeSettings(board="here", state_dir=tmp_path, power_socket=str(tmp_path / "none")), list[str]()
     clock = SimulatedClock()
     write_claim(tmp_path / CLAIM_FILE, "other run", 100.0, 1000.0)

@@ -1,7 +1,5 @@
 """A real board that runs out of memory, with the real daemon and worker: smaller tries at once, learnt for later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -111,17 +109,13 @@ def round_of(
     return answer, trained
 
 
-def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_knows(
-    board: Desk, tmp_path: Path
-) -> None:
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_knows(board, tmp_path):
     what = experiment(tmp_path)
 
     answer, trained = round_of(board, what)
 
     assert answer.error is None
-    assert answer.report is not None
     use = answer.report.memory
-    assert use is not None
     assert use.failures >= 1
     assert use.used.batch_size <= MOST
     assert use.used.width == 1.0
@@ -130,61 +124,49 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_the_next_round_kn
     assert ends_s == pytest.approx(answer.report.busy_s, abs=0.1)
     assert answer.report.steps == 64 // use.used.batch_size
     assert {part.scale for part in answer.report.parts} == {use.used}
-    assert trained is not None
     assert {n: v.shape for n, v in trained.arrays.items()} == {
         n: v.shape for n, v in load_experiment_task(what).initial_arrays(1).items()
     }
     again, _ = round_of(board, what, 2, answer.state)
-    assert again.report is not None
-    assert again.report.memory is not None
     assert again.report.memory.failures < use.failures or again.report.memory.used <= use.used
 
 
-def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it(board: Desk, tmp_path: Path) -> None:
+def test_width_first_a_narrow_network_is_trained_as_the_emulated_board_trains_it(board, tmp_path):
     what = experiment(tmp_path, lower="width-first", min_batch=8)
 
     answer, trained = round_of(board, what)
 
-    assert answer.report is not None
-    assert answer.report.memory is not None
     used = answer.report.memory.used
     assert used.width < 1.0
-    assert trained is not None
-    shapes = load_experiment_task(what).narrow_shapes(used.width)  # type: ignore[attr-defined]
+    shapes = load_experiment_task(what).narrow_shapes(used.width)
     assert {name: value.shape for name, value in trained.arrays.items()} == shapes
     assert all(np.isfinite(value).all() for value in trained.arrays.values())
 
 
-def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board: Desk, tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_narrow_has_its_batch_lowered_alone(board, tmp_path):
     what = experiment(tmp_path, norm="nn.LayerNorm([16, 6, 6])", lower="width-first")
 
     answer, _ = round_of(board, what)
 
     assert answer.error is None
-    assert answer.report is not None
-    assert answer.report.memory is not None
     assert answer.report.memory.used.width == 1.0
     assert answer.report.memory.used.batch_size <= MOST
 
 
-def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, tmp_path: Path) -> None:
+def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board, tmp_path):
     what = experiment(tmp_path, min_batch=16, widths=[1.0])
 
     answer, trained = round_of(board, what)
 
     assert trained is None
-    assert answer.error is not None
     assert answer.error.startswith("out of memory at batch 16 (")
     assert "memory_mb of the fleet entry" in answer.error
     assert "CUDA out of memory" in answer.error
     assert answer.unfit
-    assert answer.state is not None
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
-def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did_not_fit(
-    board: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did_not_fit(board, tmp_path, monkeypatch):
     class EndlessWorker(WorkerClient):
         def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
             return super().train(begin, arrays, share, 10**6 if steps else 0, **more)
@@ -196,7 +178,6 @@ def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did
 
     assert trained is None
     assert (answer.cut, answer.report) == (True, None)
-    assert answer.state is not None
     assert answer.state.memory
     assert {seen.peak_mb for seen in answer.state.memory} == {None}
 
@@ -220,7 +201,7 @@ def built_in(memory_mb: float = 50_000.0, **memory: object) -> Experiment:
     return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": 3})
 
 
-def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on() -> None:
+def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on():
     tried = list[TrainingScale]()
 
     def refuse_narrow(attempt: ScaleAttempt) -> Answer:
@@ -240,7 +221,7 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard: bool) -> None:
+def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard):
     tried = list[TrainingScale]()
 
     def refuse(attempt: ScaleAttempt) -> Answer:
@@ -254,7 +235,7 @@ def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, 
     assert tried == [TrainingScale(16, 0.5)]
 
 
-def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
+def test_a_worker_that_died_is_not_tried_again_in_the_same_round():
     tried = list[TrainingScale]()
 
     def die(attempt: ScaleAttempt) -> Answer:
@@ -264,38 +245,30 @@ def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
     answer, trained = attempts_of(built_in(), die)
 
     assert (len(tried), trained) == (1, None)
-    assert answer.error is not None
     assert answer.error.endswith("; the trainer was killed")
     assert not answer.unfit, "the next round tries something smaller"
-    assert answer.state is not None
     assert answer.state.rested_at_s == 2.0
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
-def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: Path) -> None:
+def test_a_round_that_fits_tells_the_peak_of_the_worker(board, tmp_path):
     built_in = experiment(tmp_path).model_copy(update={
         "workload": Experiment.model_validate({"fleet": [{"device": "nano"}]}).workload
     })  # fmt: skip
     answer, _ = round_of(board, built_in)
-    assert answer.report is not None
     use = answer.report.memory
-    assert use is not None
     assert use.used == TrainingScale(16)
     assert use.peak_mb is None or 20.0 < use.peak_mb < 20_000.0
-    assert answer.state is not None
     assert [seen.peak_mb for seen in answer.state.memory] == ([] if use.peak_mb is None else [use.peak_mb])
 
 
-def test_a_board_with_little_memory_lowers_its_batch_before_it_tries(board: Desk, tmp_path: Path) -> None:
+def test_a_board_with_little_memory_lowers_its_batch_before_it_tries(board, tmp_path):
     from fedge.client.memory_scaling import build_scaling_context
     from fedge.devices import catalogue
 
     what = experiment(tmp_path)
     means = build_scaling_context(what, what.fleet[0], catalogue.find("orin-nano"), lambda: True)
-    assert means is not None
     limit_mb = 1.06 * means.estimate_need(TrainingScale(4)).memory_mb
     answer, _ = round_of(board, experiment(tmp_path, memory_mb=limit_mb))
-    assert answer.report is not None
-    assert answer.report.memory is not None
     assert answer.report.memory.failures == 0
     assert answer.report.memory.why.startswith("batch 16 -> 4: ")

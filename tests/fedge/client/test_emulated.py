@@ -1,7 +1,5 @@
 """An emulated client answers every message, learns from round to round, and never lets an error out."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path
@@ -76,7 +74,6 @@ def ask_of(kind: str = "train", number: int = 1, policy: str = "balanced", **mor
 def planned(slowdown: float = 1.05, experiment: Experiment = EXPERIMENT, index: int = 0) -> RoundGoal:
     """A deadline relative to what the board expects of MAXN."""
     front = emulated.answer_request(experiment, index, ask_of("front"), None)[0].front
-    assert front is not None
     return RoundGoal("balanced", 0, slowdown * (front.link_s + front.maxn.work_s))
 
 
@@ -91,7 +88,7 @@ def played(
     return answer.report, answer.state, trained
 
 
-def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> None:
+def test_a_link_moves_the_model_whose_steps_are_priced(arrays):
     workload = WorkloadSpec(local_epochs=0.5, memory=MemorySpec(margin=0.05))
     what = Experiment(fleet=EXPERIMENT.fleet, workload=workload)
     report, state, _ = played(arrays, ask_of(), experiment=what)
@@ -99,7 +96,6 @@ def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> N
     latency_s = what.fleet[0].link.latency_s
     assert report.link.down_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 50.0)
     assert report.link.up_s == pytest.approx(latency_s + 8e-6 * RESNET18_BYTES / 20.0)
-    assert report.true_front is not None
     assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
     assert (report.front.up_s, report.front.latency_s) == (report.link.up_s, latency_s)
     assert (report.front.encode_s, report.front.encode_j) == (report.link.encode_s, report.link.encode_j)
@@ -107,7 +103,7 @@ def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> N
     assert state.rested_at_s == pytest.approx(report.link.down_s + report.work_s + report.link.up_s)
 
 
-def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays: NamedArrays) -> None:
+def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays):
     """The plan for boards of one kind with unlike uplinks against every mode of the true boards at every deadline."""
     uplinks = {"near": 200.0, "middle": 40.0, "far": 10.0}
     fleet = tuple(FleetEntry(device="orin-nano", name=n, link=LinkSpec(up_mbps=u)) for n, u in uplinks.items())
@@ -129,7 +125,7 @@ def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays: NamedArray
 
     planner = load_planner("least-energy")
     assert planner is not None
-    plan = planner(fronts, list(fronts), RoundGoal("least-energy", 0, None, {"max_slowdown": 1.1}))  # type: ignore[arg-type]
+    plan = planner(fronts, list(fronts), RoundGoal("least-energy", 0, None, {"max_slowdown": 1.1}))
     assert plan.deadline_s is not None
     assert plan.maxn_round_s is not None
     assert plan.energy_j == pytest.approx(least_j(plan.deadline_s))
@@ -141,9 +137,7 @@ def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays: NamedArray
     assert found["far"].work_s < 0.95 * cheapest["far"].work_s
 
 
-def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
-    tmp_path: Path, arrays: NamedArrays
-) -> None:
+def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(tmp_path, arrays):
     """The board has two modes, knows both, and gets a deadline between them; the rest changes the mode."""
     experiment = replayed(tmp_path, slow_w=2.5)
     seat = emulated.load_client(experiment, 0)
@@ -153,7 +147,6 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
 
     report, state, _ = played(arrays, ask_of(number=2, state=ClientState(own), goal=goal), experiment=experiment)
 
-    assert report.mixed is not None
     assert report.decision.mix == ModeMix(report.mixed.mode, report.mixed.steps)
     assert report.mixed.step_s > 2 * report.measured.step_s
     assert report.steps == report.asked_steps == seat.setup.steps
@@ -165,7 +158,7 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     assert state.measurements == (*own, report.mixed, report.measured)
 
 
-def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays) -> None:
+def test_a_second_round_starts_from_what_the_first_one_left(arrays):
     first, state, _ = played(arrays, ask_of(goal=planned()))
     travelled = from_json(ClientState, to_json(state))
     assert travelled == state
@@ -180,7 +173,7 @@ def test_a_second_round_starts_from_what_the_first_one_left(arrays: NamedArrays)
     assert second.measured != first.measured
 
 
-def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested(arrays: NamedArrays) -> None:
+def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested(arrays):
     hot = ClientState(temperature_c=80.0, rested_at_s=100.0)
     ended_c = [
         played(arrays, ask_of(number=2, policy="maxn", state=hot, start_s=100.0 + rest_s))[1].temperature_c or 0.0
@@ -189,11 +182,10 @@ def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested
     assert 80.0 > ended_c[0] > ended_c[1] > ended_c[2] > 25.0
 
 
-def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> None:
+def test_the_true_front_is_the_whole_truth_with_warm_up(arrays):
     report, _, _ = played(arrays, ask_of(policy="maxn"))
     seat, front = emulated.load_client(EXPERIMENT, 0), report.true_front
 
-    assert front is not None
     assert all(point.time_sd_log == 0.0 for point in front.points)
     for point in (*front.points, front.maxn):
         row = seat.truth.find_row(point.mode)
@@ -212,7 +204,7 @@ def replayed(folder: Path, slow_w: float = 4.75) -> Experiment:
     return EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="nano", truth=f"table:{path}"),)})
 
 
-def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: NamedArrays) -> None:
+def test_a_replayed_table_is_what_the_board_measures(tmp_path, arrays):
     experiment = replayed(tmp_path).model_copy(update={"policy": PolicySpec(name="maxn")})
 
     report, _, _ = played(arrays, ask_of(policy="maxn"), experiment=experiment)
@@ -222,9 +214,7 @@ def test_a_replayed_table_is_what_the_board_measures(tmp_path: Path, arrays: Nam
     assert len(emulated.load_client(experiment, 0).truth.modes) == 2
 
 
-def test_a_task_that_raises_is_an_answer_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: NamedArrays
-) -> None:
+def test_a_task_that_raises_is_an_answer_with_the_reason(tmp_path, monkeypatch, arrays):
     (tmp_path / "broken_task_module.py").write_text(BROKEN_TASK)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "broken_task_module", raising=False)
@@ -236,7 +226,7 @@ def test_a_task_that_raises_is_an_answer_with_the_reason(
     assert trained is None
 
 
-def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
+def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire():
     experiment = EXPERIMENT.model_copy(update={"fleet": (FleetEntry(device="pineapple"),)})
 
     with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'"):
@@ -244,7 +234,6 @@ def test_an_unknown_device_is_bad_input_here_and_an_error_on_the_wire() -> None:
 
     answer, _ = emulated.answer_request(experiment, 0, ask_of("front"), None)
     assert answer.board == "pineapple-1"
-    assert answer.error is not None
     assert answer.error.startswith("fleet.device: got 'pineapple'")
 
 
@@ -264,7 +253,7 @@ def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, .
     )
 
 
-def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state(arrays: NamedArrays) -> None:
+def test_what_another_board_measured_lowers_the_error_and_stays_out_of_the_state(arrays):
     """Where a board tries nothing itself: its own trials teach it as much."""
     still = EXPERIMENT.model_copy(update={"exploration": ExplorationSpec(share=0.0)})
     alone, _, _ = played(arrays, ask_of(goal=planned()), experiment=still)
@@ -320,7 +309,7 @@ def answer_both(requests: dict[int, RequestMessage], arrays: NamedArrays, name: 
     ]
 
 
-def test_clients_together_answer_every_round_as_each_alone_to_the_last_byte(arrays: NamedArrays) -> None:
+def test_clients_together_answer_every_round_as_each_alone_to_the_last_byte(arrays):
     """Fronts, then two rounds of training, the second from what the first left and with measurements of a peer."""
     boards = range(len(list_boards(MIXED)))
     fronts, fronts_alone = answer_both({index: ask_of("front") for index in boards}, arrays, "fronts")
@@ -341,14 +330,13 @@ def test_clients_together_answer_every_round_as_each_alone_to_the_last_byte(arra
         for index, (reply, _) in zip(boards, first, strict=True)
     }
     peer = first[1][0]
-    assert peer.state is not None
     told = tuple(dataclasses.replace(seen, board=peer.board) for seen in peer.state.measurements)
     requests[0] = dataclasses.replace(requests[0], shared=told)
 
     assert_same_answers(*answer_both(requests, arrays, "second"))
 
 
-def test_requests_of_different_kinds_are_answered_together_as_each_alone(arrays: NamedArrays) -> None:
+def test_requests_of_different_kinds_are_answered_together_as_each_alone(arrays):
     requests = {
         5: ask_of(policy="maxn"),
         0: RequestMessage("hello"),
@@ -363,7 +351,7 @@ def test_requests_of_different_kinds_are_answered_together_as_each_alone(arrays:
     assert [reply.board for reply, _ in together] == [list_boards(MIXED)[index].name for index in requests]
 
 
-def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays: NamedArrays) -> None:
+def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays):
     requests = {index: ask_of() for index in range(3)}
     together = fresh_clients("untrained")
     tasks = [
@@ -374,16 +362,13 @@ def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays: Nam
     answers = emulated.answer_together(tasks)
 
     error = answers[1][0].error
-    assert error is not None
     assert error.startswith("model arrays: got arrays called w; ")
     _, alone = answer_both({index: requests[index] for index in (0, 2)}, arrays, "trained")
     assert_same_answers([answers[0], answers[2]], alone)
 
 
 @pytest.mark.parametrize("broken", [0, 2, 4])
-def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_others_as_they_are(
-    arrays: NamedArrays, broken: int
-) -> None:
+def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_others_as_they_are(arrays, broken):
     mode = emulated.load_client(MIXED, broken).setup.fastest_mode
     spoilt = ClientState((Measurement(mode, 40, float("nan"), 5.0),))
     requests = {index: ask_of() for index in (0, 1, 2, 4)}
@@ -401,16 +386,14 @@ def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_o
 
 @pytest.mark.parametrize("scatter", [1.0, 1.1, 1.25])
 @pytest.mark.parametrize("policy", ["maxn", "balanced"])
-def test_a_front_follows_what_the_board_measured_also_far_from_the_prior(policy: str, scatter: float) -> None:
+def test_a_front_follows_what_the_board_measured_also_far_from_the_prior(policy, scatter):
     """Two measurements of the top mode, a tenth of its expected time, that scatter as on a board with other load."""
     seat = emulated.load_client(EXPERIMENT, 0)
     before = emulated.answer_request(EXPERIMENT, 0, ask_of("front", policy=policy), None)[0].front
-    assert before is not None
     step_s = 0.1 * before.maxn.work_s / seat.setup.steps
     own = tuple(Measurement(seat.setup.fastest_mode, 40, step_s * factor, 5.0) for factor in (1.0, scatter))
 
     ask = ask_of("front", number=3, policy=policy, state=ClientState(own))
     front = emulated.answer_request(EXPERIMENT, 0, ask, None)[0].front
 
-    assert front is not None
     assert front.maxn.work_s == pytest.approx(seat.setup.steps * step_s, rel=0.25)

@@ -1,7 +1,5 @@
 """Emulated boards with a loader: their true minibatches, what they measure, and boards without one as ever."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 
@@ -40,29 +38,27 @@ def _seat(loader: LoaderSpec | None) -> EmulatedClient:
     return load_client(_experiment(loader), 0)
 
 
-def test_a_board_without_a_loader_is_what_it_was_with_one_left_out() -> None:
+def test_a_board_without_a_loader_is_what_it_was_with_one_left_out():
     plain, slow = _seat(None), _seat(SLOW)
 
-    assert slow.loader is not None
     assert plain.loader is None
     np.testing.assert_array_equal(plain.surface.step_s, slow.loader.bare.step_s)
     np.testing.assert_array_equal(plain.surface.power_w, slow.loader.bare.power_w)
     np.testing.assert_array_equal(plain.surface.idle_w, slow.surface.idle_w)
 
 
-def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
+def test_true_minibatches_hold_their_stalls_in_every_mode():
     plain, slow = _seat(None), _seat(SLOW)
 
     assert slow.loader is not None
     assert (slow.surface.step_s >= plain.surface.step_s * (1 - 1e-9)).all()
     many = slow.surface.modes.knobs[:, 0] >= 4  # on few cores a loader slows the computing itself as well
-    assert slow.surface.stall_share is not None
     assert (slow.surface.stall_share[many & (slow.surface.step_s > 1.2 * plain.surface.step_s)] > 0).all()
     assert (slow.surface.power_w >= slow.surface.idle_w).all()
     assert len(slow.truth.modes) == slow.candidate_mask.sum()
 
 
-def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
+def test_a_round_measures_its_stalls_and_chooses_with_them():
     experiment = _experiment(SLOW)
     seat = load_client(experiment, 0)
     maxn_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
@@ -74,7 +70,6 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     )
 
     assert answer.error is None
-    assert answer.report is not None
     assert answer.state is not None
     assert seat.surface.stall_share is not None
     for part in answer.report.parts:
@@ -86,9 +81,8 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     assert from_json(type(answer.state), to_json(answer.state)) == answer.state
 
 
-def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
+def test_loading_at_another_batch_size_is_that_of_its_samples():
     load = _seat(SLOW).loader
-    assert load is not None
 
     half = load.at_scale(8, 0.5)
 
@@ -97,17 +91,16 @@ def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
     np.testing.assert_allclose(half.surface.step_s[waits], 0.5 * load.surface.step_s[waits], rtol=0.02)
 
 
-def test_a_storage_that_nobody_emulates_is_told_with_those_there_are() -> None:
+def test_a_storage_that_nobody_emulates_is_told_with_those_there_are():
     with pytest.raises(UnknownName, match="nvme"):
         _seat(LoaderSpec(workers=1, storage="floppy"))
 
 
-def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose() -> None:
+def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose():
     """What is measured beside both becomes, correction by correction, the step that computes alone."""
     serving = ServingSpec(cost="mobilenetv3l-gld23k", rate_hz=20, latency_s=4)
     experiment = _experiment(SLOW, serving)
     client = load_client(experiment, 0)
-    assert client.loader is not None
     ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=1_000_000)
 
     answer, _ = emulated.answer_request(
@@ -115,7 +108,6 @@ def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose() -> Non
     )
 
     assert answer.error is None
-    assert answer.report is not None
     seen = answer.report.measured
     row = client.surface.find_row(seen.mode)
     assert seen.service is not None
@@ -182,14 +174,11 @@ def rounds_of(what: Experiment, count: int = 2) -> list[tuple[ReplyMessage, Trai
     return found
 
 
-def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps() -> None:
+def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps():
     seed = with_factor(0.9, 1.0)
     plain = rounds_of(experiment(seed=seed, policy="maxn"), 1)[0][0].report
     lowered = rounds_of(experiment(1.07 * needed_mb(TrainingScale(4)), seed, "maxn"), 1)[0][0].report
 
-    assert plain is not None
-    assert lowered is not None
-    assert lowered.memory is not None
     assert lowered.memory.used == TrainingScale(4)
     assert lowered.memory.why.startswith("batch 8 -> 4: ")
     assert lowered.steps == 2 * plain.steps
@@ -197,19 +186,15 @@ def test_a_smaller_batch_takes_as_many_samples_in_more_and_shorter_steps() -> No
     assert ratio == pytest.approx(means(experiment()).step_time_ratio(TrainingScale(4)), rel=0.15)
     assert 0.4 < ratio < 1.0
     assert lowered.measured.power_w == pytest.approx(plain.measured.power_w, rel=0.1)
-    assert lowered.true_front is not None
     assert lowered.true_front.maxn.work_s == pytest.approx(lowered.work_s, rel=0.2)
 
 
-def test_a_narrow_network_sends_the_leading_blocks() -> None:
+def test_a_narrow_network_sends_the_leading_blocks():
     limit_mb = 1.07 * needed_mb(TrainingScale(8, 0.5))
     answer, trained = rounds_of(experiment(limit_mb, with_factor(0.8, 1.0), min_batch=8), 1)[0]
 
-    assert answer.report is not None
-    assert answer.report.memory is not None
     assert answer.report.memory.used == TrainingScale(8, 0.5)
-    assert trained is not None
-    narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
+    narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)
     assert {name: value.shape for name, value in trained.arrays.items()} == narrow
     link, whole_bytes = experiment().fleet[0].link, 4 * RESNET50_PARAMETERS
     assert answer.report.link.down_s == pytest.approx(link.latency_s + 8e-6 * whole_bytes / 50.0)
@@ -217,13 +202,11 @@ def test_a_narrow_network_sends_the_leading_blocks() -> None:
     assert 0.25 < sent < 0.35  # half of the channels at both ends of every layer but the first and the last
 
 
-def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> None:
+def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two():
     what = experiment(1.06 * needed_mb(TrainingScale(8)), with_factor(1.1, 1.4))
 
     (first, _), (second, _) = rounds_of(what)
 
-    assert first.report is not None
-    assert first.report.memory is not None
     assert first.report.memory.failures >= 1
     assert first.report.memory.used.batch_size < 8
     assert "ran out of memory" in first.report.memory.why
@@ -231,30 +214,20 @@ def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> 
     assert lost_s > 0
     assert first.report.parts[0].lost_s == lost_s
     assert first.report.work_s > lost_s
-    assert second.report is not None
-    assert second.report.memory is not None
     assert second.report.memory.failures == 0
     assert second.report.memory.used <= first.report.memory.used
-    assert second.state is not None
     assert [seen.peak_mb is None for seen in second.state.memory] == [True] * first.report.memory.failures + [False] * 2
 
 
-def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monkeypatch):
     what = experiment(0.95 * needed_mb(TrainingScale(8)), with_factor(0.5, 0.8))
     (first, _), (second, _) = rounds_of(what)
-    assert second.report is not None
-    assert second.report.memory is not None
     assert second.report.memory.changed
-    assert first.state is not None
     ask = RequestMessage("front", 1, 100.0, what.policy.name, first.state, model_bytes=24_000)
     assert emulated.answer_request(what, 0, ask, None)[0].front == first.front
 
     monkeypatch.setattr("fedge.client.answers.will_change_scale", lambda *_: False)
     ((stale, _),) = rounds_of(what, 1)
-    assert stale.front is not None
-    assert first.front is not None
-    assert first.report is not None
-    assert first.report.memory is not None
     used, steps = first.report.memory.used, emulated.load_client(what, 0).setup.steps
     warm = warm_up_steps(first.state.measurements)
     slower = (8 // used.batch_size * steps + warm) / (steps + warm) * means(what).step_time_ratio(used)
@@ -262,20 +235,18 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     assert stale.front != first.front
 
 
-def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
+def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt():
     what = experiment(0.3 * needed_mb(TrainingScale(1, 0.25)), min_batch=4)
     (first, _), (second, _) = rounds_of(what)
     assert first.error is not None
     assert "nothing smaller" in first.error
     assert first.unfit
-    assert first.state is not None
     assert first.state.memory
     assert first.state.rested_at_s > 100.0
-    assert second.state is not None
     assert len(second.state.memory) > len(first.state.memory)
 
 
-def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch):
     what = experiment(seed=with_factor(0.5, 1.0))
     with_memory = rounds_of(what)
     monkeypatch.setattr("fedge.client.memory_scaling.find_priced_network", lambda *_: None)
@@ -286,26 +257,24 @@ def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch
         emulated._cached_client.cache_clear()
     for (one, trained), (other, other_trained) in zip(with_memory, without, strict=True):
         assert one.report is not None
-        assert other.report is not None
         assert other.report.memory is None
         assert dataclasses.replace(one.report, memory=None) == other.report
         assert one.front == other.front
         assert one.trace == other.trace
-        assert trained is not None
         assert other_trained is not None
         for name, value in trained.arrays.items():
             np.testing.assert_array_equal(value, other_trained.arrays[name])
 
 
-def test_a_task_that_cannot_be_narrow_says_why() -> None:
+def test_a_task_that_cannot_be_narrow_says_why():
     class Own:
         labels = np.zeros(3)
 
-    assert "narrow_shapes" in emulated_resources.explain_narrowing_failure(Own())  # type: ignore[arg-type]
+    assert "narrow_shapes" in emulated_resources.explain_narrowing_failure(Own())
     assert emulated_resources.explain_narrowing_failure(workloads.load_experiment_task(experiment())) == ""
 
 
-def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:
+def test_every_width_has_to_be_possible_not_the_smallest_alone():
     class Picky:
         labels = np.zeros(3)
 
@@ -314,5 +283,5 @@ def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:
                 raise BadInput("network", "three quarters", "a half or a quarter")
             return {}
 
-    assert "three quarters" in emulated_resources.explain_narrowing_failure(Picky())  # type: ignore[arg-type]
-    assert emulated_resources.explain_narrowing_failure(Picky(), (1.0, 0.5)) == ""  # type: ignore[arg-type]
+    assert "three quarters" in emulated_resources.explain_narrowing_failure(Picky())
+    assert emulated_resources.explain_narrowing_failure(Picky(), (1.0, 0.5)) == ""

@@ -1,7 +1,5 @@
 """An emulated board that serves: training gets what is left, latencies hold, and the same seed gives the same again."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 
@@ -83,7 +81,7 @@ def attendance(
 def stretch(seat: emulated.EmulatedClient, mode: PowerMode, steps: int, **more: object) -> SharedWork:
     step_s = float(seat.surface.step_s[seat.surface.find_row(mode)])
     fields = {"warm_up_s": 0.0, "hot_after_s": float("inf"), "limit_s": None, **more}
-    return SharedWork(mode, steps, step_s, **fields)  # type: ignore[arg-type]
+    return SharedWork(mode, steps, step_s, **fields)
 
 
 def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerMode:
@@ -93,8 +91,8 @@ def held_mode(board: emulated_service.ServiceSimulation, place: float) -> PowerM
 
 
 @pytest.mark.slow
-def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
-    parts = [part for answer in five_rounds() for part in answer.report.parts]  # type: ignore[union-attr]
+def test_the_modes_that_are_chosen_hold_the_latency_budget():
+    parts = [part for answer in five_rounds() for part in answer.report.parts]
 
     assert len({part.mode for part in parts}) > 1
     for part in parts:
@@ -105,18 +103,17 @@ def test_the_modes_that_are_chosen_hold_the_latency_budget() -> None:
 
 
 @pytest.mark.parametrize("what", [HEAVY, TIGHT], ids=["many-requests", "little-time"])
-def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what: Experiment) -> None:
+def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(what):
     """Rounds of a probe and then the rest in another mode; one board may be unlucky."""
     late = requests = held = count = 0
-    budget_s = what.fleet[0].serving.latency_s  # type: ignore[union-attr]
+    budget_s = what.fleet[0].serving.latency_s
     for seed in range(12):
         seat, board = attendance(what, seed)
         probe, work = held_mode(board, seed / 12), held_mode(board, (5 * seed % 12) / 12)
         step_s = float(seat.surface.step_s[seat.surface.find_row(probe)])
         first = board.run_work(stretch(seat, probe, 1, warm_up_s=WARM_UP_STEPS * step_s)).use
         use = merge_service_use(first, board.run_work(stretch(seat, work, 13)).use)
-        assert use is not None
-        count, held = count + 1, held + (latency_percentile_s(use, 99.0) <= budget_s)  # type: ignore[operator]
+        count, held = count + 1, held + (latency_percentile_s(use, 99.0) <= budget_s)
         late, requests = late + use.late, requests + use.requests
 
     assert requests > 300
@@ -125,13 +122,12 @@ def test_a_mode_holds_the_service_in_a_round_whose_first_minibatch_takes_longer(
 
 
 @pytest.mark.slow
-def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
+def test_a_front_beside_a_service_is_one_that_the_board_keeps():
     """What it reports after some rounds, played again in its modes: the seconds are those that it told."""
     answer = five_rounds()[-1]
     seat, _ = attendance()
-    assert answer.front is not None
     told = {point.mode: point.work_s / seat.setup.steps for point in answer.front.points}
-    seen = {part.mode for part in answer.state.measurements}  # type: ignore[union-attr]
+    seen = {part.mode for part in answer.state.measurements}
     assert seen & set(told)
 
     for mode in seen & set(told):
@@ -140,7 +136,7 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
         assert played.seconds / played.steps == pytest.approx(told[mode], rel=0.2)
 
 
-def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:
+def test_requests_that_wait_when_the_mode_changes_wait_on():
     seat, board = attendance()
     first, second = held_mode(board, 0.5), held_mode(board, 1.0)
 
@@ -154,7 +150,7 @@ def test_requests_that_wait_when_the_mode_changes_wait_on() -> None:
     assert all(use.dropped == 0 for use in uses)
 
 
-def test_a_stretch_ends_in_time() -> None:
+def test_a_stretch_ends_in_time():
     seat, board = attendance()
     mode = held_mode(board, 1.0)
 
@@ -166,7 +162,7 @@ def test_a_stretch_ends_in_time() -> None:
     assert board.run_work(stretch(seat, mode, 10, limit_s=0.0)).steps == 1
 
 
-def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(monkeypatch):
     seat, board = attendance()
     mode = held_mode(board, 1.0)
     whole = board.run_work(stretch(seat, mode, 400))
@@ -180,14 +176,14 @@ def test_of_very_many_requests_the_first_are_played_and_the_rest_is_like_them(mo
     assert part.use.played == pytest.approx(400 / whole.use.requests, rel=0.2)
     assert part.use.requests == pytest.approx(whole.use.requests, rel=0.1)
     assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
-    lead_s = emulated_service.LEAD_BUDGETS * SERVICE["latency_s"]  # type: ignore[operator]
+    lead_s = emulated_service.LEAD_BUDGETS * SERVICE["latency_s"]
     assert lead_s <= board.now_s - part.seconds <= lead_s + 0.5, (
         "the clock goes on by the part that was not played, too"
     )
     assert sum(count for _, count in part.use.latencies) < 500
 
 
-def test_a_hot_board_serves_and_trains_more_slowly() -> None:
+def test_a_hot_board_serves_and_trains_more_slowly():
     seat, board = attendance()
     mode = held_mode(board, 1.0)
     cool = board.run_work(stretch(seat, mode, 100))
@@ -199,12 +195,10 @@ def test_a_hot_board_serves_and_trains_more_slowly() -> None:
     assert hot.use.share > cool.use.share
 
 
-def test_a_board_whose_service_no_mode_holds_still_answers() -> None:
+def test_a_board_whose_service_no_mode_holds_still_answers():
     """The launcher refuses such an experiment; a board that is a little slower than its kind goes on at MAXN."""
     answer = asked(experiment({"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.02}))
 
-    assert answer.report is not None
     part: Measurement = answer.report.measured
     assert part.mode == emulated.load_client(PLAIN, 0).kind.spec.maxn
-    assert part.service is not None
     assert part.service.late > 0

@@ -1,7 +1,5 @@
 """What is measured is learnt at once, other boards' measurements stay theirs, and the next offer knows it all."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -36,15 +34,14 @@ from fedge.client.evidence import (
     select_consistent_peers,
 )
 from fedge.client.prediction_requests import run_alone
-from fedge.experiment import ExplorationSpec
-from fedge.types import Front, Measurement, Modes, PowerMode, Predictions
+from fedge.types import Front, Modes, Predictions
 
 
 @given(steps, slowdowns, explorations, histories)
 @settings(max_examples=50)
 def test_what_a_trial_measured_is_learnt_at_once_and_the_whole_round_for_the_next_offer(
-    n: int, slowdown: float | None, exploration: ExplorationSpec, history: list[Measurement]
-) -> None:
+    n, slowdown, exploration, history
+):
     bench = Bench(exploration=exploration)
 
     played = bench.play(goal_of(n, slowdown), history)
@@ -78,9 +75,7 @@ watts = st.floats(2.0, 40.0)
     st.lists(st.tuples(st.sampled_from(list(MODES)), st.floats(0.5, 4.0), watts), max_size=6),
     st.booleans(),
 )
-def test_an_offer_is_the_same_when_only_the_spreads_of_its_own_modes_are_predicted(
-    step_s: list[float], power_w: list[float], own: list[tuple[PowerMode, float, float]], low_power: bool
-) -> None:
+def test_an_offer_is_the_same_when_only_the_spreads_of_its_own_modes_are_predicted(step_s, power_w, own, low_power):
     truth = Truth(np.array(step_s), np.array(power_w))
     measured = [dataclasses.replace(seen(mode), step_s=seconds, power_w=w) for mode, seconds, w in own]
     peer = dataclasses.replace(seen(MAXN), board="nano-2")
@@ -93,7 +88,7 @@ def test_an_offer_is_the_same_when_only_the_spreads_of_its_own_modes_are_predict
     assert offer(predictor, again=False) == offer(Doubtful(time_sd=0.2, truth=truth), again=True)
 
 
-def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_the_same_predictions() -> None:
+def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_the_same_predictions():
     truth = Truth(np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 10.0, 3.0, 10.0]))
     asked = [Frugal(truth=truth) for _ in range(2)]
 
@@ -105,7 +100,7 @@ def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_
     assert not hasattr(asked[1], "chosen")
 
 
-def test_what_other_boards_measured_never_counts_as_one_s_own() -> None:
+def test_what_other_boards_measured_never_counts_as_one_s_own():
     told = [dataclasses.replace(seen(mode, 9.0, 7.0), board="nano-2") for mode in MODES]
     bench, tight = Bench(), goal_of(40, 1.2)
 
@@ -126,9 +121,7 @@ off = st.lists(st.sampled_from([-0.3, -0.07, -0.04, 0.0, 0.04, 0.07, 0.3]), min_
 
 
 @given(off, off, st.lists(st.booleans(), min_size=4, max_size=4))
-def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_with_them(
-    time_off: list[float], power_off: list[float], hot: list[bool]
-) -> None:
+def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_with_them(time_off, power_off, hot):
     """Throttled measurements do not judge; ``*_off`` is in log units."""
     own = [
         dataclasses.replace(m, step_s=m.step_s * np.exp(t), power_w=m.power_w * np.exp(w), throttled=h)
@@ -143,7 +136,7 @@ def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_w
     assert peers == (() if miss > PEER_DISAGREEMENT_LOG else tuple(told))
 
 
-def test_a_mode_of_another_board_is_known_when_both_its_figures_are_sure_and_an_own_one_always() -> None:
+def test_a_mode_of_another_board_is_known_when_both_its_figures_are_sure_and_an_own_one_always():
     sure, unsure = 0.9 * KNOWN_MODE_SD_LOG, 1.1 * KNOWN_MODE_SD_LOG
     time_sd, power_sd = np.array([unsure, sure, sure, unsure]), np.array([unsure, sure, unsure, sure])
     predictions = Predictions(MODES, TRUTH.step_s, TRUTH.power_w, time_sd, power_sd)

@@ -1,7 +1,5 @@
 """A board's front holds the modes of low power only under the policy that plans with watts."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge.client.emulated import answer_request
@@ -23,7 +21,7 @@ def least_w(front: Front, within_s: float) -> float:
     return min(point.work_j / point.work_s for point in front.points if point.work_s <= within_s)
 
 
-def test_a_plan_that_limits_watts_is_offered_the_modes_that_draw_least_for_their_speed() -> None:
+def test_a_plan_that_limits_watts_is_offered_the_modes_that_draw_least_for_their_speed():
     plain, with_power = front_under("balanced"), front_under("fastest")
 
     assert set(plain.points) < set(with_power.points)
@@ -35,5 +33,5 @@ def test_a_plan_that_limits_watts_is_offered_the_modes_that_draw_least_for_their
 
 
 @pytest.mark.parametrize("policy", ["least-energy", "energy-budget"])
-def test_other_policies_get_the_same_front_as_ever(policy: str) -> None:
+def test_other_policies_get_the_same_front_as_ever(policy):
     assert {point.mode for point in front_under(policy).points} == {p.mode for p in front_under("balanced").points}

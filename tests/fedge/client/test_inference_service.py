@@ -1,7 +1,5 @@
 """A round beside a standing service: measurements lose it, predictions gain it, unusual shares count as usual ones."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -26,14 +24,14 @@ def measurement(mode: PowerMode, share: float | None = None) -> Measurement:
     return Measurement(mode, 40, 0.2, 20.0, warm_up_s=0.3, power_se_log=0.02, service=use)
 
 
-def test_a_predictor_learns_from_training_alone() -> None:
+def test_a_predictor_learns_from_training_alone():
     (alone,) = correction().to_reference([measurement(MODES[1], 0.5)])
 
     assert alone.step_s == pytest.approx(0.1)
     assert alone.service is None
 
 
-def test_predictions_keep_the_modes_that_sustain_the_service_and_carry_its_load() -> None:
+def test_predictions_keep_the_modes_that_sustain_the_service_and_carry_its_load():
     service = correction()
     columns = [np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0]), np.full(3, 0.1), np.full(3, 0.1)]
 
@@ -44,7 +42,7 @@ def test_predictions_keep_the_modes_that_sustain_the_service_and_carry_its_load(
     assert beside.step_s == pytest.approx(np.array([1.0, 3.0]) / left)
 
 
-def test_an_interval_with_an_unusual_share_counts_as_if_it_had_had_the_usual_one() -> None:
+def test_an_interval_with_an_unusual_share_counts_as_if_it_had_had_the_usual_one():
     service = correction()
     table = service.plan.while_training
     lucky, unlucky = (
@@ -62,11 +60,10 @@ def test_an_interval_with_an_unusual_share_counts_as_if_it_had_had_the_usual_one
     assert lucky.step_s < unlucky.step_s
     assert first.step_s == pytest.approx(second.step_s)
     assert first.step_s == pytest.approx(0.2 / (1 - table.share[1]))
-    assert first.service is not None
     assert first.service.share == pytest.approx(table.share[1])
 
 
-def test_a_measurement_in_a_mode_that_was_ruled_out_stays_as_it_is() -> None:
+def test_a_measurement_in_a_mode_that_was_ruled_out_stays_as_it_is():
     seen = measurement(MODES[1], 0.4)
 
     assert correction().normalize([seen]) == [seen]

@@ -1,11 +1,8 @@
 """A real board that serves, with the real daemon and worker: the service stands for the run, rounds tell of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,15 +77,11 @@ def played(board: Desk) -> tuple[ReplyMessage, ReplyMessage, ReplyMessage]:
     return front, first, round_of(board, 2, first)
 
 
-def test_a_round_tells_what_the_service_did_during_its_minibatches(
-    played: tuple[ReplyMessage, ReplyMessage, ReplyMessage],
-) -> None:
+def test_a_round_tells_what_the_service_did_during_its_minibatches(played):
     for answer in played[1:]:
-        assert answer.report is not None
         part = answer.report.measured
         use = part.service
-        assert use is not None
-        assert 0.3 * SERVING["rate_hz"] <= use.requests / part.work_s <= 3 * SERVING["rate_hz"]  # type: ignore[operator]
+        assert 0.3 * SERVING["rate_hz"] <= use.requests / part.work_s <= 3 * SERVING["rate_hz"]
         assert use.batches >= use.requests / 4
         assert 0.0 < use.share < 1.0
         worst_s = latency_percentile_s(use, 99.0)
@@ -98,18 +91,14 @@ def test_a_round_tells_what_the_service_did_during_its_minibatches(
         assert from_json(ReplyMessage, to_json(answer)) == answer
 
 
-def test_waiting_and_the_front_account_for_the_service(played: tuple[ReplyMessage, ReplyMessage, ReplyMessage]) -> None:
+def test_waiting_and_the_front_account_for_the_service(played):
     front, _, second = played
-    assert front.front is not None
-    assert second.front is not None
     assert front.front.idle_w > IDLE_W
     # Of a crowded machine: the order of magnitude, no more.
-    assert 0.2 < second.front.maxn.work_s / second.report.work_s < 5.0  # type: ignore[union-attr]
+    assert 0.2 < second.front.maxn.work_s / second.report.work_s < 5.0
 
 
-def test_the_service_goes_on_between_rounds_and_ends_with_the_run(
-    board: Desk, played: tuple[ReplyMessage, ReplyMessage, ReplyMessage]
-) -> None:
+def test_the_service_goes_on_between_rounds_and_ends_with_the_run(board, played):
     (name, told), *others = services(board).items()
     assert name.startswith(SERVICE_PREFIX)
     assert not others
@@ -124,7 +113,7 @@ def test_the_service_goes_on_between_rounds_and_ends_with_the_run(
     np.testing.assert_equal(len(played), 3)
 
 
-def test_another_service_takes_the_place_of_the_one_before(board: Desk, tmp_path: Path) -> None:
+def test_another_service_takes_the_place_of_the_one_before(board, tmp_path):
     round_of(board, 1)
     (before,) = services(board)
     faster = EXPERIMENT.model_copy(

@@ -1,7 +1,5 @@
 """Minibatches beside a loader: what waiting makes of them, and what is left of a measurement without it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
@@ -70,9 +68,7 @@ class _Line:
 
 @given(st.integers(0, 4), st.floats(1e-4, 0.1), st.floats(0, 1), st.integers(0, len(MODES) - 1))
 @settings(max_examples=50)
-def test_what_is_measured_without_its_stall_is_computing_alone(
-    workers: int, sample_s: float, cached: float, row: int
-) -> None:
+def test_what_is_measured_without_its_stall_is_computing_alone(workers, sample_s, cached, row):
     loading = _loading(workers, sample_s, cached)
     measured = _measured(loading, row)
 
@@ -86,7 +82,7 @@ def test_what_is_measured_without_its_stall_is_computing_alone(
         assert alone.power_w == pytest.approx(P[row], rel=0.02)
 
 
-def test_a_predictor_learns_without_stalls_and_predicts_with_them() -> None:
+def test_a_predictor_learns_without_stalls_and_predicts_with_them():
     loading, inner = _loading(), _Line()
     measured = [_measured(loading, row) for row in (0, 30, len(MODES) - 1)]
 
@@ -98,7 +94,7 @@ def test_a_predictor_learns_without_stalls_and_predicts_with_them() -> None:
     np.testing.assert_allclose(said.power_w, truth.power_w, rtol=0.02)
 
 
-def test_a_slower_storage_than_believed_shows_in_the_first_stalls() -> None:
+def test_a_slower_storage_than_believed_shows_in_the_first_stalls():
     believed, true = _loading(), _loading().slow_down(1.5)
     measured = [_measured(true, row) for row in range(0, len(MODES), 7)]
 
@@ -110,7 +106,7 @@ def test_a_slower_storage_than_believed_shows_in_the_first_stalls() -> None:
     np.testing.assert_allclose(said.step_s, add_stalls(true, MODES, X, P).step_s, rtol=0.06)
 
 
-def test_what_others_measured_says_nothing_of_the_boards_own_loading() -> None:
+def test_what_others_measured_says_nothing_of_the_boards_own_loading():
     other = replace(_measured(_loading().slow_down(2.0), 0), board="another")
 
     assert fit_loading_factor([other], _loading()) == (1.0, 0)

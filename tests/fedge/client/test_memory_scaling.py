@@ -1,7 +1,5 @@
 """A round at the scale that fits: what is tried next, what carries over from one scale to another, what is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge.client import memory_scaling
@@ -16,10 +14,9 @@ NANO = catalogue.find("nano")
 
 def means(limit: float = 0.9, narrow: bool = True, **memory: object) -> ScalingContext:
     """A Nano on ResNet-50 with so large a part of what its minibatches are predicted to need."""
-    work = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=MemorySpec(margin=0.0, **memory))  # type: ignore[arg-type]
+    work = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=MemorySpec(margin=0.0, **memory))
     entry = FleetEntry(device="nano")
     found = known(entry, work, narrow)
-    assert found is not None
     limited = known(
         entry.model_copy(update={"memory_mb": found.estimate_need(found.requested).memory_mb * limit}), work, narrow
     )
@@ -36,7 +33,7 @@ def measurement(scale: TrainingScale | None = None, step_s: float = 1.0) -> Meas
     return Measurement(NANO.maxn, 5, step_s, 8.0, warm_up_s=1.5, scale=scale)
 
 
-def test_smaller_ones_follow_until_none_is_left_and_the_next_round_has_learnt() -> None:
+def test_smaller_ones_follow_until_none_is_left_and_the_next_round_has_learnt():
     board, tries = means(0.9, min_batch=4), []
     tried: memory_scaling.ScaleAttempt | None = memory_scaling.choose_first_attempt(board, ClientState())
     while tried is not None:
@@ -54,7 +51,7 @@ def test_smaller_ones_follow_until_none_is_left_and_the_next_round_has_learnt() 
     assert "out of memory" in memory_scaling.explain_out_of_memory(board, tries[-1])
 
 
-def test_a_measurement_is_carried_there_and_back() -> None:
+def test_a_measurement_is_carried_there_and_back():
     board, scale = means(), TrainingScale(4, 0.5)
     there = board.rescale_measurement(measurement(), scale)
     assert there.scale == scale
@@ -67,7 +64,7 @@ def test_a_measurement_is_carried_there_and_back() -> None:
     assert board.rescale_measurement(back, None) is back
 
 
-def test_a_round_of_smaller_minibatches_holds_as_many_samples_and_moves_as_far() -> None:
+def test_a_round_of_smaller_minibatches_holds_as_many_samples_and_moves_as_far():
     assert memory_scaling.count_steps_at(10, TrainingScale(16), TrainingScale(4)) == 40
     assert memory_scaling.count_steps_at(3, TrainingScale(16), TrainingScale(6)) == 8
     work = WorkloadSpec(batch_size=16, learning_rate=0.04)
@@ -82,14 +79,13 @@ def test_a_round_of_smaller_minibatches_holds_as_many_samples_and_moves_as_far()
     assert memory_scaling.build_train_options(work, 40, full, late).learning_rate == 0.01
 
 
-def test_boards_with_a_cost_of_their_own_are_reckoned_at_its_batch_size() -> None:
+def test_boards_with_a_cost_of_their_own_are_reckoned_at_its_batch_size():
     work = WorkloadSpec(cost="resnet18-imagenet", batch_size=16)
     own = known(FleetEntry(device="tx2", cost="vit-b16-cifar10"), work)
-    assert own is not None
     assert (own.requested, own.work.batch_size) == (TrainingScale(16), 32)
 
 
-def test_a_cost_whose_network_nobody_knows_gives_nothing() -> None:
+def test_a_cost_whose_network_nobody_knows_gives_nothing():
     work = WorkloadSpec(cost="somebody-elses", batch_size=16)
     assert known(FleetEntry(device="tx2"), work) is None
 
@@ -106,9 +102,7 @@ def test_a_cost_whose_network_nobody_knows_gives_nothing() -> None:
         ("mine:Strategy", (1.0, 0.5), True),
     ],
 )
-def test_narrow_clients_need_a_strategy_that_averages(
-    strategy: str, widths: tuple[float, ...] | None, allowed: bool
-) -> None:
+def test_narrow_clients_need_a_strategy_that_averages(strategy, widths, allowed):
     workload = WorkloadSpec(memory=MemorySpec(widths=widths))
     run = Experiment(fleet=(FleetEntry(device="nano"),), workload=workload, strategy=StrategySpec(name=strategy))
 

@@ -103,7 +103,7 @@ def ask_times(predictor: Predictor, times: int) -> Asking[list[Floats]]:
 
 
 @given(st.lists(st.tuples(st.sampled_from([MeanPredictor, Together]), st.integers(0, 4)), max_size=6))
-def test_computations_get_together_what_each_gets_alone(asked: list[tuple[type[MeanPredictor], int]]) -> None:
+def test_computations_get_together_what_each_gets_alone(asked):
     together = run_together([ask_times(kind(), times) for kind, times in asked])
     cached = run_together([ask_times(CachedPredictor(kind), times) for kind, times in asked])
 
@@ -113,7 +113,7 @@ def test_computations_get_together_what_each_gets_alone(asked: list[tuple[type[M
         np.testing.assert_array_equal(kept, alone)
 
 
-def test_those_that_still_ask_are_answered_together_until_the_last_one_ends() -> None:
+def test_those_that_still_ask_are_answered_together_until_the_last_one_ends():
     predictors = [Together() for _ in range(3)]
 
     run_together([ask_times(predictor, times) for predictor, times in zip(predictors, (1, 3, 2), strict=True)])
@@ -122,7 +122,7 @@ def test_those_that_still_ask_are_answered_together_until_the_last_one_ends() ->
     assert [predictor.fits for predictor in predictors] == [1, 3, 2]
 
 
-def test_a_request_that_cannot_be_answered_is_an_exception_where_it_was_made_and_nowhere_else() -> None:
+def test_a_request_that_cannot_be_answered_is_an_exception_where_it_was_made_and_nowhere_else():
     def ask_safely(request: PredictionRequest) -> Asking[str | float]:
         try:
             answer = yield request
@@ -154,7 +154,7 @@ def test_a_request_that_cannot_be_answered_is_an_exception_where_it_was_made_and
     assert [run_alone(ask_safely(request)) for request in requests] == expected
 
 
-def test_a_computation_may_ask_again_after_its_request_failed() -> None:
+def test_a_computation_may_ask_again_after_its_request_failed():
     def ask_twice() -> Asking[float]:
         try:
             yield request_of(Unable(fits=False))
@@ -165,7 +165,7 @@ def test_a_computation_may_ask_again_after_its_request_failed() -> None:
     assert run_together([ask_twice(), ask_twice()]) == [seen(MAXN).step_s] * 2
 
 
-def test_the_same_measurements_are_fitted_once_by_a_predictor_that_is_built_once() -> None:
+def test_the_same_measurements_are_fitted_once_by_a_predictor_that_is_built_once():
     built = list[MeanPredictor]()
 
     def build() -> MeanPredictor:
@@ -183,7 +183,7 @@ def test_the_same_measurements_are_fitted_once_by_a_predictor_that_is_built_once
     assert len(built) == 1
 
 
-def test_predictions_are_kept_for_the_very_modes_and_measurements_only() -> None:
+def test_predictions_are_kept_for_the_very_modes_and_measurements_only():
     cached = CachedPredictor(MeanPredictor)
     known = Doubtful().fit(ALL).predict(MODES)
 
@@ -196,7 +196,7 @@ def test_predictions_are_kept_for_the_very_modes_and_measurements_only() -> None
     assert cached.recall(Modes(MODES.knobs.copy()), ALL) is None
 
 
-def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None:
+def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out():
     chosen = list[object]()
 
     class Frugal(Doubtful):
@@ -214,7 +214,7 @@ def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None
         )
         answer_requests([request])
 
-    assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]  # type: ignore[arg-type]
+    assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +242,7 @@ lists = st.lists(st.builds(Slower, st.floats(0.5, 2.0), st.floats(0.0, 0.1)), ma
 
 
 @given(lists, st.floats(1.0, 5.0))
-def test_what_was_measured_in_a_round_is_predicted_for_it_whatever_differs(
-    corrections: list[Slower], step_s: float
-) -> None:
+def test_what_was_measured_in_a_round_is_predicted_for_it_whatever_differs(corrections, step_s):
     measured = dataclasses.replace(seen(MAXN), step_s=step_s)
 
     predicted = predict_corrected(MeanPredictor(), corrections, MODES, [measured])
@@ -253,7 +251,7 @@ def test_what_was_measured_in_a_round_is_predicted_for_it_whatever_differs(
 
 
 @given(lists)
-def test_normalizing_undoes_the_way_to_the_reference(corrections: list[Slower]) -> None:
+def test_normalizing_undoes_the_way_to_the_reference(corrections):
     _, reference = to_reference(corrections, [seen(MAXN)])
 
     (back,) = normalize(corrections, reference)

@@ -1,9 +1,6 @@
 """Emulated boards tell how far they are, seldom, and what they do does not depend on it."""
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +32,7 @@ def asked() -> RequestMessage:
     )
 
 
-def test_a_round_is_told_and_gives_the_same_answer_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_round_is_told_and_gives_the_same_answer_to_the_last_bit(tmp_path):
     arrays = workloads.load_experiment_task(EXPERIMENT).initial_arrays(3)
     silent, trained = emulated.answer_request(EXPERIMENT, 0, asked(), arrays)
     ticking = (T0 + i for i in itertools.count())
@@ -50,12 +47,11 @@ def test_a_round_is_told_and_gives_the_same_answer_to_the_last_bit(tmp_path: Pat
     assert said.power_w
     assert silent.error is None
     assert to_json(silent) == to_json(telling_one)
-    assert trained is not None
     assert same is not None
     assert all((trained.arrays[name] == same.arrays[name]).all() for name in trained.arrays)
 
 
-def test_a_round_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_round_that_fails_is_told(tmp_path):
     def work() -> None:
         with open_emulated_reporter(tmp_path, BoardProgress("a", 0.0, "fetching"), lambda: T0) as teller:
             teller.report("training")
@@ -67,7 +63,7 @@ def test_a_round_that_fails_is_told(tmp_path: Path) -> None:
     assert (said.state, said.error) == ("failed", "worn out")
 
 
-def test_many_short_rounds_write_seldom(tmp_path: Path) -> None:
+def test_many_short_rounds_write_seldom(tmp_path):
     now_s, states = [T0], []
     for number in range(100):
         with open_emulated_reporter(

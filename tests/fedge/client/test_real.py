@@ -1,7 +1,5 @@
 """A real board's client with the real daemon and the real worker: a round, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -81,7 +79,7 @@ class TestRealClient(ClientContract):
         return answer
 
 
-def test_the_trace_of_a_round_is_of_its_work_and_more(board: Desk) -> None:
+def test_the_trace_of_a_round_is_of_its_work_and_more(board):
     ask = ask_of("train", goal=RoundGoal("balanced", 50, deadline_s=60.0))
     answer, _ = real.answer_request(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
 
@@ -97,9 +95,7 @@ def test_the_trace_of_a_round_is_of_its_work_and_more(board: Desk) -> None:
 
 
 @pytest.mark.parametrize("moment", ["within a request", "between two requests"])
-def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(
-    board: Desk, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(board, monkeypatch, moment):
     before = limits(board)
     long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 300.0})})
     ask = RequestMessage("train", round=3, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=600.0))
@@ -157,7 +153,7 @@ class DiesAfterwards(DiesAtWork):
         return done
 
 
-def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board, monkeypatch):
     class Lost:
         def read(self) -> None:
             raise SensorLost("VDD_IN is gone")
@@ -173,13 +169,10 @@ def test_a_temperature_that_is_lost_after_the_work_costs_no_round(board: Desk, m
     )
 
     assert answer.error is None
-    assert answer.report is not None
     assert answer.report.temperature_c is None
 
 
-def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_free_again(
-    board: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_free_again(board, monkeypatch):
     before = limits(board)
     long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
     allowed: list[float] = []
@@ -204,7 +197,7 @@ def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_f
     assert limits(board) == before
 
 
-def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_are_restored(board: Desk) -> None:
+def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_are_restored(board):
     before = limits(board)
     long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
     goal = RoundGoal("balanced", 50, deadline_s=600.0)
@@ -215,13 +208,10 @@ def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_ar
         if answer.report is not None:
             break
 
-    assert answer.report is not None
     assert 0 < answer.report.steps < answer.report.asked_steps
     assert answer.report.measured.power_w > 0
     told = re.fullmatch(r"cancelled after (\d+) s: [1-9]\d* of \d+ steps done when the .*", answer.error or "")
-    assert told is not None
     assert int(told[1]) < cut_s + NOTICED_S
-    assert answer.state is not None
     assert answer.state.measurements == answer.report.parts
     assert limits(board) == before
     with closing(Worker(board.settings.worker_socket)) as worker:
@@ -232,9 +222,7 @@ def test_a_straggler_is_stopped_at_its_cut_says_how_far_it_came_and_its_knobs_ar
     assert asked(board, again, TASK.initial_arrays(3)).error is None
 
 
-def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(
-    board: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(board, monkeypatch):
     before = limits(board)
     long = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"local_epochs": 3000.0})})
 
@@ -250,12 +238,11 @@ def test_a_worker_that_is_in_the_middle_of_a_long_request_is_stopped_too(
     assert trained is None
     assert (answer.cut, answer.report) == (True, None)
     assert "steps done when the round's time was over" in (answer.error or "")
-    assert answer.state is not None
     assert answer.state.rested_at_s >= 40.0 + CUT_S
     assert limits(board) == before
 
 
-def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_is_over(board: Desk) -> None:
+def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_is_over(board):
     mine = RequestMessage("front", policy="balanced", run="mine (run-1, ab)", claim_s=600.0)
     theirs = RequestMessage("front", policy="balanced", run="theirs (run-2, cd)", claim_s=600.0)
     assert asked(board, dataclasses.replace(theirs, kind="hello")).error is None
@@ -276,7 +263,7 @@ def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_
 
 
 @pytest.mark.parametrize(("recorded", "kept"), [(True, 1), (False, 0), (None, 1)])
-def test_a_recorded_folder_uses_no_figures_of_hardware(board: Desk, recorded: bool | None, kept: int) -> None:
+def test_a_recorded_folder_uses_no_figures_of_hardware(board, recorded, kept):
     with board_session.open_session(EXPERIMENT, board.settings) as session:
         measured = Measurement(session.here.board.spec.maxn, 10, 0.1, 5.0)
         table = ReferenceRows("orin-nano", "other-net", 16, label="measured", rows=(measured,))
@@ -294,9 +281,7 @@ def test_a_recorded_folder_uses_no_figures_of_hardware(board: Desk, recorded: bo
 
 
 @pytest.mark.parametrize(("link", "down_mbps"), [({}, 4.0), ({"up_mbps": 30.0}, 4.0), ({"down_mbps": 8.0}, 8.0)])
-def test_the_measured_rate_is_the_links_unless_the_experiment_names_one(
-    board: Desk, link: dict[str, float], down_mbps: float
-) -> None:
+def test_the_measured_rate_is_the_links_unless_the_experiment_names_one(board, link, down_mbps):
     fleet = tuple(entry.model_copy(update={"link": LinkSpec(**link)}) for entry in EXPERIMENT.fleet)
     named = Experiment.model_validate_json(EXPERIMENT.model_copy(update={"fleet": fleet}).model_dump_json())
     request = RequestMessage("front", policy="balanced", link_mbps=4.0)
@@ -307,7 +292,7 @@ def test_the_measured_rate_is_the_links_unless_the_experiment_names_one(
     assert (setup.link.down_mbps, setup.link.up_mbps) == (down_mbps, link.get("up_mbps", 4.0))
 
 
-def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board: Desk) -> None:
+def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answer(board):
     mine = RequestMessage("front", policy="balanced", run="mine", claim_s=600.0)
     theirs = dataclasses.replace(mine, run="theirs")
     times = iter([1000.0, 1000.0, 1050.0])
@@ -319,9 +304,7 @@ def test_the_claim_of_a_server_that_died_ends_by_itself_and_counts_from_the_answ
 
 
 @pytest.mark.parametrize("raised", ["claim", "samples"])
-def test_a_full_disk_is_named_with_its_board_and_folder(
-    board: Desk, monkeypatch: pytest.MonkeyPatch, raised: str
-) -> None:
+def test_a_full_disk_is_named_with_its_board_and_folder(board, monkeypatch, raised):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/node/x")
 
@@ -337,7 +320,7 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
     assert answer.error == "no space left on board-1 (/var/lib/fedge/node/x): free some"
 
 
-def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board: Desk) -> None:
+def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board):
     stranger = board.settings.model_copy(update={"board": "nano-7"})
 
     answer, _ = real.answer_request(EXPERIMENT, stranger, RequestMessage("front", policy="balanced"), None)
@@ -347,7 +330,7 @@ def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board: Desk
     assert "board-1, board-2" in answer.error
 
 
-def test_without_a_daemon_the_answer_says_what_to_do(board: Desk, tmp_path: Path) -> None:
+def test_without_a_daemon_the_answer_says_what_to_do(board, tmp_path):
     lonely = board.settings.model_copy(update={"power_socket": str(tmp_path / "none.sock")})
 
     answer, _ = real.answer_request(EXPERIMENT, lonely, RequestMessage("front", policy="balanced"), None)
@@ -356,7 +339,7 @@ def test_without_a_daemon_the_answer_says_what_to_do(board: Desk, tmp_path: Path
     assert "fedge-powerd" in answer.error
 
 
-def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> None:
+def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board):
     own = EXPERIMENT.model_copy(update={"workload": EXPERIMENT.workload.model_copy(update={"task": "mine:Task"})})
 
     answer, _ = real.answer_request(own, board.settings, RequestMessage("front", policy="balanced"), None)
@@ -365,7 +348,7 @@ def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board: Desk) -> Non
     assert "task file (.py)" in answer.error
 
 
-def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path: Path, monkeypatch) -> None:
+def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path, monkeypatch):
     (tmp_path / "linear.py").write_text("def model(shape): ...\n", encoding="utf-8")
     monkeypatch.setattr(board_session, "__file__", str(tmp_path / "fedge" / "node" / "post.py"))
     own = EXPERIMENT.model_copy(
@@ -375,7 +358,7 @@ def test_a_task_file_of_the_run_is_found_where_the_run_was_unpacked(tmp_path: Pa
     assert board_session.build_task_request(own)["source"] == "def model(shape): ...\n"
 
 
-def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path: Path) -> None:
+def test_a_task_file_that_did_not_come_along_is_named(monkeypatch, tmp_path):
     own = EXPERIMENT.model_copy(
         update={"workload": EXPERIMENT.workload.model_copy(update={"task": "/home/mary/linear.py"})}
     )

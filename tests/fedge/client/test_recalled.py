@@ -1,7 +1,5 @@
 """What a board measured in earlier runs counts as its own until the board itself contradicts it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -27,7 +25,7 @@ WRONG = [off(mode, 0.7, -0.2) for mode in MODES]
 
 
 @given(steps, slowdowns)
-def test_a_board_that_recalls_all_modes_probes_none_and_runs_all_its_steps(n: int, slowdown: float | None) -> None:
+def test_a_board_that_recalls_all_modes_probes_none_and_runs_all_its_steps(n, slowdown):
     played = Bench().play(goal_of(n, slowdown), recalled=ALL)
 
     assert played.probes == ()
@@ -36,7 +34,7 @@ def test_a_board_that_recalls_all_modes_probes_none_and_runs_all_its_steps(n: in
 
 
 @given(steps, slowdowns)
-def test_the_first_steps_are_part_of_what_follows_in_the_same_mode(n: int, slowdown: float | None) -> None:
+def test_the_first_steps_are_part_of_what_follows_in_the_same_mode(n, slowdown):
     warm, known = Bench().play(goal_of(n, slowdown), recalled=ALL), Bench().play(goal_of(n, slowdown), ALL)
 
     assert warm.measured.mode == known.measured.mode
@@ -45,7 +43,7 @@ def test_the_first_steps_are_part_of_what_follows_in_the_same_mode(n: int, slowd
 
 
 @pytest.mark.parametrize("slowdown", [1.05, 1.5, 3.0])
-def test_wrong_knowledge_is_found_out_in_the_first_steps_and_the_round_goes_on_without_it(slowdown: float) -> None:
+def test_wrong_knowledge_is_found_out_in_the_first_steps_and_the_round_goes_on_without_it(slowdown):
     bench = Bench()
     played = bench.play(goal_of(60, slowdown), recalled=WRONG)
 
@@ -61,16 +59,14 @@ errors = st.sampled_from([-0.6, -0.3, -0.04, 0.0, 0.04, 0.3, 0.6])
 
 
 @given(errors, errors)
-def test_one_measurement_contradicts_only_with_both_figures_or_with_a_time_that_no_other_process_explains(
-    time: float, power: float
-) -> None:
+def test_one_measurement_contradicts_only_with_both_figures_or_with_a_time_that_no_other_process_explains(time, power):
     kept = run_alone(select_recalled(Bench().player, [off(MAXN, time, power)], ALL))
 
     wrong = min(abs(time), abs(power)) > PEER_DISAGREEMENT_LOG or abs(time) > ONE_TIME_ERROR_LOG
     assert kept == (() if wrong else tuple(ALL))
 
 
-def test_of_several_measurements_the_usual_one_decides() -> None:
+def test_of_several_measurements_the_usual_one_decides():
     slow, right = off(MAXN, 0.3), seen(MAXN)
     context = Bench().player
 
@@ -79,7 +75,7 @@ def test_of_several_measurements_the_usual_one_decides() -> None:
     assert run_alone(select_recalled(context, [off(MAXN, 0.3, throttled=True), right], ALL)) == tuple(ALL)
 
 
-def test_a_mode_that_was_not_measured_before_is_compared_with_a_prediction() -> None:
+def test_a_mode_that_was_not_measured_before_is_compared_with_a_prediction():
     bench = Bench()
     others = [one for one in ALL if one.mode != MID]
     predicted = bench.predictor.fit(others).predict(MODES)
@@ -91,7 +87,7 @@ def test_a_mode_that_was_not_measured_before_is_compared_with_a_prediction() -> 
     assert run_alone(select_recalled(bench.player, [unlike], others)) == ()
 
 
-def test_a_pinned_mode_needs_no_knowledge_and_contradicts_none() -> None:
+def test_a_pinned_mode_needs_no_knowledge_and_contradicts_none():
     context = dataclasses.replace(Bench().player, learns=False)
 
     assert run_alone(select_recalled(context, [seen(MAXN)], WRONG)) == ()

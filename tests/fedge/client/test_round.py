@@ -1,7 +1,5 @@
 """One client's round: trials, a part in a slower mode and the rest share its steps, training and deadline."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 
@@ -37,19 +35,13 @@ from hypothesis import strategies as st
 from fedge.client.round import TRIAL_REASON
 from fedge.decisions.policies import load_policy
 from fedge.experiment import ExplorationSpec
-from fedge.protocols import Policy
 from fedge.types import Measurement, ModeMix, PowerMode, RoundGoal
 
 
 @given(steps, slowdowns, explorations, histories, st.sampled_from([0.0, 0.05, 0.3]), policies)
 def test_trials_the_slower_part_and_the_rest_add_up_to_the_round_and_are_what_was_trained(
-    n: int,
-    slowdown: float | None,
-    exploration: ExplorationSpec,
-    history: list[Measurement],
-    time_sd: float,
-    policy: Policy,
-) -> None:
+    n, slowdown, exploration, history, time_sd, policy
+):
     bench = Bench(predictor=Doubtful(time_sd), exploration=exploration, policy=Noted(policy))
 
     played = bench.play(goal_of(n, slowdown), history)
@@ -69,11 +61,10 @@ def _modes_in_turn(parts: Sequence[Measurement]) -> list[PowerMode]:
     return [part.mode for i, part in enumerate(parts) if i == 0 or part.mode != parts[i - 1].mode]
 
 
-def test_a_deadline_between_two_known_modes_is_met_by_a_part_in_each_the_slower_first() -> None:
+def test_a_deadline_between_two_known_modes_is_met_by_a_part_in_each_the_slower_first():
     bench = Bench(exploration=WITHOUT_SLACK)
     played = bench.play(goal_of(60, 1.5), ALL)
 
-    assert played.mixed is not None
     assert (played.mixed.mode, played.measured.mode) == (LOW, SOME)
     assert played.mixed.steps + played.measured.steps == 60
     assert played.decision.mix == ModeMix(LOW, played.mixed.steps)
@@ -84,9 +75,7 @@ def test_a_deadline_between_two_known_modes_is_met_by_a_part_in_each_the_slower_
 
 
 @given(steps, kept_slowdowns, st.sampled_from([None, *MODES]))
-def test_with_two_modes_a_round_takes_no_more_energy_than_in_the_best_single_one(
-    n: int, slowdown: float, only: PowerMode | None
-) -> None:
+def test_with_two_modes_a_round_takes_no_more_energy_than_in_the_best_single_one(n, slowdown, only):
     """One of them at full margin; ``only`` bounds what the board knows to two modes, and with None to all."""
     history = ALL if only is None else [seen(MAXN), seen(only)]
     known = {m.mode for m in history}
@@ -103,7 +92,7 @@ def test_with_two_modes_a_round_takes_no_more_energy_than_in_the_best_single_one
 
 
 @given(st.floats(1.0, 60.0))
-def test_a_board_that_must_stop_reports_the_mode_it_stopped_in(stop_s: float) -> None:
+def test_a_board_that_must_stop_reports_the_mode_it_stopped_in(stop_s):
     played = Bench().play(dataclasses.replace(goal_of(60, 1.5), stop_s=stop_s), ALL)
 
     assert played.decision.mode == played.measured.mode
@@ -112,7 +101,7 @@ def test_a_board_that_must_stop_reports_the_mode_it_stopped_in(stop_s: float) ->
         assert played.decision.mix is None
 
 
-def test_without_a_deadline_a_board_leaves_a_mode_that_turned_out_to_break_the_limit() -> None:
+def test_without_a_deadline_a_board_leaves_a_mode_that_turned_out_to_break_the_limit():
     """Nothing is tried without a deadline, and only known modes are chosen from."""
     bench = Bench(policy=Noted(load_policy("fastest-within-power")))
     played = bench.play(RoundGoal("fastest-within-power", 40, limits={"power_w": 15.0}), [seen(MAXN)])
@@ -120,16 +109,14 @@ def test_without_a_deadline_a_board_leaves_a_mode_that_turned_out_to_break_the_l
     assert played.measured.power_w <= 15.0
 
 
-def test_a_change_of_mode_that_takes_longer_than_it_saves_is_not_made() -> None:
+def test_a_change_of_mode_that_takes_longer_than_it_saves_is_not_made():
     slow = [dataclasses.replace(m, switch_s=25.0) for m in ALL]
     assert Bench().play(goal_of(60, 1.5), ALL).mixed is not None
     assert Bench().play(goal_of(60, 1.5), slow).mixed is None
 
 
 @given(steps, slowdowns, explorations, histories, policies)
-def test_trials_keep_to_their_number_their_share_of_the_round_and_new_modes(
-    n: int, slowdown: float | None, exploration: ExplorationSpec, history: list[Measurement], policy: Policy
-) -> None:
+def test_trials_keep_to_their_number_their_share_of_the_round_and_new_modes(n, slowdown, exploration, history, policy):
     """The very first trial, of the fastest mode, may be longer: without it nothing is known."""
     probes = Bench(exploration=exploration, policy=Noted(policy)).play(goal_of(n, slowdown), history).probes
 
@@ -142,7 +129,7 @@ def test_trials_keep_to_their_number_their_share_of_the_round_and_new_modes(
     assert history or tried[:1] in ([], [MAXN])
 
 
-def test_a_board_finds_the_cheap_mode_while_it_trains_and_works_the_rest_in_it() -> None:
+def test_a_board_finds_the_cheap_mode_while_it_trains_and_works_the_rest_in_it():
     bench = Bench(policy=Noted(cheapest_known))
     played = bench.play(goal_of(40, 3.0), [seen(MAXN)])
 
@@ -155,9 +142,7 @@ def test_a_board_finds_the_cheap_mode_while_it_trains_and_works_the_rest_in_it()
 
 @given(st.integers(0, 99), st.integers(1, 3), st.lists(st.tuples(steps, kept_slowdowns), min_size=3, max_size=6))
 @settings(max_examples=50)
-def test_over_many_rounds_no_more_modes_than_the_limit_are_worked_in_and_none_is_late(
-    probe_tenths: int, limit: int, asked: list[tuple[int, float]]
-) -> None:
+def test_over_many_rounds_no_more_modes_than_the_limit_are_worked_in_and_none_is_late(probe_tenths, limit, asked):
     """Once the fastest mode is known: rounds too short for its trial come without it."""
     exploration = ExplorationSpec(share=0.9, probe_s=probe_tenths / 10, slack=0.0, modes=limit, foresight=6.0)
     history = [seen(MAXN)]
@@ -170,7 +155,7 @@ def test_over_many_rounds_no_more_modes_than_the_limit_are_worked_in_and_none_is
         assert ended_s(played) <= (goal.deadline_s or 0.0) * (1 + 1e-6)
 
 
-def test_at_the_limit_a_board_works_in_modes_that_it_knows_or_that_others_told_it_of_and_tries_no_more() -> None:
+def test_at_the_limit_a_board_works_in_modes_that_it_knows_or_that_others_told_it_of_and_tries_no_more():
     told = [dataclasses.replace(seen(mode), board="nano-2") for mode in list(MODES)[::2]]
     exploration = ExplorationSpec(modes=1)
     history, trials = [seen(MAXN)], 0
@@ -183,7 +168,7 @@ def test_at_the_limit_a_board_works_in_modes_that_it_knows_or_that_others_told_i
     assert {m.mode for m in history} <= {MAXN, *(m.mode for m in told)}
 
 
-def test_modes_that_other_boards_tried_need_no_trial_where_they_are_predicted_surely() -> None:
+def test_modes_that_other_boards_tried_need_no_trial_where_they_are_predicted_surely():
     told = [dataclasses.replace(seen(mode), board="nano-2") for mode in MODES]
 
     assert Bench().play(goal_of(60, 3.0), [seen(MAXN)]).probes
@@ -194,7 +179,7 @@ SHORT = ExplorationSpec(probe_s=1000.0)
 """With it every probe takes longer than the round."""
 
 
-def test_a_board_that_knows_nothing_and_has_no_time_for_a_probe_works_in_the_fastest_mode() -> None:
+def test_a_board_that_knows_nothing_and_has_no_time_for_a_probe_works_in_the_fastest_mode():
     played = Bench(policy=Noted(cheapest_known), exploration=SHORT).play(goal_of(2, 3.0))
 
     assert played.probes == ()
@@ -202,7 +187,7 @@ def test_a_board_that_knows_nothing_and_has_no_time_for_a_probe_works_in_the_fas
     assert (played.measured.steps, played.decision.mode) == (2, MAXN)
 
 
-def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole() -> None:
+def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole():
     played = Bench(exploration=SHORT).play(goal_of(2, 1.6), [seen(MAXN)])
 
     assert played.probes == ()

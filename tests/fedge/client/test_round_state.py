@@ -1,7 +1,5 @@
 """A round's work is done part by part, ends where the board must stop, and leaves the mode it found."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -47,12 +45,10 @@ from fedge.client.round_state import (
     mode_switch_s,
     warm_up_steps,
 )
-from fedge.experiment import ExplorationSpec
-from fedge.protocols import Policy
 from fedge.types import Decision, Measurement, RoundGoal, TrainingScale, Workload
 
 
-def test_more_of_the_slower_mode_follows_at_once_where_it_took_less_than_expected() -> None:
+def test_more_of_the_slower_mode_follows_at_once_where_it_took_less_than_expected():
     """Both parts are one part of the round."""
     quicker = Truth(np.array([1.0, 1.1, 1.3, 1.8]), TRUTH.power_w)
     bench, goal = Bench(ExactDevice(truth=quicker), exploration=WITHOUT_SLACK), goal_of(60, 1.5)
@@ -62,21 +58,14 @@ def test_more_of_the_slower_mode_follows_at_once_where_it_took_less_than_expecte
     slow = [part.steps for part in bench.device.measured if part.mode == LOW]
     assert modes[:2] == [LOW, LOW]
     assert modes == sorted(modes, key=modes.index), "the mode is changed once"
-    assert played.mixed is not None
     assert played.mixed.steps == sum(slow) > slow[0]
     assert ended_s(played) <= (goal.deadline_s or 0.0) * (1 + 1e-6)
 
 
 @given(steps, slowdowns, explorations, histories, st.floats(0.0, 90.0), st.sampled_from([0.0, 1.5]), st.booleans())
 def test_a_board_that_must_stop_begins_no_second_minibatch_past_it_in_any_part_and_does_at_least_one(
-    n: int,
-    slowdown: float | None,
-    exploration: ExplorationSpec,
-    history: list[Measurement],
-    stop_s: float,
-    warm_up: float,
-    slow_switch: bool,
-) -> None:
+    n, slowdown, exploration, history, stop_s, warm_up, slow_switch
+):
     bench = Bench(ExactDevice(warm_up, 0.4 * slow_switch), exploration=exploration)
 
     played = bench.play(dataclasses.replace(goal_of(n, slowdown), stop_s=stop_s), history)
@@ -108,7 +97,7 @@ class BrokenDevice(ExactDevice):
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 30])
-def test_the_mode_found_is_restored_when_training_fails(fails_at: int) -> None:
+def test_the_mode_found_is_restored_when_training_fails(fails_at):
     bench = Bench(training=Counted(fails_at))
 
     with pytest.raises(RuntimeError, match="no more samples"):
@@ -120,7 +109,7 @@ def test_the_mode_found_is_restored_when_training_fails(fails_at: int) -> None:
 
 @pytest.mark.parametrize("fails_at", [1, 2])
 @pytest.mark.parametrize("history", [ALL, [seen(MAXN)]], ids=["mixing", "trying"])
-def test_the_mode_found_is_restored_when_metering_fails(fails_at: int, history: list[Measurement]) -> None:
+def test_the_mode_found_is_restored_when_metering_fails(fails_at, history):
     device = BrokenDevice(fails_at)
     device.mode = SOME
 
@@ -131,7 +120,7 @@ def test_the_mode_found_is_restored_when_metering_fails(fails_at: int, history: 
     assert len(device.measured) == fails_at - 1
 
 
-def test_a_round_that_fails_keeps_the_parts_that_were_measured() -> None:
+def test_a_round_that_fails_keeps_the_parts_that_were_measured():
     bench = Bench(training=Counted(fails_at=30), exploration=WITHOUT_SLACK)
     state = run_alone(
         begin_round(
@@ -151,7 +140,7 @@ def test_a_round_that_fails_keeps_the_parts_that_were_measured() -> None:
     assert sum(part.steps for part in state.parts) == sum(bench.training.parts) < 30
 
 
-def test_a_board_works_no_longer_than_its_reply_counts() -> None:
+def test_a_board_works_no_longer_than_its_reply_counts():
     bench = Bench()
     player = dataclasses.replace(bench.player, time_left_s=lambda: 2.5)
 
@@ -160,7 +149,7 @@ def test_a_board_works_no_longer_than_its_reply_counts() -> None:
     assert sum(part.steps for part in parts_of(played)) == 2
 
 
-def test_measurements_carry_their_scale_and_the_time_lost_before_them() -> None:
+def test_measurements_carry_their_scale_and_the_time_lost_before_them():
     bench, scale = Bench(), TrainingScale(4)
     player = dataclasses.replace(bench.player, scale=scale, lost_s=3.0)
 
@@ -173,8 +162,8 @@ def test_measurements_carry_their_scale_and_the_time_lost_before_them() -> None:
 @given(steps, kept_slowdowns, explorations, histories, policies)
 @settings(max_examples=150)
 def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
-    n: int, slowdown: float, exploration: ExplorationSpec, history: list[Measurement], policy: Policy
-) -> None:
+    n, slowdown, exploration, history, policy
+):
     goal, unlimited = goal_of(n, slowdown), exploration.model_copy(update={"modes": None})
     cold = [dataclasses.replace(m, warm_up_s=0.0) for m in history]
 
@@ -185,9 +174,7 @@ def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
 
 
 @pytest.mark.parametrize(("warm_up", "switch_s"), [(3.0, 0.0), (0.0, 0.5)], ids=["warm-up", "changes of mode"])
-def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_made(
-    warm_up: float, switch_s: float
-) -> None:
+def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_made(warm_up, switch_s):
     """The rest is done at full speed: only the trial is to blame."""
     maxn_only = Noted(lambda *_: Decision(MAXN, "The fastest."))
     late_s = []
@@ -200,9 +187,7 @@ def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_
 
 
 @given(steps, st.sampled_from([1.05, 1.3, 1.7]), explorations, policies)
-def test_neither_trials_nor_a_slower_part_make_a_round_pass_one_s_own_deadline(
-    n: int, slowdown: float, exploration: ExplorationSpec, policy: Policy
-) -> None:
+def test_neither_trials_nor_a_slower_part_make_a_round_pass_one_s_own_deadline(n, slowdown, exploration, policy):
     own_s = goal_of(n, slowdown).deadline_s
     assert own_s is not None
     goal = dataclasses.replace(goal_of(n, 3.0), limits={"deadline_s": own_s})
@@ -214,9 +199,7 @@ def test_neither_trials_nor_a_slower_part_make_a_round_pass_one_s_own_deadline(
 
 @given(steps, st.sampled_from([1.05, 1.3, 3.0]), histories, st.sampled_from([None, 0.5, 1.1, 9.0]))
 @settings(max_examples=50)
-def test_after_each_trial_fewer_steps_and_less_time_are_left(
-    n: int, slowdown: float, history: list[Measurement], own: float | None
-) -> None:
+def test_after_each_trial_fewer_steps_and_less_time_are_left(n, slowdown, history, own):
     """A planned deadline may be passed by the slack once something was tried, one's own may not.
 
     After a trial a change of mode is still to come, which takes from both.
@@ -241,7 +224,7 @@ def test_after_each_trial_fewer_steps_and_less_time_are_left(
 
 
 @given(steps, kept_slowdowns, histories)
-def test_what_a_deadline_allowed_per_minibatch_fills_it(n: int, slowdown: float, history: list[Measurement]) -> None:
+def test_what_a_deadline_allowed_per_minibatch_fills_it(n, slowdown, history):
     goal = goal_of(n, slowdown)
     allowed_s = Bench().play(goal, history).step_budget_s
 
@@ -254,7 +237,7 @@ def test_what_a_deadline_allowed_per_minibatch_fills_it(n: int, slowdown: float,
     st.lists(st.tuples(st.integers(1, 50), st.floats(0.1, 3.0), st.floats(2.0, 30.0), st.floats(0.0, 4.0)),
              min_size=2, max_size=2)
 )  # fmt: skip
-def test_two_parts_together_take_what_they_took_one_by_one(figures: list[tuple[int, float, float, float]]) -> None:
+def test_two_parts_together_take_what_they_took_one_by_one(figures):
     """The mode changes before the first of them only."""
     (n, t, w, extra_s), (m, u, v, _) = figures
     first, more = Measurement(MID, n, t, w, warm_up_s=extra_s, switch_s=extra_s / 2), Measurement(MID, m, u, v)
@@ -272,7 +255,7 @@ def test_two_parts_together_take_what_they_took_one_by_one(figures: list[tuple[i
     )
 
 
-def test_a_change_of_mode_takes_the_median_of_those_seen_and_a_guess_before() -> None:
+def test_a_change_of_mode_takes_the_median_of_those_seen_and_a_guess_before():
     assert mode_switch_s([]) == mode_switch_s([seen(LOW)]) == DEFAULT_MODE_SWITCH_S
     assert mode_switch_s([seen(LOW, 0.0, 0.3), seen(MAXN), seen(LOW, 0.0, 0.0), seen(MID, 0.0, 9.0)]) == pytest.approx(
         0.3
@@ -280,7 +263,7 @@ def test_a_change_of_mode_takes_the_median_of_those_seen_and_a_guess_before() ->
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.sampled_from([0.01, 0.5, 1.0, 2.0, 3.7]))
-def test_a_share_s_minibatches_cover_it_once_per_epoch(samples: int, batch_size: int, epochs: float) -> None:
+def test_a_share_s_minibatches_cover_it_once_per_epoch(samples, batch_size, epochs):
     count = count_steps(samples, batch_size, epochs)
     assert count >= 1
     assert abs(count - math.ceil(samples / batch_size) * epochs) <= 0.5 or count == 1

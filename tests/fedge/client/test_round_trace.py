@@ -1,7 +1,5 @@
 """An emulated board's trace tells what the board did: its phases' joules wherever it is cut, its heat, its clocks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -31,7 +29,7 @@ def traced(work: tuple = WORK, most: int = 4000, thermal: ThermalModel = THERMAL
 
 
 @given(works, st.floats(0.0, 1.1))
-def test_until_any_moment_it_has_the_joules_that_the_books_count(work: tuple, share: float) -> None:
+def test_until_any_moment_it_has_the_joules_that_the_books_count(work, share):
     report, trace = report_of(work), check_trace(traced(work))
     until_s = share * report.busy_s
     spent = compute_completed_work(report, until_s)
@@ -41,7 +39,7 @@ def test_until_any_moment_it_has_the_joules_that_the_books_count(work: tuple, sh
     assert math.fsum(trace.span_s) == pytest.approx(report.busy_s, rel=SAME)
 
 
-def test_its_stretches_are_the_whole_seconds_of_the_round_and_its_clocks_those_of_the_mode() -> None:
+def test_its_stretches_are_the_whole_seconds_of_the_round_and_its_clocks_those_of_the_mode():
     trace = traced()
 
     assert trace.start_s == pytest.approx((0, 0.5, 1, 2, 3, 4, 4.5, 5, 6, 7, 8, 9, 9.85, 10, 11))
@@ -51,7 +49,7 @@ def test_its_stretches_are_the_whole_seconds_of_the_round_and_its_clocks_those_o
     assert trace.rails_w == {}
 
 
-def test_it_warms_as_the_boards_own_thermal_mass_does() -> None:
+def test_it_warms_as_the_boards_own_thermal_mass_does():
     trace, (probes, _, last) = traced(), WORK
     after_probe_c = THERMAL.temperature_after_c(30.0, 4.0, probes[0].work_s)
 

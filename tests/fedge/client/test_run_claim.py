@@ -1,9 +1,6 @@
 """A board works for one run at a time; a claim ends by itself, and only its own run releases it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,9 +21,7 @@ LENGTHS = st.floats(1.0, 1e5)
 
 
 @given(TIMES, LENGTHS, st.floats(0.0, 1e5))
-def test_a_claim_stands_against_another_run_for_its_length_and_no_longer(
-    made_s: float, stands_s: float, after_s: float
-) -> None:
+def test_a_claim_stands_against_another_run_for_its_length_and_no_longer(made_s, stands_s, after_s):
     claim = RunClaim("mine", made_s + stands_s, stands_s)
     left = claim_left_s(claim, "other", made_s + after_s)
 
@@ -38,13 +33,11 @@ def test_a_claim_stands_against_another_run_for_its_length_and_no_longer(
 
 
 @given(LENGTHS, TIMES, TIMES)
-def test_whatever_the_clock_does_nobody_waits_for_longer_than_twice_the_length(
-    stands_s: float, made_s: float, now_s: float
-) -> None:
+def test_whatever_the_clock_does_nobody_waits_for_longer_than_twice_the_length(stands_s, made_s, now_s):
     assert claim_left_s(RunClaim("mine", made_s + stands_s, stands_s), "other", now_s) <= 2 * stands_s
 
 
-def test_it_is_kept_in_a_file_that_says_the_run_and_until_when(tmp_path: Path) -> None:
+def test_it_is_kept_in_a_file_that_says_the_run_and_until_when(tmp_path):
     path = tmp_path / "state" / "claim.json"
     write_claim(path, "mine", 60.0, 1000.0)
 
@@ -53,7 +46,7 @@ def test_it_is_kept_in_a_file_that_says_the_run_and_until_when(tmp_path: Path) -
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_only_the_run_that_made_it_releases_it(tmp_path: Path) -> None:
+def test_only_the_run_that_made_it_releases_it(tmp_path):
     path = tmp_path / "claim.json"
     write_claim(path, "mine", 60.0, 1000.0)
     release_claim(path, "other")
@@ -63,20 +56,20 @@ def test_only_the_run_that_made_it_releases_it(tmp_path: Path) -> None:
     release_claim(path, "mine")
 
 
-def test_a_file_that_makes_no_sense_is_nobodys_claim(tmp_path: Path) -> None:
+def test_a_file_that_makes_no_sense_is_nobodys_claim(tmp_path):
     path = tmp_path / "claim.json"
     for text in ("", "[]", '{"run": "mine"}', '{"run": "mine", "until_s": "soon", "stands_s": 1}'):
         path.write_text(text, encoding="utf-8")
         assert read_claim(path) is None
 
 
-def test_the_refusal_names_the_board_the_run_and_what_to_do() -> None:
+def test_the_refusal_names_the_board_the_run_and_what_to_do():
     said = explain_refusal("nano-1", RunClaim("digits (run-1, abcd)", 0.0, 60.0), 41.6)
 
     assert said == 'nano-1 works for run "digits (run-1, abcd)" (for 42 s more); wait, or stop that run'
 
 
-def test_work_is_kept_for_its_run_also_when_it_fails_and_the_claim_counts_from_its_end(tmp_path: Path) -> None:
+def test_work_is_kept_for_its_run_also_when_it_fails_and_the_claim_counts_from_its_end(tmp_path):
     path, times = tmp_path / "claim.json", iter([1000.0, 1500.0])
 
     def fails() -> None:
@@ -89,7 +82,7 @@ def test_work_is_kept_for_its_run_also_when_it_fails_and_the_claim_counts_from_i
     assert read_claim(path) == RunClaim("mine", 1560.0, 60.0)
 
 
-def test_a_question_in_nobodys_name_claims_nothing(tmp_path: Path) -> None:
+def test_a_question_in_nobodys_name_claims_nothing(tmp_path):
     with hold_claim(tmp_path / "claim.json", "", 60.0, lambda: 1000.0):
         pass
 

@@ -1,7 +1,5 @@
 """What a real board's sensors saw of a round: measured parts where the report books them, gaps where none looked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -66,7 +64,7 @@ def watching(
     return TracingDevice(Slow(clock), Seen(clock, blind_s, sees_s), clock, PERIOD_S, lost_s=lost_s), work
 
 
-def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is_left_out() -> None:
+def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is_left_out():
     device, work = watching()
     with device.use_mode(MAXN):
         parts = [device.measure(WORK, steps, work) for steps in (3, 2)]
@@ -84,7 +82,7 @@ def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is
     assert trace.rails_w["GPU"] == (None, *[pytest.approx(4.0)] * 5, None)
 
 
-def test_tries_that_ran_out_of_memory_are_the_works_first_part_as_the_report_books_them() -> None:
+def test_tries_that_ran_out_of_memory_are_the_works_first_part_as_the_report_books_them():
     device, work = watching(lost_s=2.0)
     with device.use_mode(MAXN):
         device.measure(WORK, 1, work)
@@ -94,7 +92,7 @@ def test_tries_that_ran_out_of_memory_are_the_works_first_part_as_the_report_boo
     assert trace.power_w == pytest.approx((3.0, 19.85, 19.95, 20.05, 3.0))
 
 
-def test_a_lost_sensor_is_a_gap_and_no_error() -> None:
+def test_a_lost_sensor_is_a_gap_and_no_error():
     device, work = watching(blind_s=101.0, sees_s=102.0)
     with device.use_mode(MAXN):
         device.measure(WORK, 5, work)
@@ -104,7 +102,7 @@ def test_a_lost_sensor_is_a_gap_and_no_error() -> None:
     assert all(end <= 0.9 + 1e-9 or start >= 2.0 - 1e-9 for start, end in _ends(trace.start_s, trace.span_s))
 
 
-def test_of_work_that_was_broken_off_what_was_seen_is_kept() -> None:
+def test_of_work_that_was_broken_off_what_was_seen_is_kept():
     device, work = watching()
 
     def broken(count: int) -> None:
@@ -118,7 +116,7 @@ def test_of_work_that_was_broken_off_what_was_seen_is_kept() -> None:
     assert device.build_trace().energy_j == pytest.approx(2.0 * 20.1)
 
 
-def test_a_long_round_is_told_in_longer_stretches() -> None:
+def test_a_long_round_is_told_in_longer_stretches():
     device, work = watching()
     with device.use_mode(MAXN):
         device.measure(WORK, MOST_STRETCHES + 50, work)
@@ -128,13 +126,13 @@ def test_a_long_round_is_told_in_longer_stretches() -> None:
     assert sum(trace.span_s) == pytest.approx(MOST_STRETCHES + 50)
 
 
-def test_what_it_passes_on_is_the_devices_own() -> None:
+def test_what_it_passes_on_is_the_devices_own():
     device, _ = watching()
 
     assert (device.spec.name, device.idle_w(LOW)) == ("nano", 2.0)
 
 
-def test_a_sampler_gives_the_samples_of_a_window_and_the_nearest_around_it() -> None:
+def test_a_sampler_gives_the_samples_of_a_window_and_the_nearest_around_it():
     clock = SimulatedClock()
 
     class Sensor:

@@ -1,7 +1,5 @@
 """The watchdog stops work whose time is over, whatever the worker is at, and leaves all other work alone."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -30,7 +28,7 @@ class Worker:
         return True
 
 
-def test_without_a_time_limit_nobody_watches() -> None:
+def test_without_a_time_limit_nobody_watches():
     before, worker, dog = threading.active_count(), Worker(), Watchdog()
     with cancel_after(worker.cancel, None, dog):
         assert threading.active_count() == before
@@ -38,7 +36,7 @@ def test_without_a_time_limit_nobody_watches() -> None:
     assert not dog.is_over
 
 
-def test_the_worker_is_told_again_and_again_since_it_may_have_had_nothing_to_stop() -> None:
+def test_the_worker_is_told_again_and_again_since_it_may_have_had_nothing_to_stop():
     worker, dog = Worker(at=3, failing=1), Watchdog()
     with cancel_after(worker.cancel, 0.0, dog):
         assert worker.stopped.wait(LIMIT_S)
@@ -49,14 +47,14 @@ def test_the_worker_is_told_again_and_again_since_it_may_have_had_nothing_to_sto
     assert worker.told == told
 
 
-def test_it_ends_with_the_work_also_when_that_fails() -> None:
+def test_it_ends_with_the_work_also_when_that_fails():
     with pytest.raises(RuntimeError), cancel_after(Worker().cancel, LIMIT_S, Watchdog()):
         raise RuntimeError("no more samples")
 
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_no_minibatch_is_begun_once_the_time_is_over() -> None:
+def test_no_minibatch_is_begun_once_the_time_is_over():
     worker, dog, counted = Worker(), Watchdog(), Counted()
     training = CancellableTraining(counted, dog)
     training.advance(3)

@@ -1,7 +1,5 @@
 """Cost profiles survive their files, and a wrong file is refused by field."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

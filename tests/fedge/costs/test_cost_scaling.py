@@ -3,8 +3,6 @@
 Rescaling follows the data sheet, term by term; every board gets every workload.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

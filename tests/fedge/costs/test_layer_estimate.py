@@ -1,7 +1,5 @@
 """Workloads without a table: priced by their layers, held against measured tables that were left out in turn."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

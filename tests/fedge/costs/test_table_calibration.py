@@ -1,7 +1,5 @@
 """Calibration finds a made-up board's coefficients, and the measured boards within the promised errors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

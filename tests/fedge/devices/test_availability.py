@@ -1,7 +1,5 @@
 """A board is there or away at any time asked, in any order, from the seed or from a trace; a bad trace is named."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -44,14 +42,14 @@ def traced(tmp_path: Path, *lines: str) -> Availability:
     return build_availability(AvailabilitySpec(trace=str(trace(tmp_path, *lines))), "nano-1", 1)
 
 
-def test_a_board_without_availability_is_always_there() -> None:
+def test_a_board_without_availability_is_always_there():
     board = build_availability(None, "nano-1", 1)
 
     assert (board.available_until_s(7.0), board.next_available_s(7.0)) == (math.inf, 7.0)
 
 
 @given(TIMES, st.integers(0, 50))
-def test_the_order_of_questions_does_not_matter(times: list[float], seed: int) -> None:
+def test_the_order_of_questions_does_not_matter(times, seed):
     forwards, backwards = flickering(seed=seed), flickering(seed=seed)
     want = [(forwards.available_until_s(t), forwards.next_available_s(t)) for t in sorted(times)]
     got = [(backwards.available_until_s(t), backwards.next_available_s(t)) for t in sorted(times, reverse=True)]
@@ -60,7 +58,7 @@ def test_the_order_of_questions_does_not_matter(times: list[float], seed: int) -
 
 
 @given(st.floats(0.0, 5_000.0), st.integers(0, 50))
-def test_a_board_is_there_from_its_next_time_on_and_away_from_its_end_on(at_s: float, seed: int) -> None:
+def test_a_board_is_there_from_its_next_time_on_and_away_from_its_end_on(at_s, seed):
     board = flickering(seed=seed)
     next_s = board.next_available_s(at_s)
     assert next_s is not None
@@ -73,13 +71,13 @@ def test_a_board_is_there_from_its_next_time_on_and_away_from_its_end_on(at_s: f
     assert there(board, (next_s + end_s) / 2)
 
 
-def test_boards_and_seeds_differ() -> None:
+def test_boards_and_seeds_differ():
     seen = {pattern(flickering(board, seed)) for board in ("nano-1", "nano-2") for seed in (1, 2)}
 
     assert len(seen) == 4
 
 
-def test_a_board_is_there_for_its_share_of_the_time() -> None:
+def test_a_board_is_there_for_its_share_of_the_time():
     on = [there(flickering(seed=seed), t) for seed in range(40) for t in range(0, 20_000, 500)]
     first = [there(flickering(seed=seed), 0.0) for seed in range(400)]
 
@@ -87,7 +85,7 @@ def test_a_board_is_there_for_its_share_of_the_time() -> None:
     assert sum(first) / len(first) == pytest.approx(0.75, abs=0.06)
 
 
-def test_a_trace_tells_from_when_until_when(tmp_path: Path) -> None:
+def test_a_trace_tells_from_when_until_when(tmp_path):
     board = traced(tmp_path, "nano-1,10,20", "nano-2,0,5", "nano-1,30,", "nano-1,20,25")
 
     assert [there(board, t) for t in (0.0, 10.0, 19.9, 20.0, 25.0, 30.0, 1e9)] == [
@@ -108,18 +106,16 @@ def test_a_trace_tells_from_when_until_when(tmp_path: Path) -> None:
     assert board.available_until_s(31.0) == math.inf
 
 
-def test_after_its_last_interval_a_board_never_comes_back(tmp_path: Path) -> None:
+def test_after_its_last_interval_a_board_never_comes_back(tmp_path):
     assert traced(tmp_path, "nano-1,10,20").next_available_s(20.0) is None
 
 
-def test_a_board_that_the_trace_does_not_name_is_never_there(tmp_path: Path) -> None:
+def test_a_board_that_the_trace_does_not_name_is_never_there(tmp_path):
     assert traced(tmp_path, "nano-2,10,20").next_available_s(0.0) is None
 
 
 @given(st.lists(st.floats(0.5, 50.0), min_size=2, max_size=12), st.floats(0.0, 400.0))
-def test_a_trace_agrees_with_looking_through_its_lines(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[float], at_s: float
-) -> None:
+def test_a_trace_agrees_with_looking_through_its_lines(tmp_path_factory, lengths, at_s):
     marks = [sum(lengths[: i + 1]) for i in range(len(lengths))]
     intervals = list(zip(marks[::2], marks[1::2], strict=False))
     lines = [f"nano-1,{on_s!r},{off_s!r}" for on_s, off_s in intervals]
@@ -142,19 +138,19 @@ def test_a_trace_agrees_with_looking_through_its_lines(
         (("nano-1,0,10", "nano-1,5,20"), r"line 3: got nano-1 on at 5 s; a time after it went off, 10 s"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
+def test_a_bad_line_is_named(tmp_path, lines, message):
     with pytest.raises(BadInput, match=message):
         read_availability_trace(trace(tmp_path, *lines))
 
 
-def test_a_missing_column_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
     with pytest.raises(BadInput, match=r"line 1: got board,from; a header with the columns board,on_s,off_s"):
         read_availability_trace(trace(tmp_path, "nano-1,0", head="board,from"))
     with pytest.raises(BadInput, match=r"missing.csv: got no such file; the path of a CSV file of board,on_s,off_s$"):
         read_availability_trace(tmp_path / "missing.csv")
 
 
-def test_every_board_of_a_fleet_has_its_own_presence() -> None:
+def test_every_board_of_a_fleet_has_its_own_presence():
     entry = FleetEntry(device="nano", count=2, availability=AvailabilitySpec(on_s=10.0, off_s=10.0))
     experiment = Experiment(fleet=(entry, FleetEntry(device="tx2")))
     found = build_availabilities(experiment, list_boards(experiment))

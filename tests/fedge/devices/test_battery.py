@@ -1,7 +1,5 @@
 """A battery falls by what is drawn and rises by what charges it, within its limits; its floor and its end are found."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -31,24 +29,24 @@ def of_spec(spec: BatterySpec, left_j: float) -> Batteries:
     return battery.stack_batteries([BatteryCharge(spec, left_j)])
 
 
-def test_it_begins_with_its_share() -> None:
+def test_it_begins_with_its_share():
     first = battery.initial_charge(BatterySpec(capacity_wh=10.0, charge=0.5))
 
     assert (first.left_j, first.capacity_j, first.share) == (18_000.0, 36_000.0, 0.5)
 
 
-def test_it_falls_by_what_is_drawn_and_rises_by_what_charges() -> None:
+def test_it_falls_by_what_is_drawn_and_rises_by_what_charges():
     assert one(10_000.0, charging_w=2.0).update(500.0, 100.0).left_j.tolist() == [9_700.0]
 
 
 @given(SPECS, st.floats(0.0, 1e6), st.floats(0.0, 1e5))
-def test_it_is_never_below_empty_nor_above_full(spec: BatterySpec, spent_j: float, seconds: float) -> None:
+def test_it_is_never_below_empty_nor_above_full(spec, spent_j, seconds):
     left = battery.stack_batteries([battery.initial_charge(spec)]).update(spent_j, seconds)
 
     assert 0.0 <= left.left_j[0] <= left.capacity_j[0]
 
 
-def test_below_its_floor_and_empty_it_is_not_enough() -> None:
+def test_below_its_floor_and_empty_it_is_not_enough():
     assert one(3_600.0).mask_sufficient()[0]
     assert not one(3_599.0).mask_sufficient()[0]
     assert not one(0.0, floor=0.0).mask_sufficient()[0]
@@ -56,9 +54,7 @@ def test_below_its_floor_and_empty_it_is_not_enough() -> None:
 
 
 @given(SPECS, st.floats(0.0, 1.0), st.floats(0.0, 10.0))
-def test_after_the_rest_that_it_asks_for_it_is_enough_and_not_before(
-    spec: BatterySpec, share: float, idle_w: float
-) -> None:
+def test_after_the_rest_that_it_asks_for_it_is_enough_and_not_before(spec, share, idle_w):
     now = of_spec(spec, share * battery.initial_charge(spec).capacity_j)
     wait_s = float(now.recharge_time_s(idle_w)[0])
     if math.isinf(wait_s):
@@ -72,7 +68,7 @@ def test_after_the_rest_that_it_asks_for_it_is_enough_and_not_before(
 
 
 @given(SPECS, PHASES)
-def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tuple[float, float]]) -> None:
+def test_it_is_empty_when_small_steps_say_so(spec, phases):
     now = battery.stack_batteries([battery.initial_charge(spec)])
     columns = [(np.array([seconds]), np.array([watts])) for seconds, watts in phases]
     at_s = float(now.time_to_empty_s(columns)[0])
@@ -92,9 +88,7 @@ def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tup
 
 
 @given(st.lists(st.tuples(SPECS, st.floats(0.0, 1.0)), min_size=1, max_size=4), st.floats(0.0, 10.0))
-def test_a_column_of_batteries_holds_each_of_them_and_mains_never_end(
-    those: list[tuple[BatterySpec, float]], idle_w: float
-) -> None:
+def test_a_column_of_batteries_holds_each_of_them_and_mains_never_end(those, idle_w):
     charges = [BatteryCharge(spec, share * battery.initial_charge(spec).capacity_j) for spec, share in those]
     columns = battery.stack_batteries([*charges, None])
     drawn_j, left = columns.draw_idle(idle_w, 60.0)

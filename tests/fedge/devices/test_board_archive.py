@@ -1,7 +1,5 @@
 """A recorded board is a root on which everything reads the same, without what would name the board or its owner."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 
@@ -25,7 +23,7 @@ def unpacked(machine: Machine, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("name", jetsons.BOARDS)
-def test_daemon_and_sensors_find_in_a_recorded_board_what_they_find_in_the_board(name: str, tmp_path: Path) -> None:
+def test_daemon_and_sensors_find_in_a_recorded_board_what_they_find_in_the_board(name, tmp_path):
     machine = Machine(str(jetsons.build(name, tmp_path)))
     recorded = unpacked(machine, tmp_path)
     board, again = (BoardControl(one, Config()) for one in (machine, recorded))
@@ -37,7 +35,7 @@ def test_daemon_and_sensors_find_in_a_recorded_board_what_they_find_in_the_board
         assert getattr(second, read) == getattr(first, read), read
 
 
-def test_what_names_the_board_is_left_out(tmp_path: Path) -> None:
+def test_what_names_the_board_is_left_out(tmp_path):
     root = jetsons.build(jetsons.BOARDS[0], tmp_path)
     (root / "proc/device-tree/serial-number").write_text("1423019042567\0", encoding="ascii")
     (root / "etc/hostname").write_text("marys-nano\n", encoding="ascii")
@@ -53,7 +51,7 @@ def test_what_names_the_board_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activity/mc_all"])
-def test_the_memorys_activity_is_taken_so_that_its_unit_can_be_told(tmp_path: Path, file: str) -> None:
+def test_the_memorys_activity_is_taken_so_that_its_unit_can_be_told(tmp_path, file):
     root = jetsons.build(jetsons.BOARDS[-1], tmp_path)
     (root / file).parent.mkdir(parents=True)
     (root / file).write_text("73421\n", encoding="ascii")
@@ -61,7 +59,7 @@ def test_the_memorys_activity_is_taken_so_that_its_unit_can_be_told(tmp_path: Pa
     assert unpacked(Machine(str(root)), tmp_path).read(f"/{file}") == "73421"
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
     machine = Machine(str(jetsons.build(jetsons.BOARDS[0], tmp_path)))
     real = Path.open
 
@@ -77,14 +75,14 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "/etc/nvpmodel.conf" not in recording.taken
 
 
-def test_a_machine_that_is_no_jetson_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_machine_that_is_no_jetson_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(BadInput, match="no Jetson"):
         write_board_archive(Machine(str(tmp_path)), tmp_path / "out.tar.gz")
 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path):
     machine = Machine(str(jetsons.build(jetsons.BOARDS[0], tmp_path)))
     (tmp_path / "file").write_text("", encoding="ascii")
 

@@ -1,9 +1,5 @@
 """Emulated boards are boards of their own: never what their predictor believes, never each other, always the same."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -55,7 +51,7 @@ def prior_errors(board: FleetBoard, experiment: Experiment) -> tuple[float, floa
     return error(prior.step_s, truth.step_s), error(prior.power_w, truth.power_w)
 
 
-def test_no_board_of_the_quick_start_is_what_its_predictor_believes_before_measuring(project_root: Path) -> None:
+def test_no_board_of_the_quick_start_is_what_its_predictor_believes_before_measuring(project_root):
     """An implausibly small error would mean that the truth was made from the predictor's own prior."""
     experiment = load_experiment(project_root / "experiments" / "configs" / "quickstart.yaml")
 
@@ -66,7 +62,7 @@ def test_no_board_of_the_quick_start_is_what_its_predictor_believes_before_measu
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_no_prior_was_fitted_to_the_workload_that_is_trained(cost: str) -> None:
+def test_no_prior_was_fitted_to_the_workload_that_is_trained(cost):
     for device in DEVICES:
         priors = build_kind(board_of(FleetEntry(device=device)), WorkloadSpec(cost=cost)).priors
         assert priors
@@ -74,7 +70,7 @@ def test_no_prior_was_fitted_to_the_workload_that_is_trained(cost: str) -> None:
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_every_board_and_its_kind_idle_below_its_power_at_work_in_every_mode(cost: str) -> None:
+def test_every_board_and_its_kind_idle_below_its_power_at_work_in_every_mode(cost):
     for device in DEVICES:
         board = board_of(FleetEntry(device=device))
         kind = build_kind(board, WorkloadSpec(cost=cost))
@@ -83,7 +79,7 @@ def test_every_board_and_its_kind_idle_below_its_power_at_work_in_every_mode(cos
             assert (surface.idle_w < surface.power_w).all(), device
 
 
-def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_other() -> None:
+def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_other():
     one, two = (board_of(NANO, i) for i in range(2))
     kind = build_kind(one, WorkloadSpec())
     assert build_kind(two, WorkloadSpec()) is kind
@@ -97,7 +93,7 @@ def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_o
         assert np.mean(np.abs(a.power_w / b.power_w - 1)) > 0.005
 
 
-def test_the_seed_and_the_name_fix_a_board() -> None:
+def test_the_seed_and_the_name_fix_a_board():
     board, kind = board_of(NANO), build_kind(board_of(NANO), WorkloadSpec())
     elsewhere = board.model_copy(update={"index": 7})
 
@@ -108,7 +104,7 @@ def test_the_seed_and_the_name_fix_a_board() -> None:
     assert not np.allclose(other.step_s, again.step_s)
 
 
-def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> None:
+def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path):
     path = tmp_path / "made-up.csv"
     path.write_text(TABLE)
     entry = FleetEntry(device="nano", count=2, truth=f"table:{path}")
@@ -127,7 +123,7 @@ def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> 
         assert (kind.truth_label, kind.truth_source) == ("unknown", "made-up.csv (3 rows)")
 
 
-def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
+def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path):
     path = tmp_path / "made-up.csv"
     head, *rows = TABLE.strip().splitlines()
     path.write_text("\n".join([f"{head},label", *(f"{row},calibrated" for row in rows)]))
@@ -135,7 +131,7 @@ def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> 
     assert build_kind(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
 
 
-def test_a_table_without_the_batch_size_lists_those_it_has(tmp_path: Path) -> None:
+def test_a_table_without_the_batch_size_lists_those_it_has(tmp_path):
     path = tmp_path / "made-up.csv"
     path.write_text(TABLE)
     board = board_of(FleetEntry(device="nano", truth=f"table:{path}"))
@@ -144,7 +140,7 @@ def test_a_table_without_the_batch_size_lists_those_it_has(tmp_path: Path) -> No
         build_kind(board, WorkloadSpec(batch_size=8))
 
 
-def test_a_table_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_is_bad_input(tmp_path):
     with pytest.raises(BadInput, match=r"gone\.csv: got no such file"):
         build_kind(board_of(FleetEntry(device="nano", truth=f"table:{tmp_path / 'gone.csv'}")), WorkloadSpec())
 
@@ -157,18 +153,18 @@ def test_a_table_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
         ({"device": "nano", "cost": "digits"}, {}, r"fleet\.cost: got 'digits'; known: .*vit-b16-cifar10"),
     ],
 )
-def test_an_unknown_name_lists_the_known_ones(entry: dict[str, str], workload: dict[str, str], message: str) -> None:
+def test_an_unknown_name_lists_the_known_ones(entry, workload, message):
     with pytest.raises(UnknownName, match=message):
         build_kind(board_of(FleetEntry(**entry)), WorkloadSpec(**workload))
 
 
-def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
+def test_a_link_carries_the_model_both_ways_at_its_rates():
     link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0), measured_mbps=99.0)
     used = link.transfer(down_bytes=1_000_000, up_bytes=500_000)
     assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 1.25, 5.0))
 
 
-def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> None:
+def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be():
     own = FleetEntry(device="agx-orin-64gb", cost="vit-b16-cifar10")
     plain = FleetEntry(device="agx-orin-64gb")
 
@@ -181,7 +177,7 @@ def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> Non
     assert any("resnet18-imagenet" in prior.source for prior in mixed.priors)
 
 
-def test_an_entry_of_its_own_cost_replays_a_table_at_the_tables_batch_size(tmp_path: Path) -> None:
+def test_an_entry_of_its_own_cost_replays_a_table_at_the_tables_batch_size(tmp_path):
     path = tmp_path / "made-up.csv"
     path.write_text("\n".join(line for line in TABLE.splitlines() if ",16," not in line))
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", truth=f"table:{path}")
@@ -191,7 +187,7 @@ def test_an_entry_of_its_own_cost_replays_a_table_at_the_tables_batch_size(tmp_p
         build_kind(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
 
 
-def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> None:
+def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path):
     path = tmp_path / "vit-b16-cifar10.csv"
     path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
@@ -201,7 +197,7 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     assert load_unseen_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
 
 
-def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to_its_launcher(tmp_path: Path) -> None:
+def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to_its_launcher(tmp_path):
     path = tmp_path / "vit-b16-cifar10.csv"
     path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path), "nano.safetensors"))
@@ -209,7 +205,7 @@ def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to
     assert [table.path for table in load_references(board_of(entry), WorkloadSpec())] == [str(path)]
 
 
-def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -> None:
+def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path):
     lines = TABLE.splitlines()[:4]
     for number, idle_w in ((1, 2.0), (2, 4.0)):
         rows = [f"{line},{idle_w / place}" for place, line in enumerate(lines[1:], start=1)]
@@ -221,7 +217,7 @@ def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -
     assert [kind.average.idle_w.tolist() for kind in kinds] == [[2.0, 1.0, 2 / 3], [4.0, 2.0, 4 / 3]]
 
 
-def test_an_idle_board_of_a_table_draws_less_than_a_working_one(tmp_path: Path) -> None:
+def test_an_idle_board_of_a_table_draws_less_than_a_working_one(tmp_path):
     lines = TABLE.splitlines()[:4]
     (tmp_path / "nano.csv").write_text("\n".join([f"{lines[0]},idle_w", *(f"{line},50" for line in lines[1:])]))
 

@@ -1,7 +1,5 @@
 """A mode as people type it: in MHz, exactly the board's values, and told what is near when it is not."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -22,17 +20,17 @@ ALLOWED = {
 
 
 @given(st.tuples(*(st.sampled_from(table) for table in ALLOWED.values())))
-def test_every_mode_can_be_typed_as_it_is_shown(values: tuple[int, ...]) -> None:
+def test_every_mode_can_be_typed_as_it_is_shown(values):
     mode = dict(zip(ALLOWED, values, strict=True))
 
     assert parse_wire_mode(format_wire_mode(mode), ALLOWED) == mode
 
 
-def test_a_dash_leaves_a_knob_as_it_is() -> None:
+def test_a_dash_leaves_a_knob_as_it_is():
     assert parse_wire_mode("4/-/510/-", ALLOWED) == {"cores": 4, "gpu_hz": 510000000}
 
 
-def test_a_clock_may_be_rounded_as_people_do() -> None:
+def test_a_clock_may_be_rounded_as_people_do():
     assert parse_wire_mode("-/-/1109.3/-", ALLOWED) == {"gpu_hz": 1109250000}
 
 
@@ -48,17 +46,17 @@ def test_a_clock_may_be_rounded_as_people_do() -> None:
         ("-4/1344/510/2133", "cores: got -4"),
     ],
 )
-def test_a_mode_that_the_board_does_not_have_is_refused_with_what_is_near(text: str, message: str) -> None:
+def test_a_mode_that_the_board_does_not_have_is_refused_with_what_is_near(text, message):
     with pytest.raises(BadInput, match=message):
         parse_wire_mode(text, ALLOWED)
 
 
-def test_a_knob_that_the_board_does_not_have_is_told() -> None:
+def test_a_knob_that_the_board_does_not_have_is_told():
     with pytest.raises(BadInput, match="memory MHz: got 2133; -: this board has no such knob"):
         parse_wire_mode("4/1344/510/2133", ALLOWED | {"emc_hz": []})
 
 
-def test_names_and_reasons_are_shown_as_they_are_whatever_brackets_they_hold() -> None:
+def test_names_and_reasons_are_shown_as_they_are_whatever_brackets_they_hold():
     out = io.StringIO()
     answer = {
         "mode": {"cores": 4},

@@ -1,7 +1,5 @@
 """A real board's spec holds its own tables; modes go to the daemon's units and back unchanged."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge.devices import catalogue
@@ -34,7 +32,7 @@ DESCRIBED = {
 }
 
 
-def test_the_tables_are_those_that_the_board_allows() -> None:
+def test_the_tables_are_those_that_the_board_allows():
     spec = build_board_spec(CATALOGUED, DESCRIBED, "VDD_IN")
 
     assert spec.cores == (2, 3, 4, 5, 6)
@@ -45,7 +43,7 @@ def test_the_tables_are_those_that_the_board_allows() -> None:
     assert spec.ram_gb == CATALOGUED.ram_gb
 
 
-def test_presets_that_need_a_reboot_are_not_offered() -> None:
+def test_presets_that_need_a_reboot_are_not_offered():
     spec = build_board_spec(CATALOGUED, DESCRIBED, "VDD_IN")
 
     assert set(spec.presets) == {"15W", "8W", "MAXN"}
@@ -53,7 +51,7 @@ def test_presets_that_need_a_reboot_are_not_offered() -> None:
     assert spec.default_preset == "15W"
 
 
-def test_a_knob_that_the_board_does_not_expose_has_one_value_and_says_so() -> None:
+def test_a_knob_that_the_board_does_not_expose_has_one_value_and_says_so():
     bare = DESCRIBED | {"knobs": KNOBS | {"emc_hz": []}, "allowed": DESCRIBED["allowed"] | {"emc_hz": []}}
     spec = build_board_spec(CATALOGUED, bare, "VDD_IN")
 
@@ -62,7 +60,7 @@ def test_a_knob_that_the_board_does_not_expose_has_one_value_and_says_so() -> No
     assert "emc_hz" not in mode_to_wire(spec.maxn, bare["knobs"])
 
 
-def test_every_mode_goes_to_the_wire_and_back() -> None:
+def test_every_mode_goes_to_the_wire_and_back():
     spec = build_board_spec(CATALOGUED, DESCRIBED, "VDD_IN")
 
     for cpu_mhz in spec.cpu_mhz:
@@ -73,12 +71,12 @@ def test_every_mode_goes_to_the_wire_and_back() -> None:
             assert mode_from_wire(wire, spec) == mode
 
 
-def test_the_formula_of_the_total_is_that_of_the_sensors() -> None:
+def test_the_formula_of_the_total_is_that_of_the_sensors():
     assert build_board_spec(CATALOGUED, DESCRIBED, "VDD_IN").total_power == "VDD_IN"
 
 
 @pytest.mark.parametrize("knob", ["cores", "cpu_khz", "gpu_hz", "emc_hz"])
-def test_the_spec_needs_no_single_knob(knob: str) -> None:
+def test_the_spec_needs_no_single_knob(knob):
     bare = DESCRIBED | {"knobs": KNOBS | {knob: []}, "allowed": DESCRIBED["allowed"] | {knob: []}}
 
     assert build_board_spec(CATALOGUED, bare, "VDD_IN").maxn is not None
@@ -101,25 +99,25 @@ SPECS = catalogue.load_catalogue()
         ("Orin Nano", ("nvidia,p3768-0000+p3767-0005",), 1020.0, "orin-nano-super"),
     ],
 )
-def test_a_board_is_known_by_its_module_or_kit(model: str, compatible, top_gpu_mhz: float, name: str) -> None:
+def test_a_board_is_known_by_its_module_or_kit(model, compatible, top_gpu_mhz, name):
     identity = BoardIdentity(model, compatible, "35.4.1")
 
     assert match_board_spec(identity, [114.75, top_gpu_mhz], SPECS).name == name
 
 
-def test_without_a_number_its_own_words_are_taken() -> None:
+def test_without_a_number_its_own_words_are_taken():
     assert (
         match_board_spec(BoardIdentity("NVIDIA Jetson TX2 Developer Kit", ("nvidia,tegra186",), ""), [], SPECS).name
         == "tx2"
     )
 
 
-def test_more_words_beat_fewer() -> None:
+def test_more_words_beat_fewer():
     found = match_board_spec(BoardIdentity("NVIDIA Jetson Orin Nano Super Developer Kit", (), ""), [1020.0], SPECS)
 
     assert found.name == "orin-nano-super"
 
 
-def test_an_unknown_board_is_told_with_the_known_ones_and_what_to_do() -> None:
+def test_an_unknown_board_is_told_with_the_known_ones_and_what_to_do():
     with pytest.raises(BoardError, match=r"got 'NVIDIA Thor' .*known: .*nano.*docs/how-to/devices.md"):
         match_board_spec(BoardIdentity("NVIDIA Thor", ("nvidia,p3834-0008",), "38.2"), [1575.0], SPECS)

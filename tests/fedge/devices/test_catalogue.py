@@ -1,7 +1,5 @@
 """The catalogue: every stock board holds together, and a bad board file is refused in one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,30 +17,30 @@ LABELS = ("measured", "calibrated", "estimated")
 STOCK = Path(__file__).parents[3] / "fedge" / "devices" / "catalogue"
 
 
-def test_the_catalogue_holds_the_ten_boards() -> None:
+def test_the_catalogue_holds_the_ten_boards():
     assert BOARDS == [
         "agx-orin-32gb", "agx-orin-64gb", "agx-xavier", "nano", "orin-nano", "orin-nano-super", "orin-nx-16gb",
         "orin-nx-8gb", "tx2", "xavier-nx",
     ]  # fmt: skip
 
 
-def test_the_catalogue_is_read_once() -> None:
+def test_the_catalogue_is_read_once():
     assert load_catalogue() is load_catalogue()
 
 
-def test_an_alias_stands_for_its_board() -> None:
+def test_an_alias_stands_for_its_board():
     assert find("agx-orin") is find("agx-orin-64gb")
     for alias, name in aliases().items():
         assert find(alias).name == name
 
 
-def test_no_alias_is_taken_twice_or_hides_a_board() -> None:
+def test_no_alias_is_taken_twice_or_hides_a_board():
     declared = [a for file in STOCK.glob("*.yaml") for a in yaml.safe_load(file.read_text()).get("aliases", [])]
     assert len(declared) == len(set(declared)) == len(aliases())
     assert not set(declared) & set(BOARDS)
 
 
-def test_an_unknown_board_lists_the_known_ones() -> None:
+def test_an_unknown_board_lists_the_known_ones():
     with pytest.raises(UnknownName) as caught:
         find("orin-max", where="fleet[0].device")
     assert str(caught.value).startswith("fleet[0].device: got 'orin-max'; known: agx-orin-32gb")
@@ -50,12 +48,12 @@ def test_an_unknown_board_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_stock_file_is_named_after_its_board(board: str) -> None:
+def test_a_stock_file_is_named_after_its_board(board):
     assert load_spec(STOCK / f"{board}.yaml") == find(board)
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_every_preset_is_on_the_boards_tables(board: str) -> None:
+def test_every_preset_is_on_the_boards_tables(board):
     spec = find(board)
     for mode in spec.presets.values():
         assert mode.cores in spec.cores
@@ -67,7 +65,7 @@ def test_every_preset_is_on_the_boards_tables(board: str) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_every_figure_and_table_has_a_label_and_a_source(board: str) -> None:
+def test_every_figure_and_table_has_a_label_and_a_source(board):
     spec = find(board)
     assert set(spec.sources) == {*FIGURE_FIELDS, *CITED_FIELDS}
     for cited in spec.sources.values():
@@ -81,22 +79,21 @@ def test_every_figure_and_table_has_a_label_and_a_source(board: str) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_the_figures_of_a_board_agree_with_each_other(board: str) -> None:
+def test_the_figures_of_a_board_agree_with_each_other(board):
     spec = find(board)
     cuda = re.match(r"(\d+) CUDA cores", spec.accelerators[0])
-    assert cuda is not None
     assert spec.gpu_gflops.value == pytest.approx(2e-3 * int(cuda[1]) * max(spec.gpu_mhz), rel=1e-3)
     assert spec.idle_w.value < spec.max_w.value
     assert spec.cpu_score.value <= 1.0
 
 
-def test_presets_stand_at_the_clock_nearest_to_the_configured_one() -> None:
+def test_presets_stand_at_the_clock_nearest_to_the_configured_one():
     assert find("agx-xavier").presets["MODE_30W_ALL"] == PowerMode(8, 1190.4, 905.25, 1600.0)
     assert find("nano").presets["5W"] == PowerMode(2, 921.6, 614.4, 1600.0)
     assert find("tx2").presets["MAXQ"].gpu_mhz == 854.25
 
 
-def test_the_figures_that_no_board_has_shown_are_not_called_measured() -> None:
+def test_the_figures_that_no_board_has_shown_are_not_called_measured():
     measured = {
         (board, field) for board in BOARDS for field in FIGURE_FIELDS if getattr(find(board), field).label == "measured"
     }
@@ -149,9 +146,7 @@ BAD: list[tuple[Callable[[Board], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "field", "text"), BAD)
-def test_a_bad_board_file_is_refused_in_one_line_with_file_and_field(
-    spoil: Callable[[Board], object], field: str, text: str, tmp_path: Path
-) -> None:
+def test_a_bad_board_file_is_refused_in_one_line_with_file_and_field(spoil, field, text, tmp_path):
     board = yaml.safe_load((STOCK / "nano.yaml").read_text())
     spoil(board)
     path = tmp_path / "mine.yaml"
@@ -167,7 +162,7 @@ def test_a_bad_board_file_is_refused_in_one_line_with_file_and_field(
 @pytest.mark.parametrize(
     ("content", "text"), [("- a\n- b\n", "got a list"), ("a: [", "text that is not YAML"), ("", "got an empty file")]
 )
-def test_a_file_that_is_no_board_is_refused_in_one_line(content: str, text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_board_is_refused_in_one_line(content, text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(content)
     with pytest.raises(BadInput, match=text) as caught:
@@ -176,12 +171,12 @@ def test_a_file_that_is_no_board_is_refused_in_one_line(content: str, text: str,
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_its_path(tmp_path):
     with pytest.raises(BadInput, match=r"nowhere\.yaml: got a file that cannot be read"):
         find(str(tmp_path / "nowhere.yaml"))
 
 
-def test_the_users_own_board_is_found_by_its_path(tmp_path: Path) -> None:
+def test_the_users_own_board_is_found_by_its_path(tmp_path):
     board = yaml.safe_load((STOCK / "nano.yaml").read_text())
     board["name"] = "bench-3"
     path = tmp_path / "bench.yaml"
@@ -189,7 +184,7 @@ def test_the_users_own_board_is_found_by_its_path(tmp_path: Path) -> None:
     assert find(str(path)).name == "bench-3"
 
 
-def test_the_manuals_example_is_a_good_board(tmp_path: Path) -> None:
+def test_the_manuals_example_is_a_good_board(tmp_path):
     manual = (STOCK.parents[2] / "docs" / "how-to" / "devices.md").read_text()
     path = tmp_path / "manual.yaml"
     path.write_text(manual.partition("```yaml\n")[2].partition("```")[0])
@@ -197,7 +192,7 @@ def test_the_manuals_example_is_a_good_board(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_the_manual_names_every_board_with_its_number_of_modes(board: str) -> None:
+def test_the_manual_names_every_board_with_its_number_of_modes(board):
     spec = find(board)
     sizes = [len(table) for table in (spec.cores, spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)]
     row = f"{' x '.join(map(str, sizes))} = {sizes[0] * sizes[1] * sizes[2] * sizes[3]:,} |"

@@ -150,7 +150,7 @@ def gpu_limit(truth: jetsons.Board) -> str:
     return f"/sys/class/devfreq/{truth.gpu.device_name}/max_freq"
 
 
-def test_it_is_recognised_with_its_own_tables_and_the_catalogues_total(bench: Bench) -> None:
+def test_it_is_recognised_with_its_own_tables_and_the_catalogues_total(bench):
     truth, spec = bench.truth, bench.here.board.spec
 
     assert bench.here.catalogued.name == spec.name == truth.catalogue
@@ -165,7 +165,7 @@ def test_it_is_recognised_with_its_own_tables_and_the_catalogues_total(bench: Be
 
 
 @pytest.mark.parametrize("which", ["lowest", "middle", "top"])
-def test_a_mode_is_set_exactly_metered_from_the_boards_rails_and_put_back(bench: Bench, which: str) -> None:
+def test_a_mode_is_set_exactly_metered_from_the_boards_rails_and_put_back(bench, which):
     mode = {"lowest": bench.lowest, "middle": bench.middle, "top": bench.here.board.spec.maxn}[which]
 
     with left_as_found(bench), bench.here.board.use_mode(mode):
@@ -182,7 +182,7 @@ def real_zones(truth: jetsons.Board) -> list[jetsons.Zone]:
     return [zone for zone in truth.zones if not zone.again and not zone.name.startswith("PMIC")]
 
 
-def test_an_exception_inside_a_mode_leaves_the_board_as_found(bench: Bench) -> None:
+def test_an_exception_inside_a_mode_leaves_the_board_as_found(bench):
     with (
         left_as_found(bench),
         pytest.raises(RuntimeError, match="boom"),
@@ -200,13 +200,12 @@ def test_an_exception_inside_a_mode_leaves_the_board_as_found(bench: Bench) -> N
     [pytest.param(name, marks=pytest.mark.xdist_group(f"desk-{name}")) for name in ("nano", "agx-orin-jp6")],
     indirect=True,
 )
-def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_when_its_lease_ends(bench: Bench) -> None:
+def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_when_its_lease_ends(bench):
     arguments = [bench.desk.settings.power_socket, str(bench.desk.root), f"{LEASE_S}"]
     with left_as_found(bench):
         command = [sys.executable, "-c", HOLDING, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as client:
             try:
-                assert client.stdout is not None
                 assert client.stdout.readline() == "held\n"
                 held = told(bench)
             finally:
@@ -217,7 +216,7 @@ def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_whe
 
 
 # The daemon's own tests plant every fault on every board; what is seen here is that the driver tells of one.
-def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench) -> None:
+def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench):
     path = gpu_limit(bench.truth)
     found = bench.kernel.read(path)
     for fault in (Fault("ignore", path), Fault("refuse", path, "EINVAL")):
@@ -227,7 +226,7 @@ def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench)
                 pytest.fail("the mode counts as set")
 
 
-def test_a_limit_that_vanishes_is_told_and_put_back_when_it_is_there_again(bench: Bench) -> None:
+def test_a_limit_that_vanishes_is_told_and_put_back_when_it_is_there_again(bench):
     real = bench.kernel.path(bench.kernel.resolve(gpu_limit(bench.truth)))
     set_before_it_went = f"{round(bench.elsewhere.gpu_mhz * 1e6)}\n"
     with left_as_found(bench):
@@ -248,9 +247,7 @@ def test_a_limit_that_vanishes_is_told_and_put_back_when_it_is_there_again(bench
     [(lambda: hot(ZONE.format(0), 97.5), "97.5 C"), (lambda: lost_sensor(ZONE.format("*")), "cannot be read")],
     ids=["too-hot", "no-temperature"],
 )
-def test_a_board_that_must_be_left_alone_is_put_back_and_its_work_does_not_count(
-    bench: Bench, fault: Callable[[], Fault], why: str
-) -> None:
+def test_a_board_that_must_be_left_alone_is_put_back_and_its_work_does_not_count(bench, fault, why):
     def goes_wrong() -> None:
         bench.kernel.plant(fault())
         wait_for(lambda: told(bench)["stopped"] is not None)
@@ -262,7 +259,7 @@ def test_a_board_that_must_be_left_alone_is_put_back_and_its_work_does_not_count
             pytest.fail("the mode counts as set")
 
 
-def test_a_power_sensor_that_is_lost_during_the_work_is_told_and_the_board_put_back(bench: Bench) -> None:
+def test_a_power_sensor_that_is_lost_during_the_work_is_told_and_the_board_put_back(bench):
     rails = [rail for rail in find_rails(Machine(str(bench.desk.root))) if rail.label in bench.truth.total]
     files = {path: bench.kernel.path(path).read_bytes() for rail in rails for path in rail.files}
 

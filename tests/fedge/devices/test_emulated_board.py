@@ -1,7 +1,5 @@
 """An emulated board is a device, and it warms up, heats, throttles and rests as one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -38,11 +36,11 @@ class TestEmulatedBoard(DeviceContract):
         return board()
 
 
-def test_it_is_found_in_its_fastest_mode() -> None:
+def test_it_is_found_in_its_fastest_mode():
     assert board().mode == FAST == find_top_mode(SURFACE)
 
 
-def test_a_mode_that_it_does_not_have_is_refused_and_nothing_changes() -> None:
+def test_a_mode_that_it_does_not_have_is_refused_and_nothing_changes():
     device = board()
     with pytest.raises(LookupError), device.use_mode(PowerMode(3, 1479.0, 921.6, 1600.0)):
         pass
@@ -50,7 +48,7 @@ def test_a_mode_that_it_does_not_have_is_refused_and_nothing_changes() -> None:
     assert device.mode == FAST
 
 
-def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
+def test_over_many_measurements_the_mean_is_the_truth_without_warm_up():
     device = board()
     steps = 20
     times, powers = [], []
@@ -65,7 +63,7 @@ def test_over_many_measurements_the_mean_is_the_truth_without_warm_up() -> None:
     assert 0.004 < np.std(np.log(times)[np.array(times) < 1.05]) < 0.015
 
 
-def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy() -> None:
+def test_only_a_board_s_first_work_warms_up_and_it_counts_as_time_and_energy():
     device = board()
     first, second = (device.measure(WORK, 20, lambda _: None) for _ in range(2))
 
@@ -84,7 +82,7 @@ def parts(device: EmulatedBoard, *modes: PowerMode) -> list[Measurement]:
     return seen
 
 
-def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once() -> None:
+def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once():
     seen = parts(board(), SLOW, SLOW, FAST, FAST, SLOW)
 
     change_s = mode_change_s(SLOW, FAST)
@@ -95,7 +93,7 @@ def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once() -> 
         assert part.work_s == pytest.approx(5 * part.step_s + part.warm_up_s + (part.switch_s or 0.0))
 
 
-def test_heating_counts_the_warm_up_and_the_change_of_mode() -> None:
+def test_heating_counts_the_warm_up_and_the_change_of_mode():
     device = board()
     for mode in (SLOW, FAST):
         before_c = device.temperature_c
@@ -113,9 +111,7 @@ boards = st.builds(
 
 
 @given(boards, st.integers(1, 400), st.floats(-5.0, 500.0), st.booleans())
-def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
-    device: EmulatedBoard, steps: int, limit_s: float, changed: bool
-) -> None:
+def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(device, steps, limit_s, changed):
     """Heat, warm-up and the change of mode count; as many minibatches as fit are done."""
     if changed:
         parts(device, SLOW)
@@ -130,13 +126,13 @@ def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
 
 
 @given(st.integers(0, 9999), st.floats(1.0, 1e6))
-def test_a_limit_that_is_long_enough_changes_nothing(seed: int, more_s: float) -> None:
+def test_a_limit_that_is_long_enough_changes_nothing(seed, more_s):
     free = board(seed).measure(WORK, 20, lambda _: None)
 
     assert board(seed).measure(WORK, 20, lambda _: None, free.work_s + more_s) == free
 
 
-def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
+def test_throttling_slows_the_warm_up_as_much_as_the_steps():
     hot = board(thermal=ThermalModel(9.0, 40.0), temperature_c=TRIP_C)
     measured = hot.measure(WORK, 20, lambda _: None)
 
@@ -144,7 +140,7 @@ def test_throttling_slows_the_warm_up_as_much_as_the_steps() -> None:
     assert measured.warm_up_s == pytest.approx(WARM_UP_STEPS * measured.step_s)
 
 
-def test_outliers_are_rare_and_slow() -> None:
+def test_outliers_are_rare_and_slow():
     device = board()
     slow = 0
     for _ in range(2000):
@@ -154,7 +150,7 @@ def test_outliers_are_rare_and_slow() -> None:
     assert 5 <= slow <= 45
 
 
-def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
+def test_work_heats_towards_the_settled_temperature_and_rest_cools():
     device = board()
     device.measure(WORK, 5000, lambda _: None)
     assert device.temperature_c == pytest.approx(25.0 + 4.5 * 9.0, abs=1.5)
@@ -163,7 +159,7 @@ def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
     assert device.temperature_c == pytest.approx(25.0 + 4.5 * 1.5, abs=0.1)
 
 
-def test_past_the_trip_point_it_throttles_and_says_so() -> None:
+def test_past_the_trip_point_it_throttles_and_says_so():
     hot = board(thermal=ThermalModel(9.0, 40.0), temperature_c=90.0)
     measured = hot.measure(WORK, 2000, lambda _: None)
     cool = board(thermal=COOL).measure(WORK, 2000, lambda _: None)
@@ -175,7 +171,7 @@ def test_past_the_trip_point_it_throttles_and_says_so() -> None:
     assert hot.temperature_c <= TRIP_C
 
 
-def test_the_time_to_a_temperature_agrees_with_the_temperature_after_that_time() -> None:
+def test_the_time_to_a_temperature_agrees_with_the_temperature_after_that_time():
     thermal = ThermalModel(9.0, 40.0)
     seconds = thermal.seconds_until(97.0, 50.0, 9.0)
 
@@ -198,11 +194,11 @@ MODE = PowerMode(4, 1500.0, 900.0, 1600.0)
         (PowerMode(6, 700.0, 300.0, 204.0), 0.014 + 2 * 0.005),
     ],
 )
-def test_every_knob_that_changes_has_its_price_and_cores_one_each(after: PowerMode, seconds: float) -> None:
+def test_every_knob_that_changes_has_its_price_and_cores_one_each(after, seconds):
     assert mode_change_s(MODE, after) == pytest.approx(seconds)
     assert mode_change_s(after, MODE) == pytest.approx(seconds)
 
 
-def test_prices_are_labelled_estimated_with_their_source() -> None:
+def test_prices_are_labelled_estimated_with_their_source():
     assert {price.label for price in SWITCH_S.values()} == {"estimated"}
     assert all(price.source for price in SWITCH_S.values())

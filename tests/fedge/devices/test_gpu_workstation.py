@@ -1,7 +1,5 @@
 """The power limit of GPUs as a knob: against a stand-in for ``pynvml`` with its documented functions, on no card."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess
@@ -86,7 +84,7 @@ class TestGpuWorkstation(DeviceContract):
         return cast("Device", BusyBoard(here.board, nvml))
 
 
-def test_modes_are_shares_of_the_limits_that_were_found_and_presets_name_their_watts(here: LocalBoard) -> None:
+def test_modes_are_shares_of_the_limits_that_were_found_and_presets_name_their_watts(here):
     spec = here.board.spec
 
     assert spec.maxn == spec.presets["MAXN"] == spec.presets["500W"]
@@ -95,7 +93,7 @@ def test_modes_are_shares_of_the_limits_that_were_found_and_presets_name_their_w
     assert [len(knob) for knob in (spec.cores, spec.cpu_mhz, spec.mem_mhz)] == [1, 1, 1]
 
 
-def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here: LocalBoard, nvml: FakeNvml) -> None:
+def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here, nvml):
     with here.board.use_mode(here.board.spec.presets["250W"]):
         within = read_limits(nvml)
 
@@ -103,7 +101,7 @@ def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here:
     assert read_limits(nvml) == [300_000, 200_000]
 
 
-def test_a_step_draws_what_the_limit_allows(here: LocalBoard, nvml: FakeNvml) -> None:
+def test_a_step_draws_what_the_limit_allows(here, nvml):
     mode = here.board.spec.presets["250W"]
     with here.board.use_mode(mode):
         measured = here.board.measure(WORK, 1, lambda _: nvml.work(nvml.cards[0], 0.5))
@@ -113,7 +111,7 @@ def test_a_step_draws_what_the_limit_allows(here: LocalBoard, nvml: FakeNvml) ->
     assert 150 < measured.power_w < 700  # 150 W and 20 W, and the processor's where it counts
 
 
-def test_limits_that_something_else_changes_are_noticed(here: LocalBoard, nvml: FakeNvml) -> None:
+def test_limits_that_something_else_changes_are_noticed(here, nvml):
     def change(_count: int) -> None:
         nvml.cards[0].limit_mw = 220_000
 
@@ -123,13 +121,13 @@ def test_limits_that_something_else_changes_are_noticed(here: LocalBoard, nvml: 
     assert read_limits(nvml) == [300_000, 200_000]
 
 
-def test_two_programs_do_not_set_limits_at_once(here: LocalBoard, tmp_path: Path) -> None:
+def test_two_programs_do_not_set_limits_at_once(here, tmp_path):
     other = open_local_board(BoardLocation(GPU_WORKSTATION, state_dir=tmp_path))
     with here.board.hold(), other as second, pytest.raises(ModeNotSet, match="another program"), second.board.hold():
         pass
 
 
-def test_what_a_killed_program_left_is_not_taken_for_what_was_found(nvml: FakeNvml, tmp_path: Path) -> None:
+def test_what_a_killed_program_left_is_not_taken_for_what_was_found(nvml, tmp_path):
     leave_limits(tmp_path)
     nvml.cards[0].limit_mw = 150_000
 
@@ -140,9 +138,7 @@ def test_what_a_killed_program_left_is_not_taken_for_what_was_found(nvml: FakeNv
     assert read_limits(nvml) == [300_000, 200_000]
 
 
-def test_what_was_saved_before_a_reboot_is_not_what_is_found_now(
-    nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_saved_before_a_reboot_is_not_what_is_found_now(nvml, tmp_path, monkeypatch):
     leave_limits(tmp_path)
     (tmp_path / "boot").write_text("another boot\n")
     monkeypatch.setattr(gpu_workstation, "BOOT_ID", tmp_path / "boot")
@@ -151,7 +147,7 @@ def test_what_was_saved_before_a_reboot_is_not_what_is_found_now(
     assert open_power_limits(tmp_path).levels[-1].limits_mw == (250_000, 200_000)
 
 
-def test_limits_are_written_only_by_the_program_that_holds_the_cards(nvml: FakeNvml, tmp_path: Path) -> None:
+def test_limits_are_written_only_by_the_program_that_holds_the_cards(nvml, tmp_path):
     first = open_power_limits(tmp_path)
     with pytest.raises(PowerdError, match="not held"):
         first.restore()
@@ -164,7 +160,7 @@ def test_limits_are_written_only_by_the_program_that_holds_the_cards(nvml: FakeN
     assert second.levels[-1].limits_mw == (300_000, 200_000)
 
 
-def test_a_program_that_only_tries_the_limits_refuses_nobody(nvml: FakeNvml, tmp_path: Path) -> None:
+def test_a_program_that_only_tries_the_limits_refuses_nobody(nvml, tmp_path):
     limits = open_power_limits(tmp_path)
     with (tmp_path / SAVED_LIMITS).open() as trial:
         fcntl.flock(trial, fcntl.LOCK_EX)
@@ -173,13 +169,13 @@ def test_a_program_that_only_tries_the_limits_refuses_nobody(nvml: FakeNvml, tmp
 
 
 @pytest.mark.parametrize("limit_mw", [235_900, 300_000, 319_700])
-def test_no_level_exceeds_the_limit_that_was_found_and_the_last_is_it(limit_mw: int, tmp_path: Path) -> None:
+def test_no_level_exceeds_the_limit_that_was_found_and_the_last_is_it(limit_mw, tmp_path):
     levels = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=limit_mw)]), tmp_path).levels
 
     assert max(level.limits_mw[0] for level in levels) == levels[-1].limits_mw[0] == limit_mw
 
 
-def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path: Path) -> None:
+def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path):
     limits = GpuPowerLimits(FakeNvml([FakeCard(limit_mw=305_000, range_mw=(298_000, 350_000))]), tmp_path)
     limits.hold("one", 1)
 
@@ -188,11 +184,11 @@ def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path: Path) -> None
     ]
 
 
-def test_a_power_limit_is_no_measured_power(here: LocalBoard) -> None:
+def test_a_power_limit_is_no_measured_power(here):
     assert here.board.spec.max_w.label == "estimated"
 
 
-def test_a_killed_program_leaves_the_file_unlocked(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_the_file_unlocked(tmp_path):
     program = f"""
         import os, sys
         sys.path.append({str(ROOT / "tests")!r})
@@ -223,16 +219,14 @@ def test_a_killed_program_leaves_the_file_unlocked(tmp_path: Path) -> None:
         (FakeNvml([], driver=False), "no NVIDIA driver"),
     ],
 )
-def test_limits_that_cannot_be_set_are_refused_with_the_reason(
-    nvml: FakeNvml, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_limits_that_cannot_be_set_are_refused_with_the_reason(nvml, reason, monkeypatch, tmp_path):
     install(monkeypatch, nvml)
 
     with pytest.raises(BoardError, match=reason):
         open_power_limits(tmp_path)
 
 
-def test_the_stand_in_has_the_names_of_the_package() -> None:
+def test_the_stand_in_has_the_names_of_the_package():
     pynvml = pytest.importorskip("pynvml", reason="needs the extra gpu")
     for name in (each for each in dir(FakeNvml) if each.startswith(("nvml", "NVML"))):
         assert hasattr(pynvml, name), name

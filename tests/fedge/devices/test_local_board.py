@@ -1,7 +1,5 @@
 """The board at hand as a whole: what a lost thermometer costs, which is nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,11 +32,9 @@ class Sensor:
         (None, None),
     ],
 )
-def test_the_hottest_temperature_is_told_where_it_can_be_read(
-    sample: SensorSample | None, hottest_c: float | None
-) -> None:
+def test_the_hottest_temperature_is_told_where_it_can_be_read(sample, hottest_c):
     nobody: Any = SimpleNamespace()
-    here = LocalBoard(nobody, Sensor(sample), nobody, nobody, nobody)  # type: ignore[arg-type]
+    here = LocalBoard(nobody, Sensor(sample), nobody, nobody, nobody)
 
     assert here.hottest_c() == hottest_c
 
@@ -49,7 +45,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_name_is_enough(tmp_path: Path) -> None:
+def test_a_name_is_enough(tmp_path):
     settings = read_settings(written(tmp_path, "board: nano-3\n"))
 
     assert settings.board == "nano-3"
@@ -69,27 +65,26 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
         ("", "at least 'board: NAME'"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(text, message, tmp_path):
     with pytest.raises(BadInput, match=message):
         read_settings(written(tmp_path, text))
 
 
-def test_no_code_is_run_from_the_file(tmp_path: Path) -> None:
+def test_no_code_is_run_from_the_file(tmp_path):
     with pytest.raises(BadInput, match="could not determine a constructor"):
         read_settings(written(tmp_path, "board: !!python/object/apply:os.system ['true']\n"))
 
 
-def test_a_person_at_a_board_needs_no_file() -> None:
+def test_a_person_at_a_board_needs_no_file():
     assert load_local_settings().board
 
 
 TELEMETRY = "board: nano-3\ntelemetry: {url: 'https://fleet:9443/telemetry', ca: /ca, certificate: /c, key: /k}\n"
 
 
-def test_telemetry_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_telemetry_is_off_unless_it_is_asked_for(tmp_path):
     assert read_settings(written(tmp_path, "board: nano-3\n")).telemetry is None
     found = read_settings(written(tmp_path, TELEMETRY))
-    assert found.telemetry is not None
     assert found.telemetry.spool_mb == 64
     assert found.live_dir == found.state_dir / "live"
 
@@ -102,6 +97,6 @@ def test_telemetry_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
         ("https://fleet", "https://user:word@fleet", "telemetry.url"),
     ],
 )
-def test_what_is_wrong_with_telemetry_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_telemetry_is_named(old, new, message, tmp_path):
     with pytest.raises(BadInput, match=message):
         read_settings(written(tmp_path, TELEMETRY.replace(old, new)))

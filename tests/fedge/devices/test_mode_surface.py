@@ -1,7 +1,5 @@
 """An emulated board is near its kind, never equal to it, and the same for the same seed."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -26,7 +24,7 @@ def average() -> ModeSurface:
     return ModeSurface(Modes(KNOBS), np.linspace(2.0, 0.5, n), np.linspace(2.0, 9.0, n), np.full(n, 1.3))
 
 
-def test_a_board_deviates_from_its_kind_by_one_to_eight_percent_when_nothing_is_left_over(average: ModeSurface) -> None:
+def test_a_board_deviates_from_its_kind_by_one_to_eight_percent_when_nothing_is_left_over(average):
     for seed in range(20):
         own = draw_board_surface(average, 0.0, 0.0, np.random.default_rng(seed))
         for ratio in (own.step_s / average.step_s, own.power_w / average.power_w):
@@ -35,7 +33,7 @@ def test_a_board_deviates_from_its_kind_by_one_to_eight_percent_when_nothing_is_
             assert np.log1p(BOARD_DEVIATION[0]) - 1e-9 <= size[0] <= np.log1p(BOARD_DEVIATION[1]) + 1e-9
 
 
-def test_the_residual_over_the_modes_has_the_size_that_was_asked(average: ModeSurface) -> None:
+def test_the_residual_over_the_modes_has_the_size_that_was_asked(average):
     own = draw_board_surface(average, 0.05, 0.02, np.random.default_rng(3))
 
     assert np.std(np.log(own.step_s / average.step_s)) == pytest.approx(0.05, rel=1e-6)
@@ -43,7 +41,7 @@ def test_the_residual_over_the_modes_has_the_size_that_was_asked(average: ModeSu
 
 
 @pytest.mark.parametrize("keep", [slice(None), slice(1, None, 7)])
-def test_the_residual_is_a_sum_of_waves_over_the_log_knobs(average: ModeSurface, keep: slice) -> None:
+def test_the_residual_is_a_sum_of_waves_over_the_log_knobs(average, keep):
     modes, ones = Modes(KNOBS[keep]), np.ones(len(KNOBS[keep]))
     own = draw_kind_surface(ModeSurface(modes, ones, ones, 0.1 * ones), 0.05, 0.02, np.random.default_rng(3))
 
@@ -53,7 +51,7 @@ def test_the_residual_is_a_sum_of_waves_over_the_log_knobs(average: ModeSurface,
     np.testing.assert_allclose(np.log(own.step_s), 0.05 * (values - values.mean()) / values.std(), atol=1e-13)
 
 
-def test_the_residual_is_smooth_between_neighbours(average: ModeSurface) -> None:
+def test_the_residual_is_smooth_between_neighbours(average):
     own = draw_board_surface(average, 0.05, 0.0, np.random.default_rng(3))
     residual = np.log(own.step_s / average.step_s).reshape(3, 3, 3, 2)
     steps = np.abs(np.diff(residual, axis=1)).mean()
@@ -61,13 +59,13 @@ def test_the_residual_is_smooth_between_neighbours(average: ModeSurface) -> None
     assert steps < np.abs(residual.ravel()[:, None] - residual.ravel()[None, :]).mean()
 
 
-def test_the_same_seed_gives_the_same_board(average: ModeSurface) -> None:
+def test_the_same_seed_gives_the_same_board(average):
     one, two = (draw_board_surface(average, 0.05, 0.05, np.random.default_rng(9)) for _ in range(2))
 
     assert one.step_s.tolist() == two.step_s.tolist()
     assert one.power_w.tolist() == two.power_w.tolist()
 
 
-def test_a_mode_that_the_board_does_not_have_is_named(average: ModeSurface) -> None:
+def test_a_mode_that_the_board_does_not_have_is_named(average):
     with pytest.raises(LookupError, match="is not among the board's 54 modes"):
         average.find_row(PowerMode(3, 200.0, 80.0, 408.0))

@@ -1,7 +1,5 @@
 """Flower's mods change what a client sends as they do in a Flower app; what they cannot be combined with is refused."""
 
-from __future__ import annotations
-
 import random
 import re
 
@@ -14,7 +12,7 @@ pytest.importorskip("torch", reason="its generator is seeded")
 import torch
 from contracts.reports import answer
 from flwr.app import Context, Message
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.clientapp.typing import ClientAppCallable
 
 from experiments.backends.strategy_check import check_strategy
 from experiments.spec.resource_checks import check_memory
@@ -49,7 +47,7 @@ def send(experiment: Experiment, number: int = 1, norm: float = 2.0) -> tuple[Re
     return reply, trained
 
 
-def test_adaptive_clipping_shortens_the_change_to_the_strategys_norm_and_says_whether_it_had_to() -> None:
+def test_adaptive_clipping_shortens_the_change_to_the_strategys_norm_and_says_whether_it_had_to():
     _, trained = send(build("adaptiveclipping_mod"))
 
     assert np.linalg.norm(trained.arrays["w"]) == pytest.approx(2.0)
@@ -60,7 +58,7 @@ def test_adaptive_clipping_shortens_the_change_to_the_strategys_norm_and_says_wh
     assert send(build("adaptiveclipping_mod"), norm=100.0)[1].metrics == {"norm_bit": 0.0}
 
 
-def test_mods_run_in_the_order_of_the_file_and_noise_follows_from_seed_board_and_round() -> None:
+def test_mods_run_in_the_order_of_the_file_and_noise_follows_from_seed_board_and_round():
     once, again = (send(build("fixedclipping_mod", LOCAL_DP))[1].arrays["w"] for _ in range(2))
 
     assert np.linalg.norm(once) <= 2.0 + 1e-6, "the noise of the inner mod is clipped by the outer one"
@@ -69,13 +67,12 @@ def test_mods_run_in_the_order_of_the_file_and_noise_follows_from_seed_board_and
     assert np.linalg.norm(send(build(LOCAL_DP, "fixedclipping_mod"))[1].arrays["w"]) != pytest.approx(2.0, abs=1e-6)
 
 
-def test_a_mod_that_fails_makes_the_client_fail() -> None:
+def test_a_mod_that_fails_makes_the_client_fail():
     request = RequestMessage("train", 1, trainable=("w", "scale"))  # without the norm
     given = answer("nano-1", 5.0), TrainResult(AFTER, 0.5, 0.25)
     reply, trained = apply_mods(build("fixedclipping_mod"), request, BEFORE, given)
 
     assert trained is None
-    assert reply.error is not None
     assert reply.error.startswith("a mod failed: ")
     assert "clipping_norm" in reply.error
 
@@ -87,7 +84,7 @@ def draw_from_all(message: Message, context: Context, call_next: ClientAppCallab
     return reply
 
 
-def test_every_global_generator_is_seeded() -> None:
+def test_every_global_generator_is_seeded():
     drawn = [send(build(f"{__name__}:draw_from_all"), number)[1].metrics for number in (1, 1, 2)]
 
     assert drawn[0] == drawn[1]
@@ -95,7 +92,7 @@ def test_every_global_generator_is_seeded() -> None:
 
 
 def return_nothing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    return None  # type: ignore[return-value]
+    return None
 
 
 def raise_error(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -129,7 +126,7 @@ def flatten(message: Message, context: Context, call_next: ClientAppCallable) ->
         ),
     ],
 )
-def test_what_a_mod_spoils_fails_its_client_alone(mod: Mod, reason: str) -> None:
+def test_what_a_mod_spoils_fails_its_client_alone(mod, reason):
     request = RequestMessage("train", 1, trainable=("w", "scale"))
     given = answer("nano-1", 5.0), TrainResult(AFTER, 0.5, 0.25)
 
@@ -160,13 +157,13 @@ def test_what_a_mod_spoils_fails_its_client_alone(mod: Mod, reason: str) -> None
         ),
     ],
 )
-def test_what_cannot_be_combined_is_refused_in_one_line(mods, changes, complaint: str) -> None:
+def test_what_cannot_be_combined_is_refused_in_one_line(mods, changes, complaint):
     with pytest.raises(BadInput, match=complaint) as raised:
         check_strategy(build(*mods, **changes))
     assert "\n" not in str(raised.value)
 
 
-def test_mods_and_narrow_networks_do_not_go_together() -> None:
+def test_mods_and_narrow_networks_do_not_go_together():
     memory = {"memory": {"widths": [1.0, 0.5]}}
     with pytest.raises(
         BadInput, match=r"workload.memory.widths: .*the mod LocalDpMod compares or clips .*; or no mods"

@@ -1,7 +1,5 @@
 """What a node learnt outlives the run: a second one of the same board starts from it."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def play_run(number: int, rounds: int = 2, device: str = DEVICE, **options: Any)
     return [answer.report for answer in answers if answer.report is not None], context
 
 
-def test_a_second_run_starts_from_what_the_first_one_measured(tmp_path: Path) -> None:
+def test_a_second_run_starts_from_what_the_first_one_measured(tmp_path):
     cold, _ = play_run(1, rounds=5, knowledge=tmp_path)
     warm, context = play_run(2, knowledge=tmp_path)
     forgetful, _ = play_run(3, rounds=1, knowledge=None)
@@ -54,9 +52,7 @@ def test_a_second_run_starts_from_what_the_first_one_measured(tmp_path: Path) ->
     assert warm[0].work_j < cold[0].work_j
 
 
-def test_auto_is_the_folder_of_the_environment_and_nothing_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_the_folder_of_the_environment_and_nothing_without_it(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
     monkeypatch.chdir(tmp_path)
     play_run(1, rounds=1)
@@ -67,9 +63,7 @@ def test_auto_is_the_folder_of_the_environment_and_nothing_without_it(
     assert (entry.form, entry.label, entry.device) == ("run", "calibrated", "agx-orin-64gb")
 
 
-def test_a_folder_that_cannot_be_used_is_one_log_line_and_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_used_is_one_log_line_and_the_run_goes_on(tmp_path, caplog):
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
     reports, _ = play_run(1, knowledge=tmp_path / "file", cost="resnet18-imagenet")
     assert len(reports) == 2
@@ -85,9 +79,7 @@ def keep(folder: Path, run: int, node: int, rows: int = 5) -> NodeKnowledge:
     return known
 
 
-def test_a_board_that_fails_before_it_recalls_earlier_runs_recalls_them_once_it_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_board_that_fails_before_it_recalls_earlier_runs_recalls_them_once_it_works(tmp_path, monkeypatch):
     install(monkeypatch, FakeNvml([FakeCard()]))
     settings = tmp_path / "node.yaml"
     settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\nstate_dir: {tmp_path}/state\n", "utf-8")
@@ -109,7 +101,7 @@ def test_a_board_that_fails_before_it_recalls_earlier_runs_recalls_them_once_it_
     assert recall_earlier_runs(read_memory(context), known).recalled == works.recalled
 
 
-def test_nodes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_nodes_that_write_at_once_lose_nothing(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda node: keep(tmp_path, run=1, node=node), range(8)))
     listing = list_entries(tmp_path)
@@ -121,7 +113,7 @@ def test_nodes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(rows) == 8 * 3  # the newest three of a mode
 
 
-def test_the_newest_runs_of_a_board_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_runs_of_a_board_are_kept(tmp_path, monkeypatch):
     now = iter(range(10**9, 10**9 + 10**8, 86400))
     monkeypatch.setattr(node_memory, "format_date", lambda _: format_date(next(now)))
     for run in range(1, MAX_RUNS + 4):
@@ -131,9 +123,7 @@ def test_the_newest_runs_of_a_board_are_kept(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_board_a_second_run_needs_no_first_round_to_count_its_steps(tmp_path, monkeypatch):
     nvml = install(monkeypatch, FakeNvml([card := FakeCard()]))
     settings = tmp_path / "node.yaml"
     settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\nstate_dir: {tmp_path}/state\n", "utf-8")
@@ -179,7 +169,7 @@ def run_round(context: Context, **options: Any) -> RoundReport:
 
 
 @pytest.mark.parametrize("build", [build_small, build_wide])
-def test_the_apps_own_network_prices_its_steps_by_its_layers(build: object) -> None:
+def test_the_apps_own_network_prices_its_steps_by_its_layers(build):
     work, _ = find_named_workload(name_network(build)["network"], input_shape="3x32x32")
     device = DEVICE.partition(":")[2]
     board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
@@ -191,7 +181,7 @@ def test_the_apps_own_network_prices_its_steps_by_its_layers(build: object) -> N
     assert report.measured.power_w == pytest.approx(float(truth.power_w[top]), rel=0.1)
 
 
-def test_pricing_does_not_touch_the_apps_random_numbers_and_is_done_once() -> None:
+def test_pricing_does_not_touch_the_apps_random_numbers_and_is_done_once():
     def draw(message: Message, context: Context) -> Message:
         drawn.append(float(torch.rand(1)))
         return make_app(FEW_STEPS)(message, context)
@@ -209,7 +199,7 @@ def test_pricing_does_not_touch_the_apps_random_numbers_and_is_done_once() -> No
     assert dict(context.state.config_records["fedge-network"]) == layers
 
 
-def test_an_assumed_network_is_named_once_with_the_way_to_name_ones_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_assumed_network_is_named_once_with_the_way_to_name_ones_own(caplog):
     context = make_context()
     for _ in range(2):
         run_round(context)
@@ -224,6 +214,6 @@ def test_an_assumed_network_is_named_once_with_the_way_to_name_ones_own(caplog: 
     assert not caplog.records
 
 
-def test_a_network_that_cannot_be_counted_is_one_line() -> None:
+def test_a_network_that_cannot_be_counted_is_one_line():
     with pytest.raises(BadInput, match=r"^power_mode: network: .*an error: AttributeError"):
         run_round(make_context(), network=f"{__name__}:no_such_function", input_shape=(1, 2))

@@ -1,11 +1,8 @@
 """The wrapper changes no result of a strategy, plans goals from the nodes' offers, and stores a run that pages read."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,15 +90,15 @@ def run_strategy(
     arrays = ArrayRecord(train_network(1))
     for number in range(1, rounds + 1):
         before(number)
-        messages = strategy.configure_train(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), nodes)
         found, _ = strategy.aggregate_train(number, nodes.send_and_receive(list(messages)))
         arrays = arrays if found is None else found
-        messages = strategy.configure_evaluate(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        messages = strategy.configure_evaluate(number, arrays, ConfigRecord(), nodes)
         strategy.aggregate_evaluate(number, nodes.send_and_receive(list(messages)))
     return arrays
 
 
-def test_the_model_is_that_of_the_strategy_alone() -> None:
+def test_the_model_is_that_of_the_strategy_alone():
     plain = run_strategy(FedAvg(), Nodes(mods=False))
     aware = run_strategy(PowerAware(FedAvg()), Nodes())
 
@@ -109,7 +106,7 @@ def test_the_model_is_that_of_the_strategy_alone() -> None:
         assert torch.equal(values, aware.to_torch_state_dict()[name])
 
 
-def test_goals_share_a_deadline_as_soon_as_fronts_are_known() -> None:
+def test_goals_share_a_deadline_as_soon_as_fronts_are_known():
     nodes = Nodes()
 
     run_strategy(PowerAware(FedAvg(), "least-energy", max_slowdown=1.2), nodes)
@@ -122,7 +119,7 @@ def test_goals_share_a_deadline_as_soon_as_fronts_are_known() -> None:
         assert {goal.policy for goal in goals.values()} == {"least-energy"}
 
 
-def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
+def test_the_rows_are_those_of_a_run(tmp_path):
     nodes = Nodes()
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", name="mine"), nodes)
 
@@ -137,7 +134,7 @@ def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
     assert "agx-orin-64gb-1" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path):
     nodes, clock = Nodes(), itertools.count(100.0, 7.0)
     nodes.mod = power_mode(device=list(NODES.values()), network="contracts.small_training:make_network", **NETWORK)
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", now_s=lambda: next(clock)), nodes)
@@ -159,7 +156,7 @@ def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path: Path) -> None:
     assert "batch 4." in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
-def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
+def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path):
     nodes = Nodes()
 
     def fail(number: int) -> None:
@@ -177,7 +174,7 @@ def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
     }
 
 
-def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> None:
+def test_nodes_with_and_without_the_mod_take_part_together(tmp_path):
     nodes = Nodes()
     nodes.plain.add(12)
 
@@ -188,7 +185,7 @@ def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> No
     assert {row.status for row in rows} == {"done"}
 
 
-def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path: Path) -> None:
+def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path):
     nodes = Nodes()
     nodes.plain.add(12)
     nodes.record = ConfigRecord({ANSWER: to_json(ReplyMessage("", error="the power daemon does not answer"))})
@@ -198,7 +195,7 @@ def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path: Pat
     assert {row.board for row in read_rows(tmp_path / "run", ClientRow)} == {"nano-1", "agx-orin-64gb-1"}
 
 
-def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
+def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path):
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
     gc.collect()  # the strategy's lock on the folder, which tells that the app runs
     status = read_run_status(tmp_path / "run")
@@ -210,7 +207,7 @@ def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "run", RoundRow)) == 3
 
 
-def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
+def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path):
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
     gc.collect()  # the first strategy's lock on the folder
 
@@ -226,7 +223,7 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
         PowerAware(FedAvg(), dedline_s=60.0)
 
 
-def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_folder(tmp_path):
     first = PowerAware(FedAvg(), folder=tmp_path)
 
     with pytest.raises(BadInput):

@@ -1,7 +1,5 @@
 """The mod chooses a mode for an app's training, measures it, remembers it, and changes nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -42,10 +40,10 @@ def read_answer(reply: Message) -> ReplyMessage:
 
 def read_metrics(reply: Message) -> tuple[float, float]:
     metrics = reply.content.metric_records["metrics"]
-    return float(metrics[SECONDS]), float(metrics[JOULES])  # type: ignore[arg-type]
+    return float(metrics[SECONDS]), float(metrics[JOULES])
 
 
-def test_an_emulated_board_learns_over_rounds_to_save_energy() -> None:
+def test_an_emulated_board_learns_over_rounds_to_save_energy():
     mod = power_mode(device="emulated:agx-orin-64gb", max_slowdown=1.5, policy="least-energy")
     context = make_context(partition_id=0)
 
@@ -59,7 +57,7 @@ def test_an_emulated_board_learns_over_rounds_to_save_energy() -> None:
     assert last_s < 1.6 * first_s
 
 
-def test_it_leaves_the_apps_own_reply_as_it_is() -> None:
+def test_it_leaves_the_apps_own_reply_as_it_is():
     reply = power_mode(device="emulated:nano")(make_message(), make_context(), make_app(STEPS))
 
     for name, values in reply.content.array_records["arrays"].to_torch_state_dict().items():
@@ -67,7 +65,7 @@ def test_it_leaves_the_apps_own_reply_as_it_is() -> None:
     assert reply.content.metric_records["metrics"]["train_loss"] == 1.0
 
 
-def test_nodes_take_the_devices_in_turn_and_their_own_configuration_first() -> None:
+def test_nodes_take_the_devices_in_turn_and_their_own_configuration_first():
     mod = power_mode(device=["emulated:nano", "emulated:tx2"])
 
     boards = [
@@ -82,18 +80,17 @@ def test_nodes_take_the_devices_in_turn_and_their_own_configuration_first() -> N
     assert boards == ["nano-3", "tx2-4", "orin-nano-4"]
 
 
-def test_a_goal_of_the_server_decides() -> None:
+def test_a_goal_of_the_server_decides():
     mod, context = power_mode(device="emulated:nano"), make_context()
     mod(make_message(), context, make_app(STEPS))
 
     fast = mod(make_message(goal=to_json(RoundGoal("maxn", STEPS))), context, make_app(STEPS))
     report = read_answer(fast).report
 
-    assert report is not None
     assert report.decision.mode == report.front.maxn.mode
 
 
-def test_evaluation_passes_untouched() -> None:
+def test_evaluation_passes_untouched():
     context = make_context()
 
     reply = power_mode(device="emulated:nano")(make_message("evaluate"), context, make_app(1))
@@ -110,9 +107,7 @@ def make_own_context(tmp_path: Path) -> Context:
     return make_context(settings=str(settings))
 
 
-def test_without_a_board_it_only_measures_and_says_once_what(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_board_it_only_measures_and_says_once_what(tmp_path, caplog, monkeypatch):
     install(monkeypatch, FakeNvml([FakeCard()], root=False))
     context = make_own_context(tmp_path)
 
@@ -125,7 +120,7 @@ def test_without_a_board_it_only_measures_and_says_once_what(
     assert "GPUs (NVML)" in said[0]
 
 
-def test_a_processor_alone_is_measured_as_far_as_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_alone_is_measured_as_far_as_it_counts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     reply = power_mode()(make_message(), make_own_context(tmp_path), make_app(STEPS))
 
@@ -136,9 +131,7 @@ def test_a_processor_alone_is_measured_as_far_as_it_counts(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_on_a_gpu_workstation_power_limits_are_probed_and_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_workstation_power_limits_are_probed_and_restored(tmp_path, monkeypatch):
     card = FakeCard()
     nvml = install(monkeypatch, FakeNvml([card]))
     mod, context = power_mode("least-energy", max_slowdown=2.0), make_own_context(tmp_path)
@@ -199,12 +192,12 @@ def raise_boom(_message: Message, _context: Context) -> Message:
         ({"predictor": "fegde"}, "power_mode: predictor: got 'fegde'; .*did you mean fedge?"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once_in_its_own_words(options: dict[str, Any], complaint: str) -> None:
+def test_a_wrong_argument_is_refused_at_once_in_its_own_words(options, complaint):
     with pytest.raises(BadInput, match=f"^{complaint}"):
         power_mode(**options)
 
 
-def test_a_wrong_board_of_the_nodes_configuration_is_named_by_its_key() -> None:
+def test_a_wrong_board_of_the_nodes_configuration_is_named_by_its_key():
     mod = power_mode(device="emulated:nano")
 
     with pytest.raises(UnknownName, match="the node's fedge-device: got 'nosuch'"):
@@ -223,12 +216,9 @@ class StoppedClock:
 
 
 @pytest.mark.parametrize(("more", "rest_s"), [(1, 0.0), (5, 8.0)])
-def test_what_an_app_trains_beyond_the_plan_is_booked_whole(
-    more: int, rest_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_app_trains_beyond_the_plan_is_booked_whole(more, rest_s, monkeypatch):
     gate = StepGate(lambda: train_network(STEPS + more))
     planned = answer("nano-1", 5.0)
-    assert planned.report is not None
 
     def run_round(*_: object, training: StepGate[object], **__: object) -> tuple[ReplyMessage, None]:
         training.advance(STEPS)
@@ -239,7 +229,6 @@ def test_what_an_app_trains_beyond_the_plan_is_booked_whole(
     booked = power_mod._run_gated_round(**given, here=cast("Any", StoppedClock()), gate=gate).report
 
     before = planned.report.measured
-    assert booked is not None
     assert booked.measured.steps == before.steps + more
     assert booked.work_s == pytest.approx(planned.report.work_s + before.step_s + rest_s)
     assert booked.work_j == pytest.approx(planned.report.work_j + before.step_s * before.power_w + 10.0 * rest_s)
@@ -253,7 +242,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
-def test_on_a_board_the_power_daemon_sets_the_modes_and_restores_them(board: Desk, tmp_path: Path) -> None:
+def test_on_a_board_the_power_daemon_sets_the_modes_and_restores_them(board, tmp_path):
     settings = tmp_path / "node.yaml"
     settings.write_text(yaml.safe_dump(json.loads(board.settings.model_dump_json())), encoding="utf-8")
     mod = power_mode("least-energy", max_slowdown=3.0)

@@ -1,7 +1,5 @@
 """An app's training runs exactly the steps that it may run, and computes what it would compute unhindered."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -17,7 +15,7 @@ from fedge.flower.step_gate import StepGate, TrainingEnded
 
 
 @given(parts=st.lists(st.integers(1, 4), min_size=1, max_size=5), more=st.integers(0, 3))
-def test_it_runs_the_allowed_steps_and_no_more(parts: list[int], more: int) -> None:
+def test_it_runs_the_allowed_steps_and_no_more(parts, more):
     seen: list[int] = []
     gate = StepGate(lambda: train_network(sum(parts) + more, seen.append))
 
@@ -31,7 +29,7 @@ def test_it_runs_the_allowed_steps_and_no_more(parts: list[int], more: int) -> N
     assert seen == list(range(1, sum(parts) + more + 1))
 
 
-def test_the_app_computes_the_same_as_without_it() -> None:
+def test_the_app_computes_the_same_as_without_it():
     gate = StepGate(lambda: train_network(5))
     gate.advance(2)
     gate.advance(3)
@@ -40,7 +38,7 @@ def test_the_app_computes_the_same_as_without_it() -> None:
         assert torch.equal(values, train_network(5)[name])
 
 
-def test_a_training_that_ends_early_says_so_and_keeps_its_result() -> None:
+def test_a_training_that_ends_early_says_so_and_keeps_its_result():
     gate = StepGate(lambda: train_network(3))
 
     with pytest.raises(TrainingEnded, match="after 3 of 4 steps"):
@@ -48,7 +46,7 @@ def test_a_training_that_ends_early_says_so_and_keeps_its_result() -> None:
     assert set(gate.finish()) == {"weight", "bias"}
 
 
-def test_trying_the_end_runs_one_more_step_at_most() -> None:
+def test_trying_the_end_runs_one_more_step_at_most():
     ended, longer = StepGate(lambda: train_network(3)), StepGate(lambda: train_network(5))
     for gate in (ended, longer):
         gate.advance(3)
@@ -59,7 +57,7 @@ def test_trying_the_end_runs_one_more_step_at_most() -> None:
     assert longer.run_to_end() == 5
 
 
-def test_an_error_of_the_app_is_raised_to_whoever_waits() -> None:
+def test_an_error_of_the_app_is_raised_to_whoever_waits():
     def fail() -> None:
         train_network(2)
         raise ValueError("no data on this node")
@@ -70,7 +68,7 @@ def test_an_error_of_the_app_is_raised_to_whoever_waits() -> None:
         gate.run_to_end()
 
 
-def test_trainings_of_other_threads_are_neither_held_nor_counted() -> None:
+def test_trainings_of_other_threads_are_neither_held_nor_counted():
     gate = StepGate(lambda: train_network(4))
     gate.advance(1)
 

@@ -1,7 +1,5 @@
 """Encoded updates: their bytes, what comes back, what is kept for the next round, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,14 +43,14 @@ def send(compression: Compression, trained: TrainResult, residual: Floats32 | No
 
 
 @pytest.mark.parametrize("compression", KINDS, ids=str)
-def test_the_bytes_that_are_sent_are_those_that_were_counted_from_the_shapes(compression: Compression) -> None:
+def test_the_bytes_that_are_sent_are_those_that_were_counted_from_the_shapes(compression):
     sent = send(compression, train())
     size = sum(value.nbytes for value in sent.arrays.values())
     assert size / sum(value.nbytes for value in MODEL.values()) == compute_up_share(compression, MODEL, TRAINABLE)
 
 
 @pytest.mark.parametrize("compression", KINDS, ids=str)
-def test_statistics_and_counters_arrive_as_they_are_and_the_order_is_the_models(compression: Compression) -> None:
+def test_statistics_and_counters_arrive_as_they_are_and_the_order_is_the_models(compression):
     back = decode_result(MODEL, TRAINABLE, send(compression, train()))
     assert list(back.arrays) == list(MODEL)
     assert back.arrays["count"] == 9
@@ -61,7 +59,7 @@ def test_statistics_and_counters_arrive_as_they_are_and_the_order_is_the_models(
 
 
 @given(updates, st.sampled_from([Compression("fp16"), Compression("int8")]))
-def test_a_rounded_update_is_off_by_at_most_half_a_step(values: list[float], compression: Compression) -> None:
+def test_a_rounded_update_is_off_by_at_most_half_a_step(values, compression):
     update = np.array(values, dtype=np.float32)
     error = np.abs(decode_vector(encode_vector(compression, update), len(update)) - update)
     step = np.abs(update) * 2.0**-10 + 1e-7 if compression.kind == "fp16" else np.abs(update).max() / 127.0
@@ -69,7 +67,7 @@ def test_a_rounded_update_is_off_by_at_most_half_a_step(values: list[float], com
 
 
 @given(updates, st.floats(0.01, 1.0))
-def test_the_largest_values_are_sent_and_the_others_are_kept(values: list[float], keep: float) -> None:
+def test_the_largest_values_are_sent_and_the_others_are_kept(values, keep):
     update = np.array(values, dtype=np.float32)
     back = decode_vector(encode_vector(Compression("topk", keep), update), len(update))
     sent = back != 0.0
@@ -77,7 +75,7 @@ def test_the_largest_values_are_sent_and_the_others_are_kept(values: list[float]
     assert np.abs(update[~sent]).max(initial=0.0) <= np.abs(update[sent]).min(initial=np.inf) or not sent.any()
 
 
-def test_what_an_update_left_out_is_sent_with_later_ones() -> None:
+def test_what_an_update_left_out_is_sent_with_later_ones():
     compression, residual, received = Compression("topk", 0.2), None, np.zeros(620, np.float32)
     still = TrainResult(MODEL, 0.5, 0.9)
     for trained in (train(), *(still,) * 8):
@@ -90,9 +88,7 @@ def test_what_an_update_left_out_is_sent_with_later_ones() -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("compression", KINDS, ids=str)
-def test_an_update_that_is_not_finite_is_sent_as_it_is_and_leaves_nothing_behind(
-    compression: Compression, wrong: float
-) -> None:
+def test_an_update_that_is_not_finite_is_sent_as_it_is_and_leaves_nothing_behind(compression, wrong):
     trained = train()
     trained.arrays["conv"][3, 4] = wrong
     sent = send(compression, trained, np.ones(620, np.float32))
@@ -120,6 +116,6 @@ def test_an_update_that_is_not_finite_is_sent_as_it_is_and_leaves_nothing_behind
     ],
     ids="+".join,
 )
-def test_arrays_that_encode_no_update_of_the_model_are_refused(arrays: dict[str, np.ndarray]) -> None:
+def test_arrays_that_encode_no_update_of_the_model_are_refused(arrays):
     with pytest.raises(UndecodableUpdate, match="620 values"):
         decode_result(MODEL, TRAINABLE, TrainResult({PREFIX + name: value for name, value in arrays.items()}, 0.0, 0.0))

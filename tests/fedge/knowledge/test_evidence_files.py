@@ -1,7 +1,5 @@
 """Files as entries: what is emulated, whose measurements they are, and where they lie in the knowledge."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -37,23 +35,21 @@ def describe_table(path: Path, label: Label = "measured", record: object = None)
 @pytest.mark.parametrize(
     ("label", "emulated"), [("measured", False), ("unknown", False), ("calibrated", True), ("estimated", True)]
 )
-def test_a_table_without_its_record_and_its_model_are_emulated_by_their_label(
-    tmp_path: Path, label: Label, emulated: bool
-) -> None:
+def test_a_table_without_its_record_and_its_model_are_emulated_by_their_label(tmp_path, label, emulated):
     table, model = describe_table(tmp_path / "net.csv", label), describe_model(tmp_path / "net.safetensors", label)
 
     assert table.conditions == model.conditions == ({"truth": "model"} if emulated else {})
     assert table.boards == ()
 
 
-def test_a_table_whose_record_says_so_is_emulated_whatever_its_label(tmp_path: Path) -> None:
+def test_a_table_whose_record_says_so_is_emulated_whatever_its_label(tmp_path):
     entry = describe_table(tmp_path / "net.csv", record={"emulated": True, "board": "nano", "seed": 4})
 
     assert entry.conditions == {"truth": "model"}
     assert entry.boards == ("nano-1@seed-4",)
 
 
-def test_a_table_of_a_recorded_folder_is_its_boards_own_and_no_models(tmp_path: Path) -> None:
+def test_a_table_of_a_recorded_folder_is_its_boards_own_and_no_models(tmp_path):
     record = {"emulated": True, "recorded": True, "board": "nano", "seed": 4, "inventory_name": "shelf-1"}
     entry = describe_table(tmp_path / "net.csv", "estimated", record)
 
@@ -61,7 +57,7 @@ def test_a_table_of_a_recorded_folder_is_its_boards_own_and_no_models(tmp_path: 
 
 
 @pytest.mark.parametrize("date", ["2024-03-01T10:00:00Z", "2024-3-1T10:0:0Z", None, "2024-99-01T10:00:00Z", 7])
-def test_a_table_is_as_old_as_its_record_says_or_else_as_its_file(tmp_path: Path, date: object) -> None:
+def test_a_table_is_as_old_as_its_record_says_or_else_as_its_file(tmp_path, date):
     path = tmp_path / "net.csv"
     write_table(path)
     path.with_name("net.csv.json").write_text(json.dumps({"date": date} if date else {}), encoding="utf-8")
@@ -80,7 +76,7 @@ def identify(entry: FleetEntry | None = None, **changes: object) -> ClientIdenti
     return identify_client(experiment, list_boards(experiment)[0])
 
 
-def test_an_emulated_board_works_on_the_priced_workload_and_is_another_board_with_another_seed() -> None:
+def test_an_emulated_board_works_on_the_priced_workload_and_is_another_board_with_another_seed():
     found = identify(seed=5)
 
     assert (found.device, found.workload, found.batch_size) == ("nano", "resnet18-imagenet", 16)
@@ -88,7 +84,7 @@ def test_an_emulated_board_works_on_the_priced_workload_and_is_another_board_wit
     assert found.kind == identify(seed=6).kind
 
 
-def test_a_real_board_is_its_name_and_works_on_its_task_whatever_that_is_priced_as(tmp_path: Path) -> None:
+def test_a_real_board_is_its_name_and_works_on_its_task_whatever_that_is_priced_as(tmp_path):
     found = identify(backend="fleet", workload=WorkloadSpec(task="synthetic-cnn", batch_size=8))
     assert (found.board, found.workload, found.batch_size, found.conditions) == ("nano-1", "synthetic-cnn", 8, {})
 
@@ -100,7 +96,7 @@ def test_a_real_board_is_its_name_and_works_on_its_task_whatever_that_is_priced_
     assert len(kinds) == 2, "another network of the same file name"
 
 
-def test_an_alias_is_the_same_kind_of_board() -> None:
+def test_an_alias_is_the_same_kind_of_board():
     assert identify(FleetEntry(device="agx-orin")).kind == identify(FleetEntry(device="agx-orin-64gb")).kind
 
 
@@ -114,11 +110,11 @@ def test_an_alias_is_the_same_kind_of_board() -> None:
         FleetEntry(device="tx2"),
     ],
 )
-def test_boards_that_do_something_else_are_of_another_kind(entry: FleetEntry) -> None:
+def test_boards_that_do_something_else_are_of_another_kind(entry):
     assert identify(entry).kind != identify().kind
 
 
-def test_a_fitted_loader_is_known_by_its_content_not_by_its_place() -> None:
+def test_a_fitted_loader_is_known_by_its_content_not_by_its_place():
     here, moved, other = (
         identify(FleetEntry(device="nano", loader=LoaderSpec(workers=2, model=model, sha256=sha256))).kind
         for model, sha256 in (("/a.json", "1f"), ("/moved/b.json", "1f"), ("/a.json", "2e"))
@@ -126,7 +122,7 @@ def test_a_fitted_loader_is_known_by_its_content_not_by_its_place() -> None:
     assert here == moved != other
 
 
-def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
+def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind():
     fleet = (
         FleetEntry(device="agx-orin", count=2),
         FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),

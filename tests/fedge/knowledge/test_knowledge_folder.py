@@ -1,7 +1,5 @@
 """The knowledge folder: entries are whole or absent, damaged ones are named, and the index is only a copy."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -44,7 +42,7 @@ def entry(name: str, content: bytes = CONTENT, **changes: object) -> KnowledgeEn
     return KnowledgeEntry(**fields | changes)
 
 
-def test_what_is_added_is_listed_oldest_first_and_read_back(tmp_path: Path) -> None:
+def test_what_is_added_is_listed_oldest_first_and_read_back(tmp_path):
     new, old = entry("b"), entry("a", date="2025-05-01T10:00:00Z", conditions={"torch": "2.0"})
     for one in (new, old):
         add_entry(tmp_path, one, CONTENT)
@@ -53,7 +51,7 @@ def test_what_is_added_is_listed_oldest_first_and_read_back(tmp_path: Path) -> N
     assert read_measurements(tmp_path, new).boards == {"nano-1": ROWS}
 
 
-def test_an_entry_of_the_same_name_is_replaced(tmp_path: Path) -> None:
+def test_an_entry_of_the_same_name_is_replaced(tmp_path):
     more = encode_measurements({"nano-1": (*ROWS, *ROWS)})
     add_entry(tmp_path, entry("a"), CONTENT)
     list_entries(tmp_path)
@@ -63,7 +61,7 @@ def test_an_entry_of_the_same_name_is_replaced(tmp_path: Path) -> None:
     assert len(read_measurements(tmp_path, entry("a", more)).boards["nano-1"]) == 2
 
 
-def test_a_damaged_description_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
+def test_a_damaged_description_is_named_and_the_others_are_listed(tmp_path):
     for name in ("a", "b", "c"):
         add_entry(tmp_path, entry(name), CONTENT)
     (tmp_path / "entries" / "b.json").write_text('{"id": "b"')
@@ -77,7 +75,7 @@ def test_a_damaged_description_is_named_and_the_others_are_listed(tmp_path: Path
 
 
 @pytest.mark.parametrize("index", ["", "[]", "{", '{"a.json": 3}', '{"a.json": {"stamp": [1, 2]}}'])
-def test_the_index_is_made_again_whatever_it_holds(tmp_path: Path, index: str) -> None:
+def test_the_index_is_made_again_whatever_it_holds(tmp_path, index):
     add_entry(tmp_path, entry("a"), CONTENT)
     (tmp_path / INDEX).write_text(index)
 
@@ -85,7 +83,7 @@ def test_the_index_is_made_again_whatever_it_holds(tmp_path: Path, index: str) -
     assert list(json.loads((tmp_path / INDEX).read_text())) == ["a.json"]
 
 
-def test_the_index_spares_reading_and_sees_what_changed(tmp_path: Path) -> None:
+def test_the_index_spares_reading_and_sees_what_changed(tmp_path):
     add_entry(tmp_path, entry("a"), CONTENT)
     list_entries(tmp_path)
     index = json.loads((tmp_path / INDEX).read_text())
@@ -97,7 +95,7 @@ def test_the_index_spares_reading_and_sees_what_changed(tmp_path: Path) -> None:
     assert list_entries(tmp_path).entries[0].source == "a longer name than before"
 
 
-def test_a_changed_or_missing_file_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_changed_or_missing_file_is_refused_in_one_line(tmp_path):
     add_entry(tmp_path, entry("a"), CONTENT)
     (tmp_path / "entries" / "a.rows").write_bytes(CONTENT.replace(b"0.5", b"0.6"))
     with pytest.raises(BadInput, match="another checksum"):
@@ -108,7 +106,7 @@ def test_a_changed_or_missing_file_is_refused_in_one_line(tmp_path: Path) -> Non
         read_content(tmp_path, entry("a"))
 
 
-def test_a_file_outside_of_the_folder_is_neither_read_written_nor_removed(tmp_path: Path) -> None:
+def test_a_file_outside_of_the_folder_is_neither_read_written_nor_removed(tmp_path):
     outside = tmp_path / "mine.txt"
     outside.write_bytes(CONTENT)
     folder = tmp_path / "knowledge"
@@ -123,7 +121,7 @@ def test_a_file_outside_of_the_folder_is_neither_read_written_nor_removed(tmp_pa
     assert outside.read_bytes() == CONTENT
 
 
-def test_a_forgotten_entry_is_gone_and_forgetting_it_twice_is_no_error(tmp_path: Path) -> None:
+def test_a_forgotten_entry_is_gone_and_forgetting_it_twice_is_no_error(tmp_path):
     add_entry(tmp_path, entry("a"), CONTENT)
     for _ in range(2):
         forget_entry(tmp_path, entry("a"))
@@ -132,7 +130,7 @@ def test_a_forgotten_entry_is_gone_and_forgetting_it_twice_is_no_error(tmp_path:
     assert not (tmp_path / "entries" / "a.rows").exists()
 
 
-def test_an_entry_is_found_by_the_beginning_of_its_name_if_that_is_one_only(tmp_path: Path) -> None:
+def test_an_entry_is_found_by_the_beginning_of_its_name_if_that_is_one_only(tmp_path):
     for name in ("run-1", "run-12"):
         add_entry(tmp_path, entry(name), CONTENT)
 
@@ -150,7 +148,7 @@ def _write_many(folder: Path, first: int) -> None:
         list_entries(folder)
 
 
-def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_two_writers_at_once_lose_nothing(tmp_path):
     with ProcessPoolExecutor(2) as pool:
         for done in [pool.submit(_write_many, tmp_path, first) for first in (0, 15)]:
             done.result()
@@ -161,7 +159,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert all(read_content(tmp_path, one) == CONTENT for one in listing.entries)
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "k").write_text("")
     with pytest.raises(BadInput, match="a folder of knowledge"):
         list_entries(tmp_path / "k")

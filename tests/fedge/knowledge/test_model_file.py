@@ -1,7 +1,5 @@
 """A model file gives back what was saved, predicts the same, and says what is wrong with every other file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -86,7 +84,7 @@ def spoil(
     return path
 
 
-def test_what_is_loaded_is_what_was_saved(saved: Path) -> None:
+def test_what_is_loaded_is_what_was_saved(saved):
     original, back = model(references=(reference(),)), load_model(saved)
 
     assert back.about == original.about
@@ -101,12 +99,12 @@ def test_what_is_loaded_is_what_was_saved(saved: Path) -> None:
     assert (table.device, table.workload, table.batch_size, table.sha256) == ("my-board", "other", 8, "b" * 64)
 
 
-def test_a_file_tells_no_folder_of_its_maker(saved: Path) -> None:
+def test_a_file_tells_no_folder_of_its_maker(saved):
     assert load_model(saved).knowledge.references[0].path == "other.csv"
     assert b"/home" not in saved.read_bytes()
 
 
-def test_a_loaded_model_predicts_to_the_last_bit_what_the_saved_one_did(saved: Path) -> None:
+def test_a_loaded_model_predicts_to_the_last_bit_what_the_saved_one_did(saved):
     original, back = model(), load_model(saved)
 
     ours, theirs = (
@@ -118,7 +116,7 @@ def test_a_loaded_model_predicts_to_the_last_bit_what_the_saved_one_did(saved: P
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
 
 
-def test_saving_twice_gives_the_same_bytes_and_leaves_nothing_else(saved: Path) -> None:
+def test_saving_twice_gives_the_same_bytes_and_leaves_nothing_else(saved):
     first = saved.read_bytes()
 
     save_model(saved, model(references=(reference(),)))
@@ -137,9 +135,7 @@ def test_saving_twice_gives_the_same_bytes_and_leaves_nothing_else(saved: Path) 
     )
 )
 @settings(max_examples=30)
-def test_any_measurements_come_back_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, seen: list[tuple[int, float, float, int, bool]]
-) -> None:
+def test_any_measurements_come_back_as_they_were(tmp_path_factory, seen):
     path = tmp_path_factory.mktemp("any") / "m.safetensors"
     modes = grid()
     measurements = tuple(Measurement(modes[i], n, t, p, throttled=hot) for i, t, p, n, hot in seen)
@@ -149,7 +145,7 @@ def test_any_measurements_come_back_as_they_were(
     assert load_model(path).measurements == measurements
 
 
-def test_a_model_without_priors_or_references_is_kept_too(tmp_path: Path) -> None:
+def test_a_model_without_priors_or_references_is_kept_too(tmp_path):
     bare = dataclasses.replace(model(), knowledge=PriorKnowledge(MAXN))
 
     save_model(
@@ -162,14 +158,14 @@ def test_a_model_without_priors_or_references_is_kept_too(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 200, 5000, -1])
-def test_a_file_that_was_cut_short_is_refused_wherever_it_ends(saved: Path, kept: int) -> None:
+def test_a_file_that_was_cut_short_is_refused_wherever_it_ends(saved, kept):
     saved.write_bytes(saved.read_bytes()[:kept])
 
     with pytest.raises(BadInput, match="damaged or foreign file"):
         load_model(saved)
 
 
-def test_a_file_of_another_kind_is_named_as_such(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_named_as_such(tmp_path):
     csv, weights = tmp_path / "t.csv", tmp_path / "w.safetensors"
     csv.write_text("cores,cpu_khz\n1,2\n" * 50, encoding="utf-8")
     save_file({"w": np.zeros(3)}, weights)
@@ -203,7 +199,7 @@ def _about(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda t: t["references"].append(dict(t["references"][0])), "reference/1/knobs: got nothing"),
     ],
 )
-def test_a_wrong_field_is_named(saved: Path, change: Callable[[dict[str, Any]], Any], words: str) -> None:
+def test_a_wrong_field_is_named(saved, change, words):
     with pytest.raises(BadInput, match=words):
         load_model(spoil(saved, header=change))
 
@@ -233,12 +229,12 @@ def _set(name: str, index: Any, value: float) -> Callable[[dict[str, Any]], Any]
         (lambda a: a.update({"reference/0/power_w": np.ones(1)}), "reference/0/power_w: got shape"),
     ],
 )
-def test_a_wrong_array_is_named(saved: Path, change: Callable[[dict[str, Any]], Any], words: str) -> None:
+def test_a_wrong_array_is_named(saved, change, words):
     with pytest.raises(BadInput, match=words):
         load_model(spoil(saved, arrays=change))
 
 
-def test_a_file_without_any_measurement_is_refused(saved: Path) -> None:
+def test_a_file_without_any_measurement_is_refused(saved):
     def emptied(arrays: dict[str, Any]) -> None:
         arrays.update({name: a[:0].copy() for name, a in arrays.items() if name.startswith("measured/")})
 
@@ -248,9 +244,7 @@ def test_a_file_without_any_measurement_is_refused(saved: Path) -> None:
 
 @given(at=st.floats(0.0, 1.0), bit=st.integers(0, 7))
 @settings(max_examples=150)
-def test_one_flipped_bit_gives_a_model_or_a_clear_error(
-    tmp_path_factory: pytest.TempPathFactory, at: float, bit: int
-) -> None:
+def test_one_flipped_bit_gives_a_model_or_a_clear_error(tmp_path_factory, at, bit):
     path = tmp_path_factory.mktemp("flip") / "m.safetensors"
     save_model(path, model(references=(reference(),)))
     content = bytearray(path.read_bytes())
@@ -269,7 +263,7 @@ def _loaded_or_refused(path: Path) -> BoardModel | BadInput:
         return error
 
 
-def test_a_path_that_cannot_be_written_is_the_users_mistake_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_the_users_mistake_and_leaves_nothing(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     (tmp_path / "folder").mkdir()
 
@@ -295,7 +289,7 @@ class _Broken:
         return Predictions(modes, np.full(len(modes), np.nan), good, good, good)
 
 
-def test_a_predictor_that_fails_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_predictor_that_fails_is_an_error_in_words(monkeypatch):
     monkeypatch.setattr(model_file, "load_predictor", lambda name, knowledge, where: _Broken(knowledge))
 
     with pytest.raises(FedgeError, match="physical cannot be fitted to these measurements"):

@@ -1,7 +1,5 @@
 """The facts of a model are those of its file and of its predictor; the physical meaning adds up."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -60,7 +58,6 @@ def test_the_spread_is_that_of_all_candidates():
 def test_the_parts_at_maxn_are_the_models_own_terms():
     meaning = facts(model()).meaning
 
-    assert meaning is not None
     time, power = meaning.time_s, meaning.power_w
     assert time["GPU arithmetic"] == pytest.approx(TIME["gpu_s"], rel=0.3)
     assert time["together"] == pytest.approx(compute_step_s(coefficients(), MAXN, stack_modes([MAXN]))[0], rel=0.02)

@@ -1,7 +1,5 @@
 """Learning profiles what the explorer asks for, keeps within its budget, and scores on what was not profiled."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 
@@ -34,7 +32,6 @@ def test_so_many_modes_are_profiled_as_are_wanted_and_the_others_score_the_model
     assert len({seen.mode for seen in model.measurements}) == 12
     held_out, origin = model.about.held_out, model.about.origin
     assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
-    assert held_out is not None
     assert held_out.modes == len(grid()) - 12
     truth, predictions = ground().truth, predict_candidates(model, predictor)
     rows = [row for row, mode in enumerate(truth.modes) if mode not in {seen.mode for seen in model.measurements}]
@@ -90,9 +87,7 @@ def slower(by: float | Floats) -> tuple[ProfilingSource, list[PowerMode]]:
     seed=st.integers(0, 5),
 )
 @settings(max_examples=30, deadline=None)
-def test_profiling_never_exceeds_its_budgets(
-    by: float, seconds: float, joules: float | None, method: str, seed: int
-) -> None:
+def test_profiling_never_exceeds_its_budgets(by, seconds, joules, method, seed):
     board, asked = slower(by)
     try:
         model, _ = train_model(board, FitRequest(method, seed, "random", 20, seconds, joules))
@@ -114,7 +109,7 @@ def test_profiling_never_exceeds_its_budgets(
 
 
 @pytest.mark.parametrize("method", ["fedge", "physical", "linear"])
-def test_what_modes_cost_that_were_not_measured_plays_no_part(method: str) -> None:
+def test_what_modes_cost_that_were_not_measured_plays_no_part(method):
     wanted = FitRequest(method, 0, "random", cost_s=100.0)
     board, asked = slower(1.0)
     train_model(board, wanted)
@@ -125,7 +120,7 @@ def test_what_modes_cost_that_were_not_measured_plays_no_part(method: str) -> No
     assert again == asked
 
 
-def test_what_was_measured_improves_what_others_are_expected_to_cost() -> None:
+def test_what_was_measured_improves_what_others_are_expected_to_cost():
     """A board ten times as slow as any prior says: the first measurements show it, and the rest still counts."""
     board, asked = slower(10.0)
     model, _ = train_model(board, FitRequest("fedge", 0, "random", cost_s=1500.0))
@@ -136,7 +131,7 @@ def test_what_was_measured_improves_what_others_are_expected_to_cost() -> None:
     assert len(asked) <= len(model.measurements) + 1
 
 
-def test_without_anything_known_beforehand_the_largest_cost_so_far_is_expected() -> None:
+def test_without_anything_known_beforehand_the_largest_cost_so_far_is_expected():
     bare, asked = slower(1.0)
     bare = dataclasses.replace(bare, background=TableBackground(PriorKnowledge(MAXN), (), (), ()))
     model, _ = train_model(bare, FitRequest("linear", 0, "random", cost_s=60.0))
@@ -169,7 +164,6 @@ def test_what_an_emulated_board_draws_at_rest_is_known():
 
     model, _ = train_model(board, FitRequest("physical", explorer="random", modes=2))
 
-    assert board.idle is not None
     assert model.knowledge.idle_w == board.idle.value
     assert model.about.idle == board.idle
 

@@ -1,11 +1,8 @@
 """What a run recalls: the same board first, then its kind; nothing of another workload, and nothing damaged."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -62,7 +59,7 @@ def recall(*found: tuple[KnowledgeEntry, Mapping[str, Sequence[Measurement]]]) -
     return recall_measurements(NANOS, [one for one, _ in found], read, NOW)
 
 
-def test_a_board_recalls_its_own_measurements_and_its_kind_those_of_boards_that_do_not_take_part() -> None:
+def test_a_board_recalls_its_own_measurements_and_its_kind_those_of_boards_that_do_not_take_part():
     found = recall((entry("a"), {"nano-1": [seen(1)], "nano-9": [seen(2)]}))
 
     assert found.own == {"nano-1": (seen(1),)}
@@ -85,7 +82,7 @@ def test_a_board_recalls_its_own_measurements_and_its_kind_those_of_boards_that_
         {"conditions": {"truth": "model"}},
     ],
 )
-def test_nothing_of_other_work_or_other_boards_is_recalled(changes: dict[str, object]) -> None:
+def test_nothing_of_other_work_or_other_boards_is_recalled(changes):
     found = recall((entry("a", **changes), {"nano-1": [seen(1)]}))
 
     assert dataclasses.replace(found, origins={}) == NO_KNOWLEDGE
@@ -101,16 +98,14 @@ def test_nothing_of_other_work_or_other_boards_is_recalled(changes: dict[str, ob
         ({"date": "2025-05-01T00:00:00Z"}, False),
     ],
 )
-def test_old_measurements_and_those_under_other_versions_count_as_another_boards(
-    changes: dict[str, object], own: bool
-) -> None:
+def test_old_measurements_and_those_under_other_versions_count_as_another_boards(changes, own):
     found = recall((entry("a", **changes), {"nano-1": [seen(1)]}))
 
     assert bool(found.own) == own
     assert bool(found.peers) != own
 
 
-def test_figures_of_a_recorded_folder_are_recalled_by_such_boards_alone() -> None:
+def test_figures_of_a_recorded_folder_are_recalled_by_such_boards_alone():
     figures = {"nano-1": [seen(1)]}
     recorded = entry("a", boards=("nano-1",), label="estimated", conditions={"truth": RECORDED})
 
@@ -128,14 +123,14 @@ def test_figures_of_a_recorded_folder_are_recalled_by_such_boards_alone() -> Non
     )
 
 
-def test_the_newest_measurements_of_a_mode_are_kept_and_come_last() -> None:
+def test_the_newest_measurements_of_a_mode_are_kept_and_come_last():
     old, new = entry("a", "2026-01-01T00:00:00Z"), entry("b")
     found = recall((new, {"nano-1": [seen(1, 2.0)]}), (old, {"nano-1": [seen(1, 1.0 + i) for i in range(5)]}))
 
     assert [one.step_s for one in found.own["nano-1"]] == [4.0, 5.0, 2.0]
 
 
-def test_a_damaged_entry_becomes_a_note_and_the_others_are_recalled() -> None:
+def test_a_damaged_entry_becomes_a_note_and_the_others_are_recalled():
     def read(one: KnowledgeEntry) -> list[BoardEvidence]:
         if one.id == "bad":
             raise BadInput("bad.rows", "a damaged file", "a whole one")
@@ -147,7 +142,7 @@ def test_a_damaged_entry_becomes_a_note_and_the_others_are_recalled() -> None:
     assert found.notes == ("bad.rows: got a damaged file; a whole one; skipped",)
 
 
-def test_only_the_boards_of_the_newest_entries_are_recalled_as_peers() -> None:
+def test_only_the_boards_of_the_newest_entries_are_recalled_as_peers():
     many = [(entry(f"e{i:02d}", f"2026-05-{i + 1:02d}T00:00:00Z"), {f"b{i:02d}": [seen(i)]}) for i in range(20)]
 
     assert [peer.name.split()[0] for peer in recall(*many).peers] == [
@@ -155,7 +150,7 @@ def test_only_the_boards_of_the_newest_entries_are_recalled_as_peers() -> None:
     ]
 
 
-def test_a_long_table_is_cut_to_the_fastest_modes_the_front_and_a_spread() -> None:
+def test_a_long_table_is_cut_to_the_fastest_modes_the_front_and_a_spread():
     rows = [
         Measurement(PowerMode(c, 100.0 * f, 90.0 * g, 1600.0), 1, 8.0 / (f + g * c), 2.0 + 0.01 * (f * g * c) ** 1.2)
         for c in (1, 2, 4)
@@ -171,14 +166,14 @@ def test_a_long_table_is_cut_to_the_fastest_modes_the_front_and_a_spread() -> No
     assert limit_measurements(rows[:30]) == tuple(rows[:30])
 
 
-def test_implausible_and_throttled_measurements_are_not_recalled_and_repeats_are_few() -> None:
+def test_implausible_and_throttled_measurements_are_not_recalled_and_repeats_are_few():
     hot = dataclasses.replace(seen(1), throttled=True)
     rows = [hot, seen(2, float("nan")), seen(3, 0.0), *[seen(4, 1.0 + i) for i in range(9)]]
 
     assert [one.step_s for one in limit_measurements(rows)] == [7.0, 8.0, 9.0][-MAX_REPEATS:]
 
 
-def test_a_run_keeps_what_it_recalled(tmp_path: Path) -> None:
+def test_a_run_keeps_what_it_recalled(tmp_path):
     found = recall((entry("a"), {"nano-1": [seen(1)], "nano-9": [seen(2)]}))
     assert read_run_knowledge(tmp_path) == NO_KNOWLEDGE
 
@@ -190,7 +185,7 @@ def test_a_run_keeps_what_it_recalled(tmp_path: Path) -> None:
         read_run_knowledge(tmp_path)
 
 
-def test_a_measurement_that_two_entries_hold_counts_once_with_the_entry_that_names_the_board() -> None:
+def test_a_measurement_that_two_entries_hold_counts_once_with_the_entry_that_names_the_board():
     rows, more = [seen(1), seen(2)], [seen(2), seen(3)]
     table = entry("table", form="table", boards=("nano-1",))
     model = entry("model", "2026-05-02T00:00:00Z", form="model")
@@ -208,14 +203,14 @@ def test_a_measurement_that_two_entries_hold_counts_once_with_the_entry_that_nam
     )
 
 
-def test_a_few_measurements_of_a_large_table_count_once_though_neither_names_a_board() -> None:
+def test_a_few_measurements_of_a_large_table_count_once_though_neither_names_a_board():
     table = entry("table", form="table"), {"table": [seen(i) for i in range(9)]}
     model = entry("model", "2026-05-02T00:00:00Z", form="model"), {"model": [seen(1), seen(2)]}
 
     assert sum(len(peer.measurements) for peer in recall(table, model).peers) == 9
 
 
-def test_figures_that_coincide_by_chance_or_under_another_kind_are_measurements_of_their_own() -> None:
+def test_figures_that_coincide_by_chance_or_under_another_kind_are_measurements_of_their_own():
     serving = ClientIdentity("nano-3", "nano-3", "nano", "net", 16, {"serving": "a service"})
     first = entry("first", boards=("nano-1",))
     second = entry("second", "2026-05-02T00:00:00Z", boards=("nano-2",))

@@ -1,9 +1,5 @@
 """A point carries its 90 % intervals; a front runs from fastest to cheapest and holds what nothing beats."""
 
-from __future__ import annotations
-
-from typing import Literal
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,7 +40,7 @@ def test_energy_is_as_unsure_as_time_and_power_together():
 
 
 @given(rows, st.sampled_from(["power", "energy"]))
-def test_a_front_holds_exactly_what_no_other_mode_beats(table: list[Row], against: Literal["power", "energy"]) -> None:
+def test_a_front_holds_exactly_what_no_other_mode_beats(table, against):
     made = predictions(table)
     cost = [p if against == "power" else t * p for t, p, _, _ in table]
     pairs = [(t, c) for (t, _, _, _), c in zip(table, cost, strict=True)]

@@ -1,10 +1,6 @@
 """What a predictor is told of a table never comes from the table's own workload, by whatever name."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +19,11 @@ def named(table: ProfileTable, device: str, workload: str, sha256: str = "f" * 6
 
 
 def sha_of(profile: CostProfile) -> str:
-    assert profile.evidence is not None
     return profile.evidence.sha256
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_no_prior_saw_the_targets_workload_on_any_board(table: ProfileTable, workload: str) -> None:
+def test_no_prior_saw_the_targets_workload_on_any_board(table, workload):
     background = build_background(named(table, "agx-orin", workload))
 
     others = [profile for profile in SHIPPED if profile.workload != workload]
@@ -38,14 +33,14 @@ def test_no_prior_saw_the_targets_workload_on_any_board(table: ProfileTable, wor
 
 
 @pytest.mark.parametrize("profile", SHIPPED, ids=lambda profile: f"{profile.device}-{profile.workload}")
-def test_a_renamed_copy_of_a_calibrated_table_is_seen_through(table: ProfileTable, profile: CostProfile) -> None:
+def test_a_renamed_copy_of_a_calibrated_table_is_seen_through(table, profile):
     background = build_background(named(table, "somewhere", "something", sha_of(profile)))
 
     assert not [seen for seen in background.prior_tables if f"/{profile.workload} " in seen]
     assert len(background.prior_tables) == len([p for p in SHIPPED if p.workload != profile.workload])
 
 
-def test_prior_tables_are_told_by_board_workload_and_checksum(table: ProfileTable) -> None:
+def test_prior_tables_are_told_by_board_workload_and_checksum(table):
     background = build_background(named(table, "tx2", "new"))
 
     expected = {f"{profile.device}/{profile.workload} {sha_of(profile)[:12]}" for profile in SHIPPED}
@@ -53,7 +48,7 @@ def test_prior_tables_are_told_by_board_workload_and_checksum(table: ProfileTabl
 
 
 @pytest.mark.parametrize(("name", "left_out"), [("agx-orin", "agx-orin-64gb"), ("tx2", "tx2"), ("jetson-tx2", "tx2")])
-def test_a_boards_profiles_are_left_out_by_any_of_its_names(table: ProfileTable, name: str, left_out: str) -> None:
+def test_a_boards_profiles_are_left_out_by_any_of_its_names(table, name, left_out):
     background = build_background(named(table, "agx-xavier", "new"), without=[name])
 
     assert background.prior_tables
@@ -61,29 +56,27 @@ def test_a_boards_profiles_are_left_out_by_any_of_its_names(table: ProfileTable,
     assert not background.notes
 
 
-def test_a_workloads_profiles_are_left_out_by_name(table: ProfileTable) -> None:
+def test_a_workloads_profiles_are_left_out_by_name(table):
     background = build_background(named(table, "agx-orin", "new"), without=["resnet18-imagenet"])
 
     assert len(background.prior_tables) == len([p for p in SHIPPED if p.workload != "resnet18-imagenet"])
 
 
-def test_a_name_that_no_profile_has_is_remarked_on(table: ProfileTable) -> None:
+def test_a_name_that_no_profile_has_is_remarked_on(table):
     (note,) = build_background(named(table, "tx2", "new"), without=["resnet18-imagenet", "resnet-81"]).notes
 
     assert "resnet-81" in note
     assert "resnet18" not in note
 
 
-def test_there_may_be_no_prior_at_all(table: ProfileTable) -> None:
+def test_there_may_be_no_prior_at_all(table):
     background = build_background(named(table, "agx-orin", "new"), without=WORKLOADS)
 
     assert background.knowledge.priors == ()
     assert background.prior_tables == ()
 
 
-def test_references_of_the_targets_own_workload_are_dropped_with_a_word(
-    table: ProfileTable, make_table: Callable[..., ProfileTable]
-) -> None:
+def test_references_of_the_targets_own_workload_are_dropped_with_a_word(table, make_table):
     own = named(table, "agx-orin", "net")
     copy = named(table, "agx-orin", "renamed", own.sha256, "copy.csv")
     elsewhere = named(make_table(3), "tx2", "net", "e" * 64, "elsewhere.csv")
@@ -96,7 +89,7 @@ def test_references_of_the_targets_own_workload_are_dropped_with_a_word(
     assert [note.split()[0] for note in background.notes] == ["copy.csv", "elsewhere.csv"]
 
 
-def test_a_reference_that_was_calibrated_as_the_targets_workload_is_dropped(table: ProfileTable) -> None:
+def test_a_reference_that_was_calibrated_as_the_targets_workload_is_dropped(table):
     orin = next(p for p in SHIPPED if (p.device, p.workload) == ("agx-orin-64gb", "resnet18-imagenet"))
     nano = next(p for p in SHIPPED if (p.device, p.workload) == ("orin-nano", "resnet18-imagenet"))
     target, reference = named(table, "a", "b", sha_of(orin)), named(table, "c", "d", sha_of(nano))
@@ -104,9 +97,7 @@ def test_a_reference_that_was_calibrated_as_the_targets_workload_is_dropped(tabl
     assert build_background(target, [reference]).knowledge.references == ()
 
 
-def test_references_of_the_same_kind_of_board_come_first(
-    table: ProfileTable, make_table: Callable[..., ProfileTable]
-) -> None:
+def test_references_of_the_same_kind_of_board_come_first(table, make_table):
     far = named(make_table(3), "tx2", "one", "1" * 64)
     near = named(make_table(4), "agx-orin-64gb", "two", "2" * 64)
 
@@ -116,14 +107,13 @@ def test_references_of_the_same_kind_of_board_come_first(
     assert [name.split()[0] for name in background.references] == ["two.csv", "one.csv"]
 
 
-def test_a_board_goes_by_all_its_names() -> None:
+def test_a_board_goes_by_all_its_names():
     orin = find_board_spec("agx-orin")
-    assert orin is not None
     assert orin.name == "agx-orin-64gb"
     assert find_board_spec("toaster") is None
 
 
-def test_the_catalogues_top_stands_where_it_covers_the_table(table: ProfileTable) -> None:
+def test_the_catalogues_top_stands_where_it_covers_the_table(table):
     spec = load_catalogue()["agx-orin-64gb"]
     low = dataclasses.replace(table, modes=Modes(table.modes.knobs[:10]))
 
@@ -132,7 +122,7 @@ def test_the_catalogues_top_stands_where_it_covers_the_table(table: ProfileTable
     assert resolve_maxn(low, load_catalogue()["tx2"]) == low.maxn, "the table's 3000 MHz memory is no TX2's"
 
 
-def test_an_unknown_board_gets_the_profiles_as_they_are_nearest_top_clocks_first(table: ProfileTable) -> None:
+def test_an_unknown_board_gets_the_profiles_as_they_are_nearest_top_clocks_first(table):
     specs = load_catalogue()
     tops = specs["tx2"].maxn
     knobs = [[tops.cores, tops.cpu_mhz, tops.gpu_mhz, tops.mem_mhz]]
@@ -146,7 +136,7 @@ def test_an_unknown_board_gets_the_profiles_as_they_are_nearest_top_clocks_first
     assert any("toaster" in note for note in background.notes)
 
 
-def test_what_others_measured_on_the_same_board_is_the_most_credible(table: ProfileTable, tmp_path: Path) -> None:
+def test_what_others_measured_on_the_same_board_is_the_most_credible(table, tmp_path):
     background = build_background(named(table, "agx-xavier", "resnet50-tinyimagenet224"))
 
     vit = next(p for p in SHIPPED if (p.device, p.workload) == ("agx-xavier", "vit-b16-cifar10"))

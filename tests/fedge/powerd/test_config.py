@@ -20,7 +20,7 @@ EVERYTHING = {
 }
 
 
-def test_everything_in_a_file_is_taken() -> None:
+def test_everything_in_a_file_is_taken():
     assert parse(json.dumps(EVERYTHING)) == Config(
         3,
         500000,
@@ -36,14 +36,14 @@ def test_everything_in_a_file_is_taken() -> None:
     assert set(EVERYTHING) == set(FIELDS)
 
 
-def test_an_empty_file_is_all_defaults_with_every_extra_off() -> None:
+def test_an_empty_file_is_all_defaults_with_every_extra_off():
     assert parse("{}") == Config()
     assert Config().extras == ()
     assert (Config().floor_cores, Config().floor_cpu_khz, Config().group) == (2, 400000, "fedge")
 
 
 @pytest.mark.parametrize("limit_c", [40, 110])
-def test_both_ends_of_the_permitted_temperatures_are_taken(limit_c) -> None:
+def test_both_ends_of_the_permitted_temperatures_are_taken(limit_c):
     assert parse(json.dumps({"hottest_c": limit_c})).hottest_c == limit_c
 
 
@@ -70,14 +70,14 @@ def test_both_ends_of_the_permitted_temperatures_are_taken(limit_c) -> None:
         ("[]", "one JSON object"),
     ],
 )
-def test_a_mistake_is_refused_with_the_field_and_what_is_right(text, word) -> None:
+def test_a_mistake_is_refused_with_the_field_and_what_is_right(text, word):
     with pytest.raises(BadConfig) as caught:
         parse(text)
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_json_or_no_text_names_itself(tmp_path) -> None:
+def test_a_file_that_is_no_json_or_no_text_names_itself(tmp_path):
     path = tmp_path / "powerd.json"
     for content in (b"{", b"\xff\xfe", b"[" * 50000):
         path.write_bytes(content)
@@ -85,14 +85,14 @@ def test_a_file_that_is_no_json_or_no_text_names_itself(tmp_path) -> None:
             load(path, needed=True)
 
 
-def test_a_missing_file_is_all_defaults_unless_it_was_asked_for(tmp_path) -> None:
+def test_a_missing_file_is_all_defaults_unless_it_was_asked_for(tmp_path):
     assert load(tmp_path / "none.json", needed=False) == Config()
     with pytest.raises(BadConfig, match="no such file"):
         load(tmp_path / "none.json", needed=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a root daemon has to distrust others")
-def test_a_root_daemon_obeys_no_file_that_others_can_write(tmp_path) -> None:
+def test_a_root_daemon_obeys_no_file_that_others_can_write(tmp_path):
     path = tmp_path / "powerd.json"
     path.write_text("{}")
     path.chmod(0o646)

@@ -37,7 +37,7 @@ def failed(*arguments, program=("-m", "fedge.powerd"), cwd=ROOT):
         ('{"group": "root"}', 1, "no Jetson"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_line_and_an_exit_code(tmp_path, settings, code, says) -> None:
+def test_what_keeps_it_from_starting_is_one_line_and_an_exit_code(tmp_path, settings, code, says):
     file = tmp_path / "powerd.json"
     if settings is not None:
         file.write_text(settings)
@@ -47,13 +47,13 @@ def test_what_keeps_it_from_starting_is_one_line_and_an_exit_code(tmp_path, sett
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's daemon has no group")
-def test_a_missing_group_is_one_line_with_the_command(tmp_path) -> None:
+def test_a_missing_group_is_one_line_with_the_command(tmp_path):
     code, text = failed("--root", board_root("nano", tmp_path, group="no-such-group-here"))
     assert code == 2
     assert "groupadd --system no-such-group-here" in text
 
 
-def test_it_starts_sets_and_puts_back_when_it_is_told_to_end(tmp_path) -> None:
+def test_it_starts_sets_and_puts_back_when_it_is_told_to_end(tmp_path):
     root = board_root("nano", tmp_path)
     before = state_of(root)
     with Running(root) as one:
@@ -70,7 +70,7 @@ def test_it_starts_sets_and_puts_back_when_it_is_told_to_end(tmp_path) -> None:
     assert sorted(path.name for path in (root / "var/lib/fedge-powerd").iterdir()) == ["lock"]
 
 
-def test_an_end_that_cannot_put_all_back_is_exit_code_1_and_keeps_the_state_found(tmp_path) -> None:
+def test_an_end_that_cannot_put_all_back_is_exit_code_1_and_keeps_the_state_found(tmp_path):
     root = board_root("nano", tmp_path)
     with Running(root, quick=1) as one:
         client = one.wait_until_up()
@@ -81,7 +81,7 @@ def test_an_end_that_cannot_put_all_back_is_exit_code_1_and_keeps_the_state_foun
     assert (root / "var/lib/fedge-powerd/found.json").exists()
 
 
-def test_a_second_daemon_on_one_board_is_refused(tmp_path) -> None:
+def test_a_second_daemon_on_one_board_is_refused(tmp_path):
     root = board_root("nano", tmp_path)
     with Running(root) as one:
         client = one.wait_until_up()
@@ -92,7 +92,7 @@ def test_a_second_daemon_on_one_board_is_refused(tmp_path) -> None:
         client.close()
 
 
-def test_it_runs_alone_and_isolated(tmp_path) -> None:
+def test_it_runs_alone_and_isolated(tmp_path):
     """Only fedge/powerd and fedge/__init__.py, with -I, as a unit of systemd starts it."""
     root = board_root("nano", tmp_path / "board")
     package = tmp_path / "lib" / "fedge"
@@ -104,7 +104,7 @@ def test_it_runs_alone_and_isolated(tmp_path) -> None:
     assert "longer than 107 bytes" in text
 
 
-def test_a_lease_that_is_not_renewed_ends_in_a_real_daemon(tmp_path) -> None:
+def test_a_lease_that_is_not_renewed_ends_in_a_real_daemon(tmp_path):
     root = board_root("nano", tmp_path)
     before = state_of(root)
     with Running(root) as one:
@@ -123,7 +123,7 @@ def test_a_lease_that_is_not_renewed_ends_in_a_real_daemon(tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [hot("*/thermal_zone*/temp", 99.0), lost_sensor("*/thermal_zone*/temp")])
-def test_heat_or_a_lost_sensor_puts_a_real_board_back_within_the_second(tmp_path, fault) -> None:
+def test_heat_or_a_lost_sensor_puts_a_real_board_back_within_the_second(tmp_path, fault):
     root = board_root("nano", tmp_path)
     before = state_of(root)
     with Running(root, quick=1) as one:
@@ -146,7 +146,7 @@ def test_heat_or_a_lost_sensor_puts_a_real_board_back_within_the_second(tmp_path
     assert state_of(root) == before
 
 
-def test_systemd_is_told_when_it_asked_to_be(tmp_path, monkeypatch) -> None:
+def test_systemd_is_told_when_it_asked_to_be(tmp_path, monkeypatch):
     with tempfile.TemporaryDirectory(prefix="fp") as made:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.bind(made + "/n")

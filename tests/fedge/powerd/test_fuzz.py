@@ -114,7 +114,6 @@ class Attacked:
         """Open files, and resident memory in KiB."""
         proc = Path("/proc") / str(self.one.process.pid)
         resident = re.search(r"VmRSS:\s+(\d+)", (proc / "status").read_text())
-        assert resident is not None
         return len(list((proc / "fd").iterdir())), int(resident.group(1))
 
 
@@ -139,7 +138,7 @@ def fuzzed(examples: int):
 
 @fuzzed(100)
 @given(st.lists(st.binary(max_size=3000) | st.sampled_from([b"\n", b"{", b'{"v":1,', b"\0", b"\xff\n"]), max_size=6))
-def test_any_bytes_get_only_whole_replies_and_the_daemon_lives(attacked, parts) -> None:
+def test_any_bytes_get_only_whole_replies_and_the_daemon_lives(attacked, parts):
     for line in attacked.send(*parts).splitlines():
         assert json.loads(line.decode())["ok"] is False
     attacked.check()
@@ -151,7 +150,7 @@ def knob_values(told):
 
 @fuzzed(150)
 @given(st.data())
-def test_any_json_with_the_verbs_own_fields_is_answered_and_writes_only_what_is_allowed(attacked, data) -> None:
+def test_any_json_with_the_verbs_own_fields_is_answered_and_writes_only_what_is_allowed(attacked, data):
     verb = data.draw(st.sampled_from([*FIELDS, "set", "set", "reboot", ""]))
     knobs = {knob: values | STRANGE for knob, values in knob_values(attacked.told).items()}
     presets = st.sampled_from([preset["name"] for preset in attacked.told["presets"]])
@@ -173,7 +172,7 @@ def test_any_json_with_the_verbs_own_fields_is_answered_and_writes_only_what_is_
 
 @fuzzed(40)
 @given(st.data())
-def test_any_mode_of_the_tables_is_set_or_refused_for_the_floor_and_read_back(attacked, data) -> None:
+def test_any_mode_of_the_tables_is_set_or_refused_for_the_floor_and_read_back(attacked, data):
     optional = {knob: values for knob, values in knob_values(attacked.told).items() if not values.is_empty}
     mode = data.draw(st.fixed_dictionaries({}, optional=optional).filter(bool))
     reply = attacked.ask({"v": 1, "verb": "set", "mode": mode, "lock_min": data.draw(st.booleans())})
@@ -190,7 +189,7 @@ def test_any_mode_of_the_tables_is_set_or_refused_for_the_floor_and_read_back(at
 @example(0)
 @example(37)
 @given(STRANGE | st.integers(-300, 300) | st.floats(-10, 110))
-def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked, percent) -> None:
+def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked, percent):
     fit = not isinstance(percent, bool) and isinstance(percent, (int, float)) and 0 <= percent <= 100
     reply = attacked.ask({"v": 1, "verb": "fan", "percent": percent})
     assert reply["ok"] if fit else reply["error"]["kind"] == "bad-request"
@@ -199,7 +198,7 @@ def test_any_fan_speed_from_0_to_100_percent_is_set_and_nothing_else_is(attacked
     attacked.check()
 
 
-def test_a_hundred_clients_at_once_are_all_answered(attacked) -> None:
+def test_a_hundred_clients_at_once_are_all_answered(attacked):
     failures = []
 
     def ask(number: int) -> None:
@@ -221,7 +220,7 @@ def test_a_hundred_clients_at_once_are_all_answered(attacked) -> None:
     attacked.check()
 
 
-def test_nothing_leaks(attacked) -> None:
+def test_nothing_leaks(attacked):
     def attack() -> None:
         for number in range(60):
             attacked.send(b"x" * 100000)

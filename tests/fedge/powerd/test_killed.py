@@ -70,13 +70,13 @@ def killed_everywhere(root, change, death: str, quick: int = 1) -> int:
 
 
 @pytest.mark.parametrize("name", EVERY_WRITE)
-def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_byte(name, scratch) -> None:
+def test_killed_at_every_write_of_a_mode_change_the_next_start_restores_every_byte(name, scratch):
     root = board_root(name, scratch, extras=["lock-min"])
     assert killed_everywhere(root, lowest(root), "die_at_write") >= 10
 
 
 @pytest.mark.parametrize("name", [name for name in PLAYED if name not in EVERY_WRITE])
-def test_killed_at_some_writes_of_a_mode_change_the_next_start_restores_every_byte(name, scratch) -> None:
+def test_killed_at_some_writes_of_a_mode_change_the_next_start_restores_every_byte(name, scratch):
     root = board_root(name, scratch, extras=["lock-min"])
     before, change = state_of(root), lowest(root)
     for step in SOME_WRITES:
@@ -85,17 +85,17 @@ def test_killed_at_some_writes_of_a_mode_change_the_next_start_restores_every_by
 
 
 @pytest.mark.parametrize(("name", "quick"), [("nano", 0), ("agx-xavier", 1)])
-def test_killed_around_nvpmodel_the_next_start_restores_every_byte(name, quick, scratch) -> None:
+def test_killed_around_nvpmodel_the_next_start_restores_every_byte(name, quick, scratch):
     root = board_root(name, scratch)
     assert killed_everywhere(root, another_preset, "die_at_write", quick) >= 2
 
 
-def test_killed_at_every_step_of_saving_the_next_start_restores_every_byte(scratch) -> None:
+def test_killed_at_every_step_of_saving_the_next_start_restores_every_byte(scratch):
     root = board_root("nano", scratch, extras=["lock-min"])
     assert killed_everywhere(root, lowest(root), "die_at_saving") >= 5
 
 
-def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_byte(scratch) -> None:
+def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_byte(scratch):
     root = board_root("nano", scratch, extras=["lock-min"])
     before = state_of(root)
     assert killed_at(root, lowest(root), die_at_write=5)
@@ -105,7 +105,7 @@ def test_killed_while_making_up_for_a_kill_the_next_start_still_restores_every_b
     made_up_for_by_a_process(root, before)
 
 
-def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below_the_floor(scratch) -> None:
+def test_after_a_reboot_in_another_preset_the_one_found_is_set_again_be_it_below_the_floor(scratch):
     root = board_root("xavier-nx", scratch, floor={"cores": 6, "cpu_khz": 400000})
     folder = root / "var/lib/fedge-powerd"
     machine = KernelMachine(str(root), quick=True)

@@ -19,12 +19,12 @@ def machine_with(folder, files) -> Machine:
 
 
 @pytest.mark.parametrize("text", ["204000 1600000 (kHz)", "204000000 1600000000", "1600000\n204000\n204000\n"])
-def test_the_memory_table_is_in_hz_whatever_its_file_says(tmp_path, text) -> None:
+def test_the_memory_table_is_in_hz_whatever_its_file_says(tmp_path, text):
     machine = machine_with(tmp_path, {f"{BPMP}/emc/possible_rates": text})
     assert knobs.read_emc_table(machine, Config(emc_table_hz=(1,))) == (204000000, 1600000000)
 
 
-def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_path) -> None:
+def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_path):
     machine = machine_with(tmp_path, {"/sys/kernel/debug/tegra_bwmgr/emc_max_rate": "1600000000"})
     assert knobs.read_emc_table(machine, Config(emc_table_hz=(408000000, 204000000))) == (204000000, 408000000)
     assert knobs.read_emc_table(machine, Config()) == (1600000000,)
@@ -42,12 +42,12 @@ def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_p
         ((), "lock", "none"),
     ],
 )
-def test_the_memory_is_controlled_as_wanted_where_the_board_can(tmp_path, files, wanted, control) -> None:
+def test_the_memory_is_controlled_as_wanted_where_the_board_can(tmp_path, files, wanted, control):
     machine = machine_with(tmp_path, dict.fromkeys(files, "0"))
     assert knobs.choose_emc_control(knobs.find_emc_files(machine), wanted) == control
 
 
-def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tmp_path) -> None:
+def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tmp_path):
     files = {}
     for name, node in [("17000000.gpu", "gpu"), ("15480000.nvdec", "nvdec"), ("gpu-gpc-0", "gpu")]:
         files[f"/sys/class/devfreq/{name}/device/of_node/name"] = node
@@ -57,7 +57,7 @@ def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tm
 
 
 @pytest.mark.parametrize("span", [LimitSpan(0, 0), LimitSpan(306000000, 612000000)])
-def test_limits_that_a_thor_does_not_show_are_0(tmp_path, span) -> None:
+def test_limits_that_a_thor_does_not_show_are_0(tmp_path, span):
     folder = f"{knobs.DEVFREQ}/gpu-gpc-0"
     shown = {f"{folder}/{name}_freq": str(hz) for name, hz in (("min", span.low), ("max", span.high)) if hz}
     machine = machine_with(tmp_path, {**shown, f"{folder}/device/of_node/name": "gpu"})
@@ -66,7 +66,7 @@ def test_limits_that_a_thor_does_not_show_are_0(tmp_path, span) -> None:
     assert knobs.read_state(machine, hardware).gpus == {"gpu-gpc-0": span}
 
 
-def test_a_policy_without_a_core_that_is_on_does_not_count(tmp_path) -> None:
+def test_a_policy_without_a_core_that_is_on_does_not_count(tmp_path):
     files = {}
     for core in (0, 4, 8, 10):
         folder = f"/sys/devices/system/cpu/cpufreq/policy{core}"
@@ -77,7 +77,7 @@ def test_a_policy_without_a_core_that_is_on_does_not_count(tmp_path) -> None:
     assert [policy.name for policy in found] == ["policy0", "policy8", "policy10"]
 
 
-def test_core_0_without_a_switch_is_on(tmp_path) -> None:
+def test_core_0_without_a_switch_is_on(tmp_path):
     files = {"/sys/devices/system/cpu/cpu1/online": "0", "/sys/devices/system/cpu/cpu0/topology/core_id": "0"}
     machine = machine_with(tmp_path, {**files, "/sys/devices/system/cpu/cpuidle/current_driver": "none"})
     assert knobs.read_online(machine, knobs.find_core_files(machine)) == {0: True, 1: False}

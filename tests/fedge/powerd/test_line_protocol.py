@@ -8,7 +8,7 @@ from fedge.powerd import line_protocol
 from fedge.powerd.mode_records import PowerdRefusal
 
 
-def test_a_line_of_4096_bytes_is_taken_and_one_more_byte_is_refused_with_or_without_an_end() -> None:
+def test_a_line_of_4096_bytes_is_taken_and_one_more_byte_is_refused_with_or_without_an_end():
     lines = line_protocol.LineBuffer()
     lines.feed(b"a" * 4096 + b"\n")
     assert lines.pop_line() == b"a" * 4096
@@ -38,18 +38,18 @@ def test_a_line_of_4096_bytes_is_taken_and_one_more_byte_is_refused_with_or_with
         (b'{"v":1,"verb":7}', "verb=7"),
     ],
 )
-def test_what_is_no_request_is_refused_with_what_was_got(line: bytes, word: str, refused) -> None:
+def test_what_is_no_request_is_refused_with_what_was_got(line, word, refused):
     refusal = refused(line_protocol.decode_request, line)
     assert refusal.kind == "bad-request"
     assert word in refusal.text
 
 
-def test_a_wrong_value_is_repeated_as_far_as_it_fits_on_a_line() -> None:
+def test_a_wrong_value_is_repeated_as_far_as_it_fits_on_a_line():
     assert line_protocol.format_value("x" * 78) == '"' + "x" * 78 + '"'
     assert line_protocol.format_value("x" * 79) == '"' + "x" * 76 + "..."
 
 
-def test_a_reply_is_one_ascii_line_and_a_refusal_has_what_was_read_back_where_there_is_something() -> None:
+def test_a_reply_is_one_ascii_line_and_a_refusal_has_what_was_read_back_where_there_is_something():
     line = line_protocol.encode_reply({"name": "Zo\u00eb\n"})
     assert line.count(b"\n") == 1
     assert json.loads(line.decode("ascii")) == {"ok": True, "name": "Zo\u00eb\n"}

@@ -112,7 +112,7 @@ def all_of(link) -> bytes:
     return received
 
 
-def test_a_half_closed_client_gets_every_answer_in_order_and_a_word_on_the_line_it_did_not_end(folder) -> None:
+def test_a_half_closed_client_gets_every_answer_in_order_and_a_word_on_the_line_it_did_not_end(folder):
     with served(folder) as one:
         link = one.link()
         link.sendall(b"a\nb\nunfinished")
@@ -123,18 +123,18 @@ def test_a_half_closed_client_gets_every_answer_in_order_and_a_word_on_the_line_
         one.holds(0)
 
 
-def test_a_line_that_is_too_long_is_refused_and_the_connection_ends(folder) -> None:
+def test_a_line_that_is_too_long_is_refused_and_the_connection_ends(folder):
     with served(folder) as one:
         assert one.refusal(b"x" * 100000)["kind"] == "bad-request"
         one.holds(0)
 
 
-def test_a_peer_that_may_not_ask_is_told_why_and_never_answered(folder) -> None:
+def test_a_peer_that_may_not_ask_is_told_why_and_never_answered(folder):
     with served(folder, why_not=lambda peer: "not in group fedge") as one:
         assert one.refusal(b"a\nb\n") == {"kind": "not-allowed", "text": "not in group fedge"}
 
 
-def test_one_connection_too_many_is_told_so(folder) -> None:
+def test_one_connection_too_many_is_told_so(folder):
     with served(folder, connections=3) as one:
         links = [one.link() for _ in range(3)]
         one.holds(3)
@@ -144,7 +144,7 @@ def test_one_connection_too_many_is_told_so(folder) -> None:
         assert one.ask(b"a\n").endswith(b":a\n")
 
 
-def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -> None:
+def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch):
     uids = [7]
     monkeypatch.setattr("fedge.powerd.line_server.peer_of", lambda link: Peer(1, uids[0], 0))
     with served(folder, connections=4, per_user=2) as one:
@@ -159,7 +159,7 @@ def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -
         assert one.ask(b"a\n") == b"7:a\n"
 
 
-def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -> None:
+def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder):
     with served(folder) as one:
         slow, quick = one.link(), one.link()
         slow.sendall(b"big\nbig\n")
@@ -169,7 +169,7 @@ def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -
         assert all_of(slow) == BIG + BIG
 
 
-def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
+def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder):
     with served(folder, slow_s=0.05, tick_s=0.01) as one:
         link = one.link()
         link.sendall(b"big\n")
@@ -177,7 +177,7 @@ def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
         one.holds(0)
 
 
-def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time(folder) -> None:
+def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time(folder):
     with served(folder, slow_s=0.5, tick_s=0.01) as one:
         link = one.link()
         link.setblocking(False)
@@ -193,7 +193,7 @@ def test_a_client_that_asks_on_and_reads_no_small_reply_is_closed_after_its_time
         one.holds(0)
 
 
-def test_a_client_that_reads_its_replies_is_not_overdue_however_long_the_server_was_busy() -> None:
+def test_a_client_that_reads_its_replies_is_not_overdue_however_long_the_server_was_busy():
     one, other = socket.socketpair()
     with one, other:
         connection, limits = Connection(one, Peer(1, 0, 0), 0.0), ConnectionLimits()
@@ -207,7 +207,7 @@ def test_a_client_that_reads_its_replies_is_not_overdue_however_long_the_server_
         assert connection.is_overdue(limits.slow_s + 1, limits)
 
 
-def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:
+def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder):
     with served(folder, idle_s=0.2, tick_s=0.01) as one:
         silent, dribbling = one.link(), one.link()
         one.holds(2)
@@ -219,7 +219,7 @@ def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_t
         assert all_of(silent) == b""
 
 
-def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder) -> None:
+def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder):
     with served(folder) as one:
         for _ in range(50):
             link = one.link()
@@ -229,7 +229,7 @@ def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder) -> None:
         one.holds(1)
 
 
-def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folder) -> None:
+def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folder):
     with served(folder, tick_s=0.02) as one:
         link = one.link()
         link.setblocking(False)
@@ -246,7 +246,7 @@ def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folde
 # The socket file
 
 
-def test_the_socket_is_for_its_owner_and_group_alone_and_the_process_keeps_its_umask(folder) -> None:
+def test_the_socket_is_for_its_owner_and_group_alone_and_the_process_keeps_its_umask(folder):
     gid, before = os.getgid(), os.umask(0o022)
     try:
         with contextlib.closing(sockets.listen_at(folder / "s", gid)):
@@ -260,13 +260,13 @@ def test_the_socket_is_for_its_owner_and_group_alone_and_the_process_keeps_its_u
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to any group")
-def test_root_gives_the_socket_to_the_group(folder) -> None:
+def test_root_gives_the_socket_to_the_group(folder):
     gid = max(group.gr_gid for group in grp.getgrall())
     with contextlib.closing(sockets.listen_at(folder / "s", gid)):
         assert (folder / "s").stat().st_gid == gid
 
 
-def test_a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not(folder) -> None:
+def test_a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not(folder):
     path = folder / "s"
     live = sockets.listen_at(path, None)
     with pytest.raises(sockets.CannotStart, match="answers at"):
@@ -276,7 +276,7 @@ def test_a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not(folder) -> Non
     sockets.listen_at(path, None).close()
 
 
-def test_what_is_no_socket_is_left_alone(folder) -> None:
+def test_what_is_no_socket_is_left_alone(folder):
     path = folder / "s"
     path.write_text("precious")
     with pytest.raises(sockets.CannotStart, match="no socket"):
@@ -284,7 +284,7 @@ def test_what_is_no_socket_is_left_alone(folder) -> None:
     assert path.read_text() == "precious"
 
 
-def test_a_folder_is_made_with_its_rights_whatever_the_umask(folder) -> None:
+def test_a_folder_is_made_with_its_rights_whatever_the_umask(folder):
     before = os.umask(0)
     try:
         sockets.make_folder(folder / "a" / "state", 0o700)
@@ -294,7 +294,7 @@ def test_a_folder_is_made_with_its_rights_whatever_the_umask(folder) -> None:
     sockets.make_folder(folder / "a" / "state", 0o700)
 
 
-def test_a_folder_that_others_can_write_is_refused_with_the_command(folder) -> None:
+def test_a_folder_that_others_can_write_is_refused_with_the_command(folder):
     open_to_all = folder / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -310,7 +310,7 @@ def test_a_folder_that_others_can_write_is_refused_with_the_command(folder) -> N
         sockets.make_folder(link, 0o755)
 
 
-def test_a_folder_belongs_to_one_daemon_at_a_time(folder) -> None:
+def test_a_folder_belongs_to_one_daemon_at_a_time(folder):
     handle = sockets.lock_folder(folder)
     with pytest.raises(sockets.CannotStart, match="another daemon"):
         sockets.lock_folder(folder)
@@ -318,7 +318,7 @@ def test_a_folder_belongs_to_one_daemon_at_a_time(folder) -> None:
     os.close(sockets.lock_folder(folder))
 
 
-def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, caplog) -> None:
+def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, caplog):
     """Three requests of one who is gone wait behind another's; one who only ended its requests is answered."""
     caplog.set_level("INFO")
     done, began, goes_on = [], threading.Event(), threading.Event()

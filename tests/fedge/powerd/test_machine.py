@@ -34,28 +34,28 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_both_streams_and_the_exit_code_come_back(bench) -> None:
+def test_both_streams_and_the_exit_code_come_back(bench):
     assert bench.run(["talk", "echo well; echo odd >&2; exit 3"]) == (3, "well\nodd\n")
 
 
-def test_a_command_has_nothing_to_read(bench) -> None:
+def test_a_command_has_nothing_to_read(bench):
     assert bench.run(["talk", "read answer || echo none"]) == (0, "none\n")
 
 
-def test_a_file_that_cannot_be_run_hides_no_command_of_its_name(bench) -> None:
+def test_a_file_that_cannot_be_run_hides_no_command_of_its_name(bench):
     other = bench.path("/usr/sbin/talk")
     other.parent.mkdir()
     other.write_text("no program")
     assert bench.run(["talk", "echo well"]) == (0, "well\n")
 
 
-def test_a_command_that_is_not_there_is_told(bench) -> None:
+def test_a_command_that_is_not_there_is_told(bench):
     with pytest.raises(OSError, match="no command nvpmodel"):
         bench.run(["nvpmodel", "-q"])
 
 
 @pytest.mark.parametrize("then", ["wait", "exit 0"])
-def test_a_command_that_hangs_is_ended_in_time_with_the_child_that_holds_its_output(bench, then) -> None:
+def test_a_command_that_hangs_is_ended_in_time_with_the_child_that_holds_its_output(bench, then):
     began_s = time.monotonic()
     with pytest.raises(OSError, match="did not end within"):
         bench.run(["talk", f"sleep 30 & echo $! > {bench.root}/child; {then}"])
@@ -80,7 +80,7 @@ def bench_timed(tmp_path, monkeypatch):
     return TimedMachine(str(tmp_path))
 
 
-def test_files_are_read_and_written_and_errors_are_those_of_the_files(bench_timed) -> None:
+def test_files_are_read_and_written_and_errors_are_those_of_the_files(bench_timed):
     assert bench_timed.read("/whole") == "17"
     bench_timed.write("/whole", "3")
     assert bench_timed.read("/whole") == "3"
@@ -91,21 +91,21 @@ def test_files_are_read_and_written_and_errors_are_those_of_the_files(bench_time
     assert caught.value.errno == errno.EISDIR
 
 
-def test_a_large_file_arrives_whole(bench_timed) -> None:
+def test_a_large_file_arrives_whole(bench_timed):
     text = "\u00fc0123456789" * 30000
     Path(bench_timed.root, "whole").write_text(text, encoding="utf-8")
     assert bench_timed.read("/whole") == text
 
 
 @pytest.mark.parametrize("verb", ["read", "write"])
-def test_a_file_that_never_answers_is_an_error_and_the_others_go_on(bench_timed, verb) -> None:
+def test_a_file_that_never_answers_is_an_error_and_the_others_go_on(bench_timed, verb):
     arguments = ("/hung",) if verb == "read" else ("/hung", "3")
     with pytest.raises(OSError, match="did not answer"):
         getattr(bench_timed, verb)(*arguments)
     assert bench_timed.read("/whole") == "17"
 
 
-def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench_timed, monkeypatch) -> None:
+def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench_timed, monkeypatch):
     with pytest.raises(OSError, match="did not answer within"):
         bench_timed.read("/hung")
     with pytest.raises(OSError, match="asked again"):
@@ -117,7 +117,7 @@ def test_a_file_that_did_not_answer_is_not_read_again_for_a_while(bench_timed, m
         bench_timed.read("/hung")
 
 
-def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench_timed, monkeypatch) -> None:
+def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench_timed, monkeypatch):
     monkeypatch.setattr(machine.os, "kill", lambda *_: None)  # as if the kernel could not end it
     with pytest.raises(OSError, match="did not answer within"):
         bench_timed.write("/hung", "3")
@@ -139,7 +139,7 @@ def test_a_file_whose_child_still_waits_in_its_driver_gets_no_other_one(bench_ti
             return
 
 
-def test_a_child_that_was_killed_is_replaced(bench_timed) -> None:
+def test_a_child_that_was_killed_is_replaced(bench_timed):
     assert bench_timed.read("/whole") == "17"
     os.kill(bench_timed._child.pid, 9)
     with pytest.raises(OSError, match="ended"):
@@ -148,7 +148,7 @@ def test_a_child_that_was_killed_is_replaced(bench_timed) -> None:
 
 
 @pytest.mark.slow
-def test_a_sensor_that_hangs_stops_neither_the_daemon_nor_its_guard(tmp_path) -> None:
+def test_a_sensor_that_hangs_stops_neither_the_daemon_nor_its_guard(tmp_path):
     root = board_root("nano", tmp_path)
     with Running(root, program=("-m", "fedge.powerd")) as one:
         client = one.wait_until_up()

@@ -62,7 +62,7 @@ class Answers(Machine):
         return self.code, self.output
 
 
-def test_the_file_is_read_as_its_boards_write_it() -> None:
+def test_the_file_is_read_as_its_boards_write_it():
     conf = nvpmodel.parse_conf(CONF)
     assert [(model.id, model.name) for model in conf.models] == [(2, "MAXN_SUPER"), (9, "OTHER")]
     assert conf.default == 9
@@ -72,11 +72,11 @@ def test_the_file_is_read_as_its_boards_write_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "< POWER_MODEL NAME=X >\nA B C", "A B C\n< PM_CONFIG >\n< POWER_MODEL ID=x >"])
-def test_a_broken_file_has_no_presets(text) -> None:
+def test_a_broken_file_has_no_presets(text):
     assert nvpmodel.parse_conf(text).models == ()
 
 
-def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unknown() -> None:
+def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unknown():
     conf = nvpmodel.parse_conf(CONF)
     present, other = conf.models
     machine = Answers()
@@ -97,7 +97,7 @@ def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unk
         (None, None),
     ],
 )
-def test_the_query_gives_the_id_and_without_an_answer_the_status_file_does(output, preset_id) -> None:
+def test_the_query_gives_the_id_and_without_an_answer_the_status_file_does(output, preset_id):
     assert nvpmodel.query_preset_id(Answers(output)) == preset_id
     assert nvpmodel.query_preset_id(Answers(files={"/var/lib/nvpmodel/status": "pmode:0008"})) == 8
 
@@ -112,14 +112,14 @@ def test_the_query_gives_the_id_and_without_an_answer_the_status_file_does(outpu
         (0, None, "did-not-stick"),
     ],
 )
-def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind) -> None:
+def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind):
     nvpmodel.switch_preset(Answers(""), 1)  # without a word it went well
     with pytest.raises(PowerdRefusal) as caught:
         nvpmodel.switch_preset(Answers(output, code), 1)
     assert caught.value.kind == kind
 
 
-def test_a_core_that_is_on_against_the_preset_is_named() -> None:
+def test_a_core_that_is_on_against_the_preset_is_named():
     state = KnobState({0: True, 1: True}, (), {}, EmcState())
     hardware = Hardware({}, cpu_khz=(), gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
     for on, unmet in ((False, ("core 1 online", 1)), (True, None)):
@@ -135,7 +135,7 @@ def find_unmet(high, caps, table):
 
 @pytest.mark.parametrize("high", TABLE_KHZ)
 @pytest.mark.parametrize("cap", [nvpmodel.UNCAPPED, *range(200000, 1800000, 100000)])
-def test_a_clock_is_capped_as_the_preset_has_it_where_no_value_of_the_table_lies_between(high, cap) -> None:
+def test_a_clock_is_capped_as_the_preset_has_it_where_no_value_of_the_table_lies_between(high, cap):
     wanted = TABLE_KHZ[-1] if cap == nvpmodel.UNCAPPED else cap
     between = [khz for khz in TABLE_KHZ if min(high, wanted) < khz < max(high, wanted)]
     beside = not between and (cap != nvpmodel.UNCAPPED or high == wanted)
@@ -153,7 +153,7 @@ def test_a_clock_is_capped_as_the_preset_has_it_where_no_value_of_the_table_lies
         ("", 1600000000, None),
     ],
 )
-def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, unmet) -> None:
+def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, unmet):
     table = (400000000, 800000000, 1600000000)
     state = KnobState({0: True}, (), {}, EmcState(cap_hz=cap_hz))
     files = EmcFiles(cap=cap_file)
@@ -162,7 +162,7 @@ def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, 
 
 
 @pytest.mark.parametrize(("high", "unmet"), [(306000000, None), (612000000, ("gpu Hz", 612000999))])
-def test_a_gpu_above_the_presets_cap_is_named(high, unmet) -> None:
+def test_a_gpu_above_the_presets_cap_is_named(high, unmet):
     gpu = Gpu("gpu", LimitFiles("low", "high", 999), (306000000, 612000000))
     hardware = Hardware({}, cpu_khz=(), gpus=(gpu,), emc="none", emc_files=EmcFiles(), emc_hz=())
     state = KnobState({0: True}, (), {"gpu": LimitSpan(0, high)}, EmcState())
@@ -172,11 +172,11 @@ def test_a_gpu_above_the_presets_cap_is_named(high, unmet) -> None:
 @pytest.mark.parametrize(
     ("caps", "table"), [({}, (400, 800)), ({0: 400}, ()), ({0: nvpmodel.UNCAPPED}, ()), ({0: 800}, (400, 800))]
 )
-def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table) -> None:
+def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table):
     assert find_unmet(800, caps, table) is None
 
 
-def test_numbers_and_lines_without_an_end_are_left_out() -> None:
+def test_numbers_and_lines_without_an_end_are_left_out():
     number, spaces = "0x" + "f" * 4000, " " * 100_000
     text = f"< POWER_MODEL ID={number} NAME=A >\n< POWER_MODEL ID=3 NAME=B >\nGPU MAX_FREQ {number}\n< A{spaces}\n"
 

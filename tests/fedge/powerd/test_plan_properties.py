@@ -1,7 +1,5 @@
 """From any state to any other: no single write is one that a kernel refuses, and the last one ends where it should."""
 
-from typing import Dict
-
 import pytest
 
 pytest.importorskip("hypothesis", reason="property tests need hypothesis")
@@ -34,7 +32,7 @@ class SpanKernel:
 
 
 @given(spans, spans)
-def test_limits_are_never_crossed_and_end_as_wanted(found: LimitSpan, wanted: LimitSpan) -> None:
+def test_limits_are_never_crossed_and_end_as_wanted(found, wanted):
     kernel = SpanKernel(found)
     for write in write_plan.plan_limits(FILES, found, wanted):
         kernel.write(write)
@@ -42,12 +40,12 @@ def test_limits_are_never_crossed_and_end_as_wanted(found: LimitSpan, wanted: Li
 
 
 @given(spans)
-def test_what_is_right_already_is_not_written(found: LimitSpan) -> None:
+def test_what_is_right_already_is_not_written(found):
     assert write_plan.plan_limits(FILES, found, found) == []
 
 
 @given(spans, st.integers(0, 3_000_000), st.integers(1, 1_000_000))
-def test_crossed_limits_are_no_target(found: LimitSpan, high: int, above: int) -> None:
+def test_crossed_limits_are_no_target(found, high, above):
     with pytest.raises(ValueError, match="above the upper limit"):
         write_plan.plan_limits(FILES, found, LimitSpan(high + above, high))
 
@@ -56,7 +54,7 @@ cores = st.dictionaries(st.integers(1, 11), st.booleans(), min_size=1).map(lambd
 
 
 @given(cores, st.integers(1, 12))
-def test_the_first_cores_end_on_and_core_0_is_never_written(online: Dict[int, bool], count: int) -> None:
+def test_the_first_cores_end_on_and_core_0_is_never_written(online, count):
     files = {core: f"/cpu{core}" for core in online}
     wanted = write_plan.select_first_cores(files, count)
     now = dict(online)
@@ -103,9 +101,7 @@ kinds = st.sampled_from([BPMP, NANO])
 
 
 @given(kinds, emcs, rates)
-def test_a_locked_memory_runs_at_its_rate_and_then_nothing_is_left_to_write(
-    files, found: EmcState, rate_hz: int
-) -> None:
+def test_a_locked_memory_runs_at_its_rate_and_then_nothing_is_left_to_write(files, found, rate_hz):
     kernel = EmcKernel(files, found)
     for write in write_plan.plan_emc_lock(files, kernel.emc(), rate_hz):
         kernel.write(write)
@@ -114,7 +110,7 @@ def test_a_locked_memory_runs_at_its_rate_and_then_nothing_is_left_to_write(
 
 
 @given(kinds, emcs, rates)
-def test_a_capped_memory_is_not_locked(files, found: EmcState, cap_hz: int) -> None:
+def test_a_capped_memory_is_not_locked(files, found, cap_hz):
     kernel = EmcKernel(files, found)
     for write in write_plan.plan_emc_cap(files, kernel.emc(), cap_hz):
         kernel.write(write)
@@ -124,7 +120,7 @@ def test_a_capped_memory_is_not_locked(files, found: EmcState, cap_hz: int) -> N
 @example(BPMP, EmcState(RATES[0], RATES[0], locked=True), [(False, RATES[1])])
 @example(NANO, EmcState(RATES[0], RATES[0], locked=True), [(False, RATES[1])])
 @given(kinds, emcs, st.lists(st.tuples(st.booleans(), rates), max_size=3))
-def test_the_memory_comes_back_as_it_was_after_any_changes(files, found: EmcState, changes) -> None:
+def test_the_memory_comes_back_as_it_was_after_any_changes(files, found, changes):
     kernel = EmcKernel(files, found)
     before = kernel.emc()
     for lock, hz in changes:

@@ -60,7 +60,7 @@ def unreachable(client) -> str:
     return caught.value.text
 
 
-def test_each_call_sends_its_verb_and_only_what_was_given(path) -> None:
+def test_each_call_sends_its_verb_and_only_what_was_given(path):
     daemon = Scripted(path, [b'{"ok":true,"mode":{"cores":2}}\n'] * 8)
     client = PowerdClient(str(path))
     assert client.describe() == {"mode": {"cores": 2}}
@@ -85,7 +85,7 @@ def test_each_call_sends_its_verb_and_only_what_was_given(path) -> None:
     ]
 
 
-def test_a_refusal_is_an_error_with_its_kind_and_what_was_read_back(path) -> None:
+def test_a_refusal_is_an_error_with_its_kind_and_what_was_read_back(path):
     reply = {"ok": False, "error": {"kind": "did-not-stick", "text": "it reads 5", "got": 5}}
     Scripted(path, [json.dumps(reply).encode() + b"\n"])
     with pytest.raises(PowerdError, match="it reads 5") as caught:
@@ -93,14 +93,14 @@ def test_a_refusal_is_an_error_with_its_kind_and_what_was_read_back(path) -> Non
     assert (caught.value.kind, caught.value.got) == ("did-not-stick", 5)
 
 
-def test_what_a_daemon_says_reaches_no_terminal_with_control_characters(path) -> None:
+def test_what_a_daemon_says_reaches_no_terminal_with_control_characters(path):
     Scripted(path, [json.dumps({"error": {"kind": "failed", "text": "a\x1b[2J\n b"}}).encode() + b"\n"])
     with pytest.raises(PowerdError) as caught:
         PowerdClient(str(path)).get()
     assert caught.value.text == "a?[2J b"
 
 
-def test_a_connection_that_the_daemon_closed_meanwhile_is_opened_anew(path) -> None:
+def test_a_connection_that_the_daemon_closed_meanwhile_is_opened_anew(path):
     daemon = Scripted(path, [b'{"ok":true}\n', None, b'{"ok":true,"again":1}\n'])
     client = PowerdClient(str(path))
     client.get()
@@ -110,7 +110,7 @@ def test_a_connection_that_the_daemon_closed_meanwhile_is_opened_anew(path) -> N
     assert len(daemon.asked) == 2
 
 
-def test_a_word_sent_before_the_door_was_closed_is_heard(path) -> None:
+def test_a_word_sent_before_the_door_was_closed_is_heard(path):
     listener = listen(path)
     client = PowerdClient(str(path))
     client._link = client._connect()
@@ -133,12 +133,12 @@ def test_a_word_sent_before_the_door_was_closed_is_heard(path) -> None:
         ([b'{"ok":1}\n'], "no fedge-powerd"),
     ],
 )
-def test_what_is_no_reply_comes_from_no_daemon_of_ours(path, replies, words) -> None:
+def test_what_is_no_reply_comes_from_no_daemon_of_ours(path, replies, words):
     Scripted(path, replies)
     assert words in unreachable(PowerdClient(str(path)))
 
 
-def test_when_nobody_answers_the_text_says_why_and_how_to_look_for_the_daemon(path, monkeypatch) -> None:
+def test_when_nobody_answers_the_text_says_why_and_how_to_look_for_the_daemon(path, monkeypatch):
     client = PowerdClient(str(path), timeout_s=0.05)
     assert "no socket" in unreachable(client)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:

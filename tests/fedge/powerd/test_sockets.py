@@ -12,7 +12,7 @@ def gate(groups, gid=500, clock=lambda: 0.0) -> AccessGate:
     return AccessGate("fedge", gid, 1000, groups, clock)
 
 
-def test_root_and_the_daemons_own_user_need_no_group() -> None:
+def test_root_and_the_daemons_own_user_need_no_group():
     def never(uid):
         raise AssertionError(uid)
 
@@ -20,7 +20,7 @@ def test_root_and_the_daemons_own_user_need_no_group() -> None:
     assert gate(never).denial_reason(Peer(1, 1000, 1000)) is None
 
 
-def test_a_member_by_any_group_may_ask_and_others_are_told_the_group_and_the_command() -> None:
+def test_a_member_by_any_group_may_ask_and_others_are_told_the_group_and_the_command():
     assert gate(lambda uid: [100, 500]).denial_reason(Peer(1, 7, 100)) is None
     for denied in (gate(lambda uid: [100]), gate(lambda uid: [100], gid=None)):
         why = denied.denial_reason(Peer(1, 7, 500))  # the group that the kernel names is not asked for
@@ -30,7 +30,7 @@ def test_a_member_by_any_group_may_ask_and_others_are_told_the_group_and_the_com
     assert "no user" in (gate(lambda uid: {}[uid]).denial_reason(Peer(1, 7, 100)) or "")
 
 
-def test_an_answer_is_looked_up_anew_after_five_seconds() -> None:
+def test_an_answer_is_looked_up_anew_after_five_seconds():
     now_s, groups, asked = [0.0], [100], []
 
     def look_up(uid):
@@ -47,20 +47,20 @@ def test_an_answer_is_looked_up_anew_after_five_seconds() -> None:
     assert asked == [7, 7]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded():
     watched = gate(lambda uid: [100])
     for uid in range(1, 5000):
         watched.denial_reason(Peer(1, uid, 100))
     assert len(watched._known) <= 1024
 
 
-def test_the_kernel_says_who_connected() -> None:
+def test_the_kernel_says_who_connected():
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
         assert peer_of(one) == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
-def test_a_uid_is_never_negative() -> None:
+def test_a_uid_is_never_negative():
     class Told:
         def getsockopt(self, level, name, size):
             return struct.pack("=iII", 7, 4294967294, 4294967293)[:size]
@@ -68,7 +68,7 @@ def test_a_uid_is_never_negative() -> None:
     assert peer_of(Told()) == Peer(7, 4294967294, 4294967293)
 
 
-def test_the_machines_own_users_and_groups_are_found() -> None:
+def test_the_machines_own_users_and_groups_are_found():
     assert 0 in user_group_ids(0)
     assert group_id(grp.getgrgid(0).gr_name) == 0
     assert group_id("no-such-group-here") is None

@@ -10,7 +10,7 @@ from fedge.powerd import state_keeper
 STATE = {"cores": [1, 1, 1, 0], "nvpmodel": 2}
 
 
-def test_what_was_written_is_read(tmp_path) -> None:
+def test_what_was_written_is_read(tmp_path):
     assert state_keeper.load_state(tmp_path) is None
     state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
     assert state_keeper.load_state(tmp_path) == state_keeper.SavedState("boot", STATE)
@@ -18,7 +18,7 @@ def test_what_was_written_is_read(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [state_keeper.FILE]
 
 
-def test_it_can_be_taken_away_twice(tmp_path) -> None:
+def test_it_can_be_taken_away_twice(tmp_path):
     state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
     state_keeper.remove_state(tmp_path)
     state_keeper.remove_state(tmp_path)
@@ -38,7 +38,7 @@ def test_it_can_be_taken_away_twice(tmp_path) -> None:
         b'{"format":2,"boot":1,"state":{}}',
     ],
 )
-def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text) -> None:
+def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text):
     (tmp_path / state_keeper.FILE).write_bytes(text)
     with pytest.raises(state_keeper.CorruptState, match=r"found\.json\.corrupt"):
         state_keeper.load_state(tmp_path)
@@ -47,7 +47,7 @@ def test_a_corrupt_file_is_set_aside_with_the_reason(tmp_path, text) -> None:
 
 
 @pytest.mark.parametrize(("owner", "failing"), [(os, "fsync"), (Path, "replace")])
-def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, owner, failing) -> None:
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, owner, failing):
     state_keeper.save_state(tmp_path, state_keeper.SavedState("old", STATE))
 
     def fail(*arguments):
@@ -60,7 +60,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, own
     assert state_keeper.load_state(tmp_path) == state_keeper.SavedState("old", STATE)
 
 
-def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch) -> None:
+def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch):
     order = []
 
     def spy(owner, name):
@@ -78,7 +78,7 @@ def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_pat
     assert order == ["fsync", "replace", "fsync"]
 
 
-def test_a_changed_number_is_found_by_the_checksum(tmp_path) -> None:
+def test_a_changed_number_is_found_by_the_checksum(tmp_path):
     state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
     path = tmp_path / state_keeper.FILE
     path.write_bytes(path.read_bytes().replace(b'"nvpmodel": 2', b'"nvpmodel": 3'))

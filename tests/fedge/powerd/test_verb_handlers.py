@@ -59,7 +59,7 @@ def generous(tmp_path) -> Bench:
     return Bench(tmp_path, extras=("drop-caches", "fan", "lock-min"))
 
 
-def test_describe_tells_what_the_board_has_and_what_is_allowed(bench) -> None:
+def test_describe_tells_what_the_board_has_and_what_is_allowed(bench):
     told = bench.done("describe")
     assert fedge.__version__ == VERSION
     assert (told.pop("knobs")["cores"], told.pop("allowed")["cores"]) == ([1, 2, 3, 4], [2, 3, 4])
@@ -71,7 +71,7 @@ def test_describe_tells_what_the_board_has_and_what_is_allowed(bench) -> None:
     }  # fmt: skip
 
 
-def test_get_tells_what_is_set_and_who_holds(bench) -> None:
+def test_get_tells_what_is_set_and_who_holds(bench):
     bench.done("hold", name="ann", seconds=15)
     assert bench.done("get") == {
         "mode": TOP.to_wire(),
@@ -84,7 +84,7 @@ def test_get_tells_what_is_set_and_who_holds(bench) -> None:
     }
 
 
-def test_a_mode_is_set_and_stays_until_restore(bench) -> None:
+def test_a_mode_is_set_and_stays_until_restore(bench):
     assert bench.done("set", mode=HALF)["mode"] == TOP._replace(**HALF).to_wire()
     bench.now_s += 10000
     bench.daemon.tick()
@@ -93,7 +93,7 @@ def test_a_mode_is_set_and_stays_until_restore(bench) -> None:
     assert bench.done("get")["changed"] is False
 
 
-def test_the_state_found_is_on_disk_before_the_first_change_and_gone_after_the_last(bench, monkeypatch) -> None:
+def test_the_state_found_is_on_disk_before_the_first_change_and_gone_after_the_last(bench, monkeypatch):
     assert bench.stored() is None
     seen = []
     real = bench.board.set_mode
@@ -121,7 +121,7 @@ def full(folder, state):
     raise OSError(28, "No space left on device")
 
 
-def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeypatch) -> None:
+def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeypatch):
     monkeypatch.setattr(state_keeper, "save_state", full)
     error = bench.refused("set", mode=HALF)
     assert error["kind"] == "failed"
@@ -130,7 +130,7 @@ def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeyp
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError()])
-def test_a_verb_that_breaks_is_refused_with_where_its_cause_stands(bench, monkeypatch, error) -> None:
+def test_a_verb_that_breaks_is_refused_with_where_its_cause_stands(bench, monkeypatch, error):
     def broken(*arguments):
         raise error
 
@@ -142,7 +142,7 @@ def test_a_verb_that_breaks_is_refused_with_where_its_cause_stands(bench, monkey
     assert bench.done("get")["changed"] is False
 
 
-def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_stored(bench) -> None:
+def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_stored(bench):
     bench.board.sticks = False
     error = bench.refused("set", mode=HALF)
     assert error["kind"] == "did-not-stick"
@@ -150,7 +150,7 @@ def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_s
     assert bench.stored() is None
 
 
-def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monkeypatch) -> None:
+def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monkeypatch):
     def never(folder, state):
         raise AssertionError("stored")
 
@@ -164,7 +164,7 @@ def test_what_the_board_refuses_is_never_stored_and_costs_no_look(generous, monk
     assert len(generous.board.snapshots) == taken
 
 
-def test_a_mode_that_is_set_already_is_told_and_nothing_is_stored_or_owed(bench, monkeypatch, caplog) -> None:
+def test_a_mode_that_is_set_already_is_told_and_nothing_is_stored_or_owed(bench, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     taken = len(bench.board.snapshots)
     monkeypatch.setattr(state_keeper, "save_state", lambda folder, state: 1 / 0)
@@ -174,7 +174,7 @@ def test_a_mode_that_is_set_already_is_told_and_nothing_is_stored_or_owed(bench,
     assert "set by" not in caplog.text
 
 
-def test_nvpmodel_is_asked_again_only_where_a_preset_was_set(bench) -> None:
+def test_nvpmodel_is_asked_again_only_where_a_preset_was_set(bench):
     bench.board.snapshots.clear()
     bench.done("set", mode=HALF)
     bench.done("set", mode={"cores": 4, "cpu_khz": 1479000})
@@ -185,7 +185,7 @@ def test_nvpmodel_is_asked_again_only_where_a_preset_was_set(bench) -> None:
     assert bench.done("get")["changed"] is False
 
 
-def test_changed_tells_of_the_daemons_own_changes_alone(bench) -> None:
+def test_changed_tells_of_the_daemons_own_changes_alone(bench):
     bench.board.now = TOP._replace(cores=3)  # by somebody at a terminal
     told = bench.done("get")
     assert (told["changed"], told["mode"]["cores"]) == (False, 3)
@@ -228,7 +228,7 @@ def test_changed_tells_of_the_daemons_own_changes_alone(bench) -> None:
         ("fan", {"percent": 50}, "not-allowed", "extras"),
     ],
 )
-def test_what_is_not_right_is_refused_and_changes_nothing(bench, verb, fields, kind, word) -> None:
+def test_what_is_not_right_is_refused_and_changes_nothing(bench, verb, fields, kind, word):
     error = bench.refused(verb, **fields)
     assert error["kind"] == kind
     assert word in error["text"]
@@ -236,7 +236,7 @@ def test_what_is_not_right_is_refused_and_changes_nothing(bench, verb, fields, k
     assert bench.stored() is None
 
 
-def test_a_lease_shuts_others_out_and_names_its_holder(bench) -> None:
+def test_a_lease_shuts_others_out_and_names_its_holder(bench):
     token = bench.done("hold", name="ann", seconds=15)["token"]
     for verb, fields in (("set", {"mode": HALF}), ("restore", {}), ("hold", {"name": "ben", "seconds": 5})):
         for guess, kind in (
@@ -251,7 +251,7 @@ def test_a_lease_shuts_others_out_and_names_its_holder(bench) -> None:
     bench.done("set", mode=HALF, token=token)
 
 
-def test_a_lease_that_is_not_renewed_ends_and_the_state_found_is_put_back(bench) -> None:
+def test_a_lease_that_is_not_renewed_ends_and_the_state_found_is_put_back(bench):
     token = bench.done("hold", name="ann", seconds=15)["token"]
     bench.done("set", mode=HALF, token=token)
     bench.now_s += 14
@@ -266,14 +266,14 @@ def test_a_lease_that_is_not_renewed_ends_and_the_state_found_is_put_back(bench)
     bench.done("hold", name="ben", seconds=5)
 
 
-def test_a_lease_ends_in_time_also_for_a_request_that_comes_before_the_tick(bench) -> None:
+def test_a_lease_ends_in_time_also_for_a_request_that_comes_before_the_tick(bench):
     token = bench.done("hold", name="ann", seconds=15)["token"]
     bench.done("set", mode=HALF, token=token)
     bench.now_s += 15
     assert bench.done("get")["mode"] == TOP.to_wire()
 
 
-def test_a_lease_that_is_given_back_restores(bench) -> None:
+def test_a_lease_that_is_given_back_restores(bench):
     token = bench.done("hold", name="ann", seconds=15)["token"]
     bench.done("set", mode=HALF, token=token)
     assert bench.done("hold", name="ann", seconds=0, token=token)["left_s"] == 0
@@ -281,7 +281,7 @@ def test_a_lease_that_is_given_back_restores(bench) -> None:
     assert bench.done("get")["lease"] is None
 
 
-def test_a_board_that_gets_too_hot_is_put_back_and_set_again_only_when_it_is_cooler(bench) -> None:
+def test_a_board_that_gets_too_hot_is_put_back_and_set_again_only_when_it_is_cooler(bench):
     bench.done("set", mode=HALF)
     bench.board.celsius = {"GPU-therm": 95.5}
     bench.daemon.tick()
@@ -296,7 +296,7 @@ def test_a_board_that_gets_too_hot_is_put_back_and_set_again_only_when_it_is_coo
     bench.done("set", mode=HALF)
 
 
-def test_a_lost_sensor_puts_back_and_stops(bench) -> None:
+def test_a_lost_sensor_puts_back_and_stops(bench):
     bench.done("set", mode=HALF)
     bench.board.celsius = None
     bench.daemon.tick()
@@ -307,7 +307,7 @@ def test_a_lost_sensor_puts_back_and_stops(bench) -> None:
     assert bench.done("get")["temperature_c"] is None
 
 
-def test_what_cannot_be_put_back_is_told_and_tried_again(bench) -> None:
+def test_what_cannot_be_put_back_is_told_and_tried_again(bench):
     bench.done("set", mode=HALF)
     bench.board.puts_back = False
     error = bench.refused("restore")
@@ -323,7 +323,7 @@ def test_what_cannot_be_put_back_is_told_and_tried_again(bench) -> None:
     bench.done("set", mode=HALF)
 
 
-def test_extras_that_are_on_do_what_they_say(generous) -> None:
+def test_extras_that_are_on_do_what_they_say(generous):
     generous.done("drop-caches")
     generous.done("fan", percent=20)
     generous.done("set", mode=HALF, lock_min=True)
@@ -334,14 +334,14 @@ def test_extras_that_are_on_do_what_they_say(generous) -> None:
     assert generous.board.fan == 30
 
 
-def test_an_end_that_cannot_put_back_says_so_and_keeps_the_stored_state(bench) -> None:
+def test_an_end_that_cannot_put_back_says_so_and_keeps_the_stored_state(bench):
     bench.done("set", mode=HALF)
     bench.board.puts_back = False
     assert bench.daemon.end() is False
     assert bench.stored() is not None
 
 
-def test_after_a_crash_the_next_start_puts_back_what_was_found_at_first(bench) -> None:
+def test_after_a_crash_the_next_start_puts_back_what_was_found_at_first(bench):
     bench.done("set", mode=HALF)
     bench.start()
     assert bench.board.now == TOP
@@ -350,7 +350,7 @@ def test_after_a_crash_the_next_start_puts_back_what_was_found_at_first(bench) -
     assert bench.done("restore")["mode"] == TOP.to_wire()
 
 
-def test_after_a_crash_that_cannot_be_made_up_for_nothing_is_set_until_it_can(bench) -> None:
+def test_after_a_crash_that_cannot_be_made_up_for_nothing_is_set_until_it_can(bench):
     bench.done("set", mode=HALF)
     bench.board.puts_back = False
     bench.start()
@@ -360,7 +360,7 @@ def test_after_a_crash_that_cannot_be_made_up_for_nothing_is_set_until_it_can(be
     bench.done("set", mode=HALF)
 
 
-def test_after_a_reboot_only_the_nvpmodel_mode_is_set_again(bench) -> None:
+def test_after_a_reboot_only_the_nvpmodel_mode_is_set_again(bench):
     bench.done("set", preset="5W")
     bench.board.events.clear()
     bench.start("boot-2")
@@ -368,7 +368,7 @@ def test_after_a_reboot_only_the_nvpmodel_mode_is_set_again(bench) -> None:
     assert bench.stored() is None
 
 
-def test_after_a_reboot_that_left_the_nvpmodel_mode_nothing_is_set(bench) -> None:
+def test_after_a_reboot_that_left_the_nvpmodel_mode_nothing_is_set(bench):
     bench.done("set", mode=HALF)
     bench.board.events.clear()
     bench.start("boot-2")
@@ -377,7 +377,7 @@ def test_after_a_reboot_that_left_the_nvpmodel_mode_nothing_is_set(bench) -> Non
     assert bench.keeper.found["mode"] == list(bench.board.now)
 
 
-def test_a_machine_that_does_not_know_its_boot_never_takes_an_old_state_for_its_own(bench) -> None:
+def test_a_machine_that_does_not_know_its_boot_never_takes_an_old_state_for_its_own(bench):
     bench.start("")
     bench.done("set", mode=HALF)
     bench.board.events.clear()
@@ -386,14 +386,14 @@ def test_a_machine_that_does_not_know_its_boot_never_takes_an_old_state_for_its_
     assert bench.board.now != TOP
 
 
-def test_a_corrupt_stored_state_does_not_stop_the_start(bench, caplog) -> None:
+def test_a_corrupt_stored_state_does_not_stop_the_start(bench, caplog):
     (bench.folder / state_keeper.FILE).write_text("{")
     bench.start()
     assert "found.json.corrupt" in caplog.text
     bench.done("set", mode=HALF)
 
 
-def test_the_log_says_who_set_what_and_no_secret(bench, caplog) -> None:
+def test_the_log_says_who_set_what_and_no_secret(bench, caplog):
     caplog.set_level(logging.DEBUG)
     token = bench.done("hold", name="ann", seconds=15)["token"]
     bench.done("set", mode={"cores": 2}, token=token)
@@ -407,7 +407,7 @@ def test_the_log_says_who_set_what_and_no_secret(bench, caplog) -> None:
     assert "guessed" not in caplog.text
 
 
-def test_a_slip_of_ours_is_a_reply_and_not_the_end(bench, monkeypatch, caplog) -> None:
+def test_a_slip_of_ours_is_a_reply_and_not_the_end(bench, monkeypatch, caplog):
     monkeypatch.setattr(bench.board, "identity", lambda: 1 / 0)
     assert bench.refused("describe")["kind"] == "failed"
     assert "ZeroDivisionError" in caplog.text
@@ -430,7 +430,7 @@ def slowly(bench, monkeypatch, name, seconds) -> None:
     monkeypatch.setattr(bench.board, name, slow)
 
 
-def test_a_lease_stands_still_while_the_daemon_works_and_hears_no_renewal(bench, monkeypatch) -> None:
+def test_a_lease_stands_still_while_the_daemon_works_and_hears_no_renewal(bench, monkeypatch):
     slowly(bench, monkeypatch, "set_preset", 40.0)
     token = bench.done("hold", name="ann", seconds=15)["token"]
     bench.now_s += 10
@@ -441,14 +441,14 @@ def test_a_lease_stands_still_while_the_daemon_works_and_hears_no_renewal(bench,
     assert bench.board.id == 1
 
 
-def test_a_lease_stands_still_during_a_slow_tick_too(bench, monkeypatch) -> None:
+def test_a_lease_stands_still_during_a_slow_tick_too(bench, monkeypatch):
     token = bench.done("hold", name="ann", seconds=15)["token"]
     slowly(bench, monkeypatch, "temperatures", 20.0)
     bench.daemon.tick()
     assert bench.done("hold", name="ann", seconds=15, token=token)["left_s"] == 15.0
 
 
-def test_no_flood_of_short_requests_keeps_a_lease_that_nobody_renews(bench, monkeypatch) -> None:
+def test_no_flood_of_short_requests_keeps_a_lease_that_nobody_renews(bench, monkeypatch):
     bench.done("hold", name="ann", seconds=15)
     slowly(bench, monkeypatch, "mode", 0.9)
     for _ in range(17):
@@ -459,7 +459,7 @@ def test_no_flood_of_short_requests_keeps_a_lease_that_nobody_renews(bench, monk
 # What is found after a reboot
 
 
-def test_after_a_reboot_what_the_board_refuses_at_first_is_owed_and_then_taken_for_the_state_found(bench) -> None:
+def test_after_a_reboot_what_the_board_refuses_at_first_is_owed_and_then_taken_for_the_state_found(bench):
     bench.done("set", preset="5W")
     bench.board.puts_back = False
     for boot in ("boot-2", "boot-2", "boot-3"):  # killed and started again meanwhile
@@ -476,7 +476,7 @@ def test_after_a_reboot_what_the_board_refuses_at_first_is_owed_and_then_taken_f
     assert bench.done("restore")["mode"] == TOP.to_wire()
 
 
-def test_after_a_reboot_a_mode_below_the_floor_is_set_again_for_it_was_there_before(bench) -> None:
+def test_after_a_reboot_a_mode_below_the_floor_is_set_again_for_it_was_there_before(bench):
     bench.board.id, bench.board.now = 1, TOP._replace(**LOW.mode.to_wire())
     bench.start()
     bench.done("set", preset="MAXN")
@@ -486,7 +486,7 @@ def test_after_a_reboot_a_mode_below_the_floor_is_set_again_for_it_was_there_bef
     assert bench.keeper.found["nvpmodel"] == 1
 
 
-def test_a_preset_is_put_back_though_nvpmodel_was_silent_when_the_daemon_started(bench) -> None:
+def test_a_preset_is_put_back_though_nvpmodel_was_silent_when_the_daemon_started(bench):
     bench.board.tells_preset = False
     bench.start()
     bench.board.tells_preset = True
@@ -502,7 +502,7 @@ HOT, COOL = {"GPU-therm": 96.0}, {"GPU-therm": 80.0}
 
 
 @pytest.mark.parametrize("celsius", [HOT, None])
-def test_a_hot_or_blind_board_gets_full_fan_until_it_is_cool_and_then_the_speed_before_us(generous, celsius) -> None:
+def test_a_hot_or_blind_board_gets_full_fan_until_it_is_cool_and_then_the_speed_before_us(generous, celsius):
     generous.board.fan = 60  # by itself, since the daemon's start
     generous.done("fan", percent=0)
     assert generous.stored().state["fan"] == 60
@@ -517,7 +517,7 @@ def test_a_hot_or_blind_board_gets_full_fan_until_it_is_cool_and_then_the_speed_
     assert (generous.board.fan, generous.stored()) == (60, None)
 
 
-def test_a_lease_that_ends_on_a_hot_board_leaves_the_fan_at_full(generous) -> None:
+def test_a_lease_that_ends_on_a_hot_board_leaves_the_fan_at_full(generous):
     token = generous.done("hold", name="ann", seconds=15)["token"]
     generous.done("fan", percent=0, token=token)
     generous.board.celsius = HOT
@@ -527,20 +527,20 @@ def test_a_lease_that_ends_on_a_hot_board_leaves_the_fan_at_full(generous) -> No
     assert generous.board.fan == 100
 
 
-def test_a_fan_that_nobody_slowed_blows_too_and_a_lost_disk_does_not_keep_it_from_that(generous, monkeypatch) -> None:
+def test_a_fan_that_nobody_slowed_blows_too_and_a_lost_disk_does_not_keep_it_from_that(generous, monkeypatch):
     monkeypatch.setattr(state_keeper, "save_state", full)
     generous.board.celsius = HOT
     generous.daemon.tick()
     assert generous.board.fan == 100
 
 
-def test_without_the_extra_the_fan_is_never_touched(bench) -> None:
+def test_without_the_extra_the_fan_is_never_touched(bench):
     bench.board.celsius = HOT
     bench.daemon.tick()
     assert bench.board.fan == 30
 
 
-def test_a_daemon_that_ends_on_a_hot_board_leaves_the_fan_to_the_next_one(generous) -> None:
+def test_a_daemon_that_ends_on_a_hot_board_leaves_the_fan_to_the_next_one(generous):
     generous.done("set", mode=HALF)
     generous.board.celsius = HOT
     generous.daemon.tick()
@@ -551,7 +551,7 @@ def test_a_daemon_that_ends_on_a_hot_board_leaves_the_fan_to_the_next_one(genero
     assert (generous.board.fan, generous.stored()) == (30, None)
 
 
-def test_a_fan_that_was_sped_up_is_slowed_again(generous) -> None:
+def test_a_fan_that_was_sped_up_is_slowed_again(generous):
     generous.done("set", mode=HALF)
     generous.done("fan", percent=90)
     generous.done("set", mode={"cores": 4, "cpu_khz": 1479000})
@@ -563,7 +563,7 @@ def test_a_fan_that_was_sped_up_is_slowed_again(generous) -> None:
 # Failures within failures
 
 
-def test_a_set_that_is_not_undone_is_owed_told_and_tried_again(bench) -> None:
+def test_a_set_that_is_not_undone_is_owed_told_and_tried_again(bench):
     bench.board.sticks = bench.board.undoes = False
     assert bench.refused("set", mode=HALF)["kind"] == "did-not-stick"
     assert "gpu: it is 1" in bench.done("get")["stopped"]
@@ -576,7 +576,7 @@ def test_a_set_that_is_not_undone_is_owed_told_and_tried_again(bench) -> None:
     bench.done("set", mode=HALF)
 
 
-def test_a_board_that_cannot_be_read_afterwards_does_not_hide_what_became_of_the_set(bench, monkeypatch) -> None:
+def test_a_board_that_cannot_be_read_afterwards_does_not_hide_what_became_of_the_set(bench, monkeypatch):
     bench.board.sticks = False
 
     def gone(mode, lock_min, first, real=bench.board.set_mode):

@@ -1,7 +1,5 @@
 """A pair is what its tables say of the modes that all of them have; a grid knows the row of every mode."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -20,7 +18,7 @@ def table(knobs: np.ndarray, *, batch_size: int = 16, workload: str = "net") -> 
     return ProfileTable("a board", workload, batch_size, Modes(knobs), seconds, batch_size + seconds, "", workload)
 
 
-def test_a_pair_has_the_modes_of_all_tables_and_each_row_belongs_to_its_mode() -> None:
+def test_a_pair_has_the_modes_of_all_tables_and_each_row_belongs_to_its_mode():
     knobs, rng = modes().knobs, np.random.default_rng(0)
     train = table(knobs[rng.permutation(36)[:30]])
     infer = [table(knobs[rng.permutation(36)[:33]], batch_size=size, workload="served") for size in (16, 1, 4)]
@@ -36,7 +34,7 @@ def test_a_pair_has_the_modes_of_all_tables_and_each_row_belongs_to_its_mode() -
     assert (both.batch_sizes, both.name) == ((1, 4, 16), "net+served")
 
 
-def test_clocks_that_differ_by_a_conversion_of_units_are_one_mode() -> None:
+def test_clocks_that_differ_by_a_conversion_of_units_are_one_mode():
     knobs = modes().knobs
     off = knobs + np.array([0.0, 3e-7, -3e-7, 3e-7])
 
@@ -44,7 +42,7 @@ def test_clocks_that_differ_by_a_conversion_of_units_are_one_mode() -> None:
     assert list_mode_keys(Modes(knobs)) == list_mode_keys(Modes(off))
 
 
-def test_training_alone_is_restricted_to_fulcrums_modes_where_the_table_has_nearly_all() -> None:
+def test_training_alone_is_restricted_to_fulcrums_modes_where_the_table_has_nearly_all():
     grid = np.array(list(itertools.product(*FULCRUM_GRID)))
     more = np.concatenate([grid, grid + np.array([0.0, 50.0, 0.0, 0.0])])
 
@@ -54,13 +52,13 @@ def test_training_alone_is_restricted_to_fulcrums_modes_where_the_table_has_near
     assert build_pair(table(more), []).has_inference is False
 
 
-def test_a_job_alone_has_no_rows_of_the_other() -> None:
+def test_a_job_alone_has_no_rows_of_the_other():
     alone = build_pair(None, [table(modes().knobs)])
 
     assert (alone.has_training, alone.has_inference, alone.train_s.shape, alone.name) == (False, True, (0,), "net")
 
 
-def test_no_table_and_tables_without_a_common_mode_are_refused() -> None:
+def test_no_table_and_tables_without_a_common_mode_are_refused():
     with pytest.raises(BadInput, match="no table"):
         build_pair(None, [])
     with pytest.raises(BadInput, match="no mode in common"):
@@ -68,7 +66,7 @@ def test_no_table_and_tables_without_a_common_mode_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("trains", "infers"), [(True, True), (True, False), (False, True)])
-def test_a_restricted_pair_says_the_same_of_what_is_kept(trains: bool, infers: bool) -> None:
+def test_a_restricted_pair_says_the_same_of_what_is_kept(trains, infers):
     whole = pair(trains=trains, infers=infers)
     kept = np.arange(36) % 3 > 0
 
@@ -87,7 +85,7 @@ def test_a_restricted_pair_says_the_same_of_what_is_kept(trains: bool, infers: b
         select_pair_modes(whole, np.zeros(36, dtype=np.bool_))
 
 
-def test_a_grid_finds_every_mode_in_any_order_of_the_rows() -> None:
+def test_a_grid_finds_every_mode_in_any_order_of_the_rows():
     shuffled = Modes(modes().knobs[np.random.default_rng(1).permutation(36)])
     grid = build_knob_grid(shuffled)
 
@@ -97,7 +95,7 @@ def test_a_grid_finds_every_mode_in_any_order_of_the_rows() -> None:
         np.testing.assert_array_equal(shuffled.knobs[grid.row(at)], wanted)
 
 
-def test_a_combination_that_was_not_measured_is_the_nearest_one_that_was() -> None:
+def test_a_combination_that_was_not_measured_is_the_nearest_one_that_was():
     modes = Modes(np.array([(c, 1000.0, g, 2000.0) for c in (2.0, 4.0, 6.0) for g in (100.0, 200.0, 300.0)]))
     kept = [row for row in range(9) if row not in {4, 8}]
 

@@ -1,7 +1,5 @@
 """A turn of training and serving: who is asked what, what is counted, and that the service goes whatever happens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A standing service beside training: the best batch against brute force, and measurements taken apart and put back."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -59,9 +57,7 @@ def use_of(share: float, batch_size: int = 4) -> ServiceUse:
 
 
 @given(inferences(), demands, st.lists(st.floats(0.0, 1.0), min_size=COUNT, max_size=COUNT), st.floats(1.0, 4.0))
-def test_the_batch_size_is_the_one_that_brute_force_finds(
-    inference: InferenceCosts, demand: ServiceDemand, train_s: list[float], longer: float
-) -> None:
+def test_the_batch_size_is_the_one_that_brute_force_finds(inference, demand, train_s, longer):
     found = build_service_table(inference, demand, np.array(train_s), longer * np.array(train_s))
 
     for row in range(COUNT):
@@ -81,9 +77,7 @@ def test_the_batch_size_is_the_one_that_brute_force_finds(
 
 
 @given(inferences(), demands, st.floats(0.0, 1.0), st.floats(0.0, 4.0))
-def test_a_budget_as_long_as_is_needed_is_held_and_a_shorter_one_by_no_mode(
-    inference: InferenceCosts, demand: ServiceDemand, train_s: float, longer: float
-) -> None:
+def test_a_budget_as_long_as_is_needed_is_held_and_a_shorter_one_by_no_mode(inference, demand, train_s, longer):
     first_s = longer * train_s
     least_s = min_latency_budget_s(inference, demand, train_s, first_s)
 
@@ -94,9 +88,7 @@ def test_a_budget_as_long_as_is_needed_is_held_and_a_shorter_one_by_no_mode(
 
 
 @given(inferences(), st.floats(0.01, 0.8), st.integers(0, COUNT - 1))
-def test_taking_a_service_off_a_measurement_and_putting_it_back_gives_the_measurement(
-    inference: InferenceCosts, share: float, row: int
-) -> None:
+def test_taking_a_service_off_a_measurement_and_putting_it_back_gives_the_measurement(inference, share, row):
     service = dataclasses.replace(
         build_service_table(inference, ServiceDemand(1.0, 1e9, SIZES)),
         share=np.full(COUNT, share),
@@ -118,9 +110,7 @@ def test_taking_a_service_off_a_measurement_and_putting_it_back_gives_the_measur
 
 
 @given(inferences(), demands)
-def test_a_prediction_of_the_truth_alone_becomes_the_truth_beside_the_service(
-    inference: InferenceCosts, demand: ServiceDemand
-) -> None:
+def test_a_prediction_of_the_truth_alone_becomes_the_truth_beside_the_service(inference, demand):
     step_s, power_w = np.linspace(0.1, 0.5, COUNT), np.linspace(30.0, 8.0, COUNT)
     service = build_service_table(inference, demand, step_s)
     alone = Predictions(inference.modes, step_s, power_w, np.full(COUNT, 0.1), np.full(COUNT, 0.1))
@@ -133,7 +123,7 @@ def test_a_prediction_of_the_truth_alone_becomes_the_truth_beside_the_service(
     assert (found.step_s_sd_log >= 0.1).all()
 
 
-def test_a_board_learns_that_its_batches_take_longer_than_expected() -> None:
+def test_a_board_learns_that_its_batches_take_longer_than_expected():
     inference, demand = _inference(), ServiceDemand(10.0, 5.0, SIZES)
     expected = inference.batch_s(inference.modes[0], 4) * demand.rate_hz / 4
     long = measurement(
@@ -148,7 +138,7 @@ def test_a_board_learns_that_its_batches_take_longer_than_expected() -> None:
     )
 
 
-def test_a_board_waits_in_the_cheapest_mode_that_holds_the_service() -> None:
+def test_a_board_waits_in_the_cheapest_mode_that_holds_the_service():
     infer_s = np.array([[0.01], [0.02], [0.05], [0.9], [0.3]])
     inference = InferenceCosts(Modes(KNOBS), (1,), infer_s, np.full((COUNT, 1), 10.0))
     service = build_service_table(inference, ServiceDemand(2.0, 0.5, (1,)))
@@ -157,7 +147,7 @@ def test_a_board_waits_in_the_cheapest_mode_that_holds_the_service() -> None:
     assert find_cheapest_row(service, np.array([5.0, 4.0, 3.0, 0.1, 3.0])) == 2
 
 
-def test_two_stretches_are_one() -> None:
+def test_two_stretches_are_one():
     first = ServiceUse(4, 10.0, 2.0, 30, 1, 1, 8, 0.4, ((3, 10), (7, 19)), 1.0, 0.5)
     more = ServiceUse(16, 5.0, 1.0, 10, 0, 0, 1, 0.6, ((7, 1), (9, 9)), 0.5, 0.5)
 
@@ -169,7 +159,7 @@ def test_two_stretches_are_one() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=60), st.sampled_from([50.0, 95.0, 99.0]))
-def test_percentiles_are_those_of_the_histogram_that_was_told(latencies: list[float], q: float) -> None:
+def test_percentiles_are_those_of_the_histogram_that_was_told(latencies, q):
     seen = LatencyHistogram(1.0)
     for latency_s in latencies:
         seen.add(latency_s)
@@ -180,9 +170,7 @@ def test_percentiles_are_those_of_the_histogram_that_was_told(latencies: list[fl
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=300), st.sampled_from([50.0, 95.0, 99.0]))
-def test_a_percentile_is_over_the_budget_exactly_where_so_many_answers_were_late(
-    latencies: list[float], q: float
-) -> None:
+def test_a_percentile_is_over_the_budget_exactly_where_so_many_answers_were_late(latencies, q):
     seen = LatencyHistogram(1.0)
     for latency_s in latencies:
         seen.add(latency_s)
@@ -190,10 +178,10 @@ def test_a_percentile_is_over_the_budget_exactly_where_so_many_answers_were_late
     use = ServiceUse(4, 10.0, 1.0, len(latencies), seen.late, worst_s=max(latencies), latencies=bins, latency_s=1.0)
 
     within = seen.late <= len(latencies) * (100 - q) / 100
-    assert (latency_percentile_s(use, q) <= 1.0 + 1e-9) == within  # type: ignore[operator]
+    assert (latency_percentile_s(use, q) <= 1.0 + 1e-9) == within
 
 
-def test_a_service_without_answers_has_no_percentiles() -> None:
+def test_a_service_without_answers_has_no_percentiles():
     assert latency_percentile_s(ServiceUse(4, 10.0, 0.0, 0, 0), 99.0) is None
 
 

@@ -1,7 +1,5 @@
 """The best choice is that of brute force; a search measures what it asks for, each trial once."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -46,7 +44,7 @@ def tried(pair: JobPair, family: ProblemFamily) -> dict[Trial, TrialReading]:
 
 @given(seed=st.integers(0, 10**6), family=st.sampled_from(FAMILIES))
 @settings(max_examples=80)
-def test_all_choices_at_once_are_judged_as_one_by_one(seed: int, family: ProblemFamily) -> None:
+def test_all_choices_at_once_are_judged_as_one_by_one(seed, family):
     pair, problem = made_up_pair(seed, family, VALUES), made_up_problem(seed, family)
     every, each = evaluate_choices(problem, pair), tried(pair, family)
 
@@ -64,7 +62,7 @@ def test_all_choices_at_once_are_judged_as_one_by_one(seed: int, family: Problem
         assert trial_cost(problem, sizes[0], seen[0]) == trial_cost(problem, sizes[1], seen[1])
 
 
-def test_a_limit_that_is_met_exactly_holds_and_one_that_is_missed_by_a_hair_does_not() -> None:
+def test_a_limit_that_is_met_exactly_holds_and_one_that_is_missed_by_a_hair_does_not():
     seen = TrialReading(0.25, 20.0, 0.25, 30.0)
 
     assert holds_limits(ServingProblem("concurrent", 30.0, 0.75, 2.0), 1, seen)
@@ -74,7 +72,7 @@ def test_a_limit_that_is_met_exactly_holds_and_one_that_is_missed_by_a_hair_does
     assert not meets_latency(ServingProblem("infer", 30.0, 9.0, 4.001), 1, seen)
 
 
-def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is() -> None:
+def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is():
     nan = math.nan
     watts = [
         TrialReading(1.0, 20.0, 1.0, 30.0).power_w,
@@ -85,14 +83,13 @@ def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is()
     assert watts == [30.0, 20.0, 30.0]
 
 
-def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_none() -> None:
+def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_none():
     knobs = Modes(np.array(list(itertools.product((2.0, 4.0), (1.0,), (1.0,), (1.0,)))))
     ones = np.ones(2)
     pair = JobPair(knobs, (8,), 0.3 * ones, 20.0 * ones, np.array([[0.39, 0.2]]), np.array([[20.0, 20.0]]))
 
     choice = find_best_choice(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair)
 
-    assert choice is not None
     assert evaluate_choices(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair).steps.tolist() == [[2.0, 2.0]]
     assert (choice.row, choice.batch) == (1, 0)
     assert find_best_choice(ServingProblem("concurrent", 19.0, 2.0, 8.0), pair) is None
@@ -102,7 +99,7 @@ def seen_of(trial: Trial) -> TrialReading:
     return TrialReading(float(trial.row), 0.0, 0.0, 0.0)
 
 
-def test_what_is_asked_again_is_told_from_memory_and_counted_once() -> None:
+def test_what_is_asked_again_is_told_from_memory_and_counted_once():
     measured = []
 
     def search() -> TrialSearch:
@@ -119,7 +116,7 @@ def test_what_is_asked_again_is_told_from_memory_and_counted_once() -> None:
     assert measured == [Trial(3), Trial(1)]
 
 
-def test_a_search_may_answer_without_a_trial() -> None:
+def test_a_search_may_answer_without_a_trial():
     def search() -> TrialSearch:
         return None
         yield ()
@@ -127,7 +124,7 @@ def test_a_search_may_answer_without_a_trial() -> None:
     assert run_search(search(), seen_of) == TrialSearchResult(None, ())
 
 
-def test_a_table_says_nothing_of_a_job_that_there_is_none_of() -> None:
+def test_a_table_says_nothing_of_a_job_that_there_is_none_of():
     both, alone, served = pair(), pair(infers=False), pair(trains=False)
 
     seen = measure_from_table(both)(Trial(5, 2))
@@ -138,7 +135,7 @@ def test_a_table_says_nothing_of_a_job_that_there_is_none_of() -> None:
 
 
 @pytest.mark.parametrize(("family", "count"), [("train", 41), ("infer", 5863), ("concurrent", 6560)])
-def test_the_grids_are_as_large_as_published_and_hold_no_problem_twice(family: ProblemFamily, count: int) -> None:
+def test_the_grids_are_as_large_as_published_and_hold_no_problem_twice(family, count):
     problems = default_problems(family)
 
     assert len(problems) == len(set(problems)) == count
@@ -158,13 +155,13 @@ def test_the_grids_are_as_large_as_published_and_hold_no_problem_twice(family: P
         (("concurrent", 30.0, 0.5, float("inf")), "problem.rate_hz: got inf"),
     ],
 )
-def test_a_problem_without_the_limits_of_its_family_is_refused(fields: tuple[object, ...], words: str) -> None:
+def test_a_problem_without_the_limits_of_its_family_is_refused(fields, words):
     with pytest.raises(BadInput) as error:
-        ServingProblem(*fields)  # type: ignore[arg-type]
+        ServingProblem(*fields)
     assert words in str(error.value)
 
 
-def test_without_a_family_a_rate_decides() -> None:
+def test_without_a_family_a_rate_decides():
     given = [{"power_w": 30}, {"power_w": "30", "latency_s": 0.5, "rate_hz": 60}, {"family": "infer", **LIMITS}]
 
     assert parse_problems(given, "file") == (
@@ -189,7 +186,7 @@ LIMITS = {"power_w": 30, "latency_s": 0.5, "rate_hz": 60}
         ([{**LIMITS, "family": ["train"]}], "one of train"),
     ],
 )
-def test_what_is_no_list_of_problems_is_refused_with_its_place(entries: object, words: str) -> None:
+def test_what_is_no_list_of_problems_is_refused_with_its_place(entries, words):
     with pytest.raises(BadInput) as error:
         parse_problems(entries, "file")
     assert words in str(error.value)

@@ -1,9 +1,6 @@
 """BoFL's gain is exact, its phases are the published ones, it does all its work in time, and mixes the best it saw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,8 +38,7 @@ def table_of(seed: int = 1, modes: Modes | None = None) -> ProfileTable:
 
 
 def step_j_of(table: ProfileTable) -> Floats:
-    joules: Floats = table.step_s * table.power_w
-    return joules
+    return table.step_s * table.power_w
 
 
 class Board:
@@ -82,12 +78,12 @@ def area(points: Floats, reference: Floats) -> float:
 
 
 @given(fronts)
-def test_the_hypervolume_is_the_area_of_the_union_of_rectangles(points: Floats) -> None:
+def test_the_hypervolume_is_the_area_of_the_union_of_rectangles(points):
     assert compute_hypervolume(points, REFERENCE) == pytest.approx(area(points, REFERENCE), abs=1e-9)
 
 
 @given(fronts, coordinates, coordinates)
-def test_without_doubt_the_expected_gain_is_the_gain(points: Floats, a: float, b: float) -> None:
+def test_without_doubt_the_expected_gain_is_the_gain(points, a, b):
     there = np.array([[a, b]])
     gained = area(np.concatenate([points, there]), REFERENCE) - area(points, REFERENCE)
 
@@ -98,9 +94,7 @@ def test_without_doubt_the_expected_gain_is_the_gain(points: Floats, a: float, b
 
 @settings(max_examples=25)
 @given(fronts, coordinates, coordinates, st.floats(0.05, 1.0), st.floats(0.05, 1.0), st.integers(0, 1000))
-def test_the_expected_gain_is_the_mean_of_many_draws(
-    points: Floats, a: float, b: float, sd_a: float, sd_b: float, seed: int
-) -> None:
+def test_the_expected_gain_is_the_mean_of_many_draws(points, a, b, sd_a, sd_b, seed):
     mean, sd = np.array([[a, b]]), np.array([[sd_a, sd_b]])
     before = area(points, REFERENCE)
     draws = np.random.default_rng(seed).normal(mean, sd, (400, 2))
@@ -115,7 +109,7 @@ def test_the_expected_gain_is_the_mean_of_many_draws(
 
 @settings(max_examples=15)
 @given(st.integers(0, 10_000), st.sampled_from((1.0, 1.2, 2.0, 4.0)))
-def test_every_round_does_all_its_minibatches_within_the_deadline(seed: int, ratio: float) -> None:
+def test_every_round_does_all_its_minibatches_within_the_deadline(seed, ratio):
     table = table_of(seed)
     player = Board(table).player(seed)
     assert table.step_s.max() < PROBE_S, "a minibatch that outlasts a trial may break a deadline"
@@ -127,7 +121,7 @@ def test_every_round_does_all_its_minibatches_within_the_deadline(seed: int, rat
         assert sum(part.work_s for part in parts) <= deadline_s * (1 + 1e-9)
 
 
-def test_one_percent_of_the_modes_is_tried_at_random_and_the_rest_done_at_full_speed() -> None:
+def test_one_percent_of_the_modes_is_tried_at_random_and_the_rest_done_at_full_speed():
     board = Board(table_of())
     player = board.player()
     wanted = 1 + int(np.ceil(RANDOM_SHARE * len(board.table.modes)))
@@ -144,7 +138,7 @@ def test_one_percent_of_the_modes_is_tried_at_random_and_the_rest_done_at_full_s
     assert player.tried_count == wanted == len(board.ran)
 
 
-def test_a_trial_lasts_about_five_seconds_and_less_in_a_short_round() -> None:
+def test_a_trial_lasts_about_five_seconds_and_less_in_a_short_round():
     table = table_of()
     long, short = (Board(table).player().run_round(steps, 3.0 * steps * 0.2)[:-1] for steps in (1000, 50))
 
@@ -153,7 +147,7 @@ def test_a_trial_lasts_about_five_seconds_and_less_in_a_short_round() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_it_goes_on_until_three_percent_are_seen_and_tries_nothing_new_afterwards(seed: int) -> None:
+def test_it_goes_on_until_three_percent_are_seen_and_tries_nothing_new_afterwards(seed):
     board = Board(table_of(seed))
     player = board.player(seed)
     phases = []
@@ -169,7 +163,7 @@ def test_it_goes_on_until_three_percent_are_seen_and_tries_nothing_new_afterward
     assert MIN_TRIED_SHARE * len(board.table.modes) < player.tried_count < 0.5 * len(board.table.modes)
 
 
-def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one() -> None:
+def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one():
     went_on = 0
     for seed in range(1, 6):
         board = Board(table_of(seed))
@@ -190,7 +184,7 @@ def test_it_stops_at_the_first_round_past_three_percent_that_gains_less_than_one
     assert went_on, "no round past three percent gained enough: the rule was not put to the test"
 
 
-def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper() -> None:
+def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper():
     board = Board(table_of())
     player = board.player()
     times_s, joules = board.table.step_s, step_j_of(board.table)
@@ -209,7 +203,7 @@ def test_once_it_mixes_no_two_modes_that_it_saw_would_have_been_cheaper() -> Non
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_it_leaves_a_tenth_of_the_hypervolume_that_as_many_modes_at_random_leave(seed: int) -> None:
+def test_it_leaves_a_tenth_of_the_hypervolume_that_as_many_modes_at_random_leave(seed):
     board = Board(table_of(4))
     player, table = board.player(seed), board.table
     for deadline_s in deadlines_s(table, 4.0, 40, seed):
@@ -224,7 +218,7 @@ def test_it_leaves_a_tenth_of_the_hypervolume_that_as_many_modes_at_random_leave
     assert whole - found < 0.1 * (whole - by_chance)
 
 
-def test_without_any_room_it_stays_in_the_top_mode() -> None:
+def test_without_any_room_it_stays_in_the_top_mode():
     board = Board(table_of())
     player = board.player()
     full_speed_s = STEPS * float(board.table.step_s[board.top])
@@ -237,7 +231,7 @@ def test_without_any_room_it_stays_in_the_top_mode() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
+def test_a_table_of_a_few_modes_is_played_to_the_end(count):
     knobs = Modes(np.array([[8.0, 2000.0, 1200.0 - 100.0 * i, 3000.0] for i in range(count)]))
     board = Board(table_of(1, knobs))
     player = board.player()
@@ -251,7 +245,7 @@ def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
 # In the study ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries() -> None:
+def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries():
     table = table_of()
     first, again, other = (run_mode_choice(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
 
@@ -263,7 +257,7 @@ def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries() -> None:
 
 
 @pytest.mark.slow
-def test_on_measured_tables_it_saves_about_what_was_published(profiles_root: Path) -> None:
+def test_on_measured_tables_it_saves_about_what_was_published(profiles_root):
     """The boards that BoFL was published on: 15 to 25 % saved, 30 to 71 modes explored; here one seed, wide bounds."""
     paths = [path for name in ("agx-xavier", "tx2") for path in sorted((profiles_root / name / "train").glob("*.csv"))]
     if not paths:

@@ -1,9 +1,6 @@
 """Rows that no board can have meant are found, and a smooth model's own misfit is not taken for one."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,12 +32,12 @@ def table() -> ProfileTable:
     return ProfileTable("board", "net", 16, modes, seconds, watts, "0" * 64, "net.csv")
 
 
-def test_every_row_of_a_board_that_follows_the_model_is_plausible(table: ProfileTable) -> None:
+def test_every_row_of_a_board_that_follows_the_model_is_plausible(table):
     assert find_plausible_rows(table, MAXN).all()
 
 
 @pytest.mark.parametrize(("time", "power"), [(0.4, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 1.4)])
-def test_exactly_the_spoilt_rows_are_found(table: ProfileTable, time: float, power: float) -> None:
+def test_exactly_the_spoilt_rows_are_found(table, time, power):
     rows = [17, 200, 411, 629]
 
     found = ~find_plausible_rows(spoilt(table, rows, time, power), MAXN)
@@ -48,11 +45,11 @@ def test_exactly_the_spoilt_rows_are_found(table: ProfileTable, time: float, pow
     assert np.flatnonzero(found).tolist() == rows
 
 
-def test_ten_percent_is_not_enough_to_be_implausible(table: ProfileTable) -> None:
+def test_ten_percent_is_not_enough_to_be_implausible(table):
     assert find_plausible_rows(spoilt(table, [17, 200], 1.1, 0.9), MAXN).all()
 
 
-def test_a_noisy_table_has_wider_limits(table: ProfileTable) -> None:
+def test_a_noisy_table_has_wider_limits(table):
     noise = np.exp(0.1 * np.random.default_rng(0).standard_normal(len(table.modes)))
 
     noisy = dataclasses.replace(table, step_s=table.step_s * noise)
@@ -60,7 +57,7 @@ def test_a_noisy_table_has_wider_limits(table: ProfileTable) -> None:
     assert find_plausible_rows(noisy, MAXN).mean() > 0.99
 
 
-def test_a_corner_that_the_model_misses_as_a_whole_is_kept(table: ProfileTable) -> None:
+def test_a_corner_that_the_model_misses_as_a_whole_is_kept(table):
     corner = np.flatnonzero((table.modes.knobs[:, 0] <= 3) & (table.modes.knobs[:, 1] <= 900.0)).tolist()
 
     kept = find_plausible_rows(spoilt(table, corner, 1.4), MAXN)
@@ -69,7 +66,7 @@ def test_a_corner_that_the_model_misses_as_a_whole_is_kept(table: ProfileTable) 
     assert kept[inner].all()
 
 
-def test_a_table_too_small_to_tell_is_plausible_throughout(table: ProfileTable) -> None:
+def test_a_table_too_small_to_tell_is_plausible_throughout(table):
     few = dataclasses.replace(
         spoilt(table, [3], 5.0),
         modes=Modes(table.modes.knobs[: MIN_ROWS - 1]),
@@ -82,7 +79,7 @@ def test_a_table_too_small_to_tell_is_plausible_throughout(table: ProfileTable) 
 
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=40, unique=True))
 @settings(max_examples=50)
-def test_neighbours_are_one_step_apart_in_one_knob(places: list[tuple[int, int, int, int]]) -> None:
+def test_neighbours_are_one_step_apart_in_one_knob(places):
     modes = Modes(np.array(places, dtype=np.float64) * 10.0 + 1.0)
     ranks = [sorted({place[knob] for place in places}) for knob in range(4)]
     steps = [[ranks[knob].index(place[knob]) for knob in range(4)] for place in places]
@@ -95,7 +92,7 @@ def test_neighbours_are_one_step_apart_in_one_knob(places: list[tuple[int, int, 
     assert [set(near) for near in _find_neighbours(modes)] == expected
 
 
-def test_few_rows_of_real_tables_are_implausible(profiles_root: Path) -> None:
+def test_few_rows_of_real_tables_are_implausible(profiles_root):
     shares = {}
     for path in sorted(profiles_root.glob("*/train/*.csv")):
         table = read_mode_table(path)

@@ -1,7 +1,5 @@
 """The game of deadlines on made-up boards: the bounds that its oracle and top mode set, and what a board learns."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -15,7 +13,6 @@ from fedge.devices import catalogue
 from fedge.errors import UnknownName
 from fedge.modes import build_grid as catalogue_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.protocols import Device
 from fedge.studies.mode_choice_study import (
     POLICIES,
     STUDY_MODES,
@@ -57,16 +54,14 @@ class TestTableDevice(DeviceContract):
         ones = np.ones(n)
         return TableDevice(ProfileTable("nano", "net", 16, NANO, ones, 5 * ones, "0" * 64, "t.csv"))
 
-    def test_idling_draws_less_than_working(self, device: Device) -> None:
+    def test_idling_draws_less_than_working(self, device):
         """Nothing at all: in this game waiting is free."""
         assert [device.idle_w(mode) for mode in self.modes] == [0.0, 0.0]
 
 
 @given(st.integers(0, 99), st.sampled_from([1.0, 1.5, 4.0]), st.integers(1, 12), st.integers(1, 200))
 @settings(max_examples=25)
-def test_the_oracle_has_no_regret_and_the_top_mode_saves_nothing(
-    seed: int, ratio: float, rounds: int, steps: int
-) -> None:
+def test_the_oracle_has_no_regret_and_the_top_mode_saves_nothing(seed, ratio, rounds, steps):
     table = made_up(seed, 20)
     oracle, top = (run_mode_choice(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn"))
 
@@ -79,7 +74,7 @@ def test_the_oracle_has_no_regret_and_the_top_mode_saves_nothing(
 
 @given(st.integers(0, 99), st.integers(1, 12), st.integers(1, 200))
 @settings(max_examples=25)
-def test_deadlines_are_the_seed_s_alone_and_lie_between_once_and_the_ratio(seed: int, rounds: int, steps: int) -> None:
+def test_deadlines_are_the_seed_s_alone_and_lie_between_once_and_the_ratio(seed, rounds, steps):
     table, ratio = made_up(1, 20), 2.5
     games = [run_mode_choice(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn")]
 
@@ -92,7 +87,7 @@ def test_deadlines_are_the_seed_s_alone_and_lie_between_once_and_the_ratio(seed:
 
 @given(st.integers(0, 99), st.floats(1.0, 3.0))
 @settings(max_examples=15)
-def test_no_split_over_two_modes_beats_the_oracle(seed: int, ratio: float) -> None:
+def test_no_split_over_two_modes_beats_the_oracle(seed, ratio):
     table, steps = made_up(seed, 40), 7
     t, e = table.step_s, table.step_s * table.power_w
 
@@ -108,12 +103,12 @@ def test_no_split_over_two_modes_beats_the_oracle(seed: int, ratio: float) -> No
         assert one.oracle_j == pytest.approx(least_j)
 
 
-def test_a_board_misses_no_deadline_and_tries_few_modes(learnt: ModeChoiceResult) -> None:
+def test_a_board_misses_no_deadline_and_tries_few_modes(learnt):
     assert learnt.deadlines_missed == 0
     assert 2 <= learnt.modes_explored <= STUDY_MODES
 
 
-def test_a_board_s_regret_falls_to_a_few_percent_and_it_saves_against_the_top_mode(learnt: ModeChoiceResult) -> None:
+def test_a_board_s_regret_falls_to_a_few_percent_and_it_saves_against_the_top_mode(learnt):
     def regret(rounds: slice) -> float:
         played = learnt.rounds[rounds]
         return sum(r.energy_j for r in played) / sum(r.oracle_j for r in played) - 1.0
@@ -125,7 +120,7 @@ def test_a_board_s_regret_falls_to_a_few_percent_and_it_saves_against_the_top_mo
     assert learnt.energy_saved_pct > 0
 
 
-def test_a_board_s_rows_tell_what_it_worked_in(learnt: ModeChoiceResult) -> None:
+def test_a_board_s_rows_tell_what_it_worked_in(learnt):
     """The modes' steps add up to the round's, and what was explored never gets less."""
     explored = [one.explored for one in learnt.rounds]
     for one in learnt.rounds:
@@ -135,7 +130,7 @@ def test_a_board_s_rows_tell_what_it_worked_in(learnt: ModeChoiceResult) -> None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others(policy: str) -> None:
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(policy):
     table = made_up(3, 9)
     one, again, other = (run_mode_choice(table, 2.0, 4, STEPS, policy, seed) for seed in (1, 1, 2))
 
@@ -143,7 +138,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(policy: str) 
     assert [r.deadline_s for r in one.rounds] != [r.deadline_s for r in other.rounds]
 
 
-def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out() -> None:
+def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out():
     game = run_mode_choice(made_up(1, 9), 3.0, 12, STEPS, "maxn", 1)
     late = game.rounds[9:]
 
@@ -159,7 +154,7 @@ def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out()
     )
 
 
-def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_policy_is_refused_with_the_known_ones():
     with pytest.raises(UnknownName, match="--policies: got 'fastest'; known: "):
         check_policy("fastest", "--policies")
     with pytest.raises(UnknownName, match="oracle"):

@@ -1,7 +1,5 @@
 """A cell becomes one row with every figure, or one row that says why it has none."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -24,7 +22,6 @@ from fedge.studies.prediction_cells import (
     MethodSetup,
     PredictionCell,
     PredictionRow,
-    PredictionTarget,
     RefittingLearner,
     default_budgets,
     filter_solvable_budgets,
@@ -65,11 +62,11 @@ class Ticking(SimulatedClock):
         return super().now_s()
 
 
-def test_rows_begin_with_the_published_names() -> None:
+def test_rows_begin_with_the_published_names():
     assert [field.name for field in dataclasses.fields(PredictionRow)][: len(NAMES)] == NAMES
 
 
-def test_a_played_cell_has_every_figure(target: PredictionTarget, plug_ins: str) -> None:
+def test_a_played_cell_has_every_figure(target, plug_ins):
     outcome = run_cell(
         PredictionCell(0, MethodSetup("physical", f"{plug_ins}:Draw", "plain"), 10, 0), target, Ticking()
     )
@@ -87,9 +84,7 @@ def test_a_played_cell_has_every_figure(target: PredictionTarget, plug_ins: str)
     assert len(outcome.profiled) == 10
 
 
-def test_a_plain_choice_is_scored_like_a_search_through_the_predictions(
-    target: PredictionTarget, plug_ins: str
-) -> None:
+def test_a_plain_choice_is_scored_like_a_search_through_the_predictions(target, plug_ins):
     outcome = run_cell(
         PredictionCell(0, MethodSetup("physical", f"{plug_ins}:Draw", "plain"), 10, 0), target, Ticking()
     )
@@ -103,7 +98,7 @@ def test_a_plain_choice_is_scored_like_a_search_through_the_predictions(
     assert outcome.row.penalty_mean == pytest.approx(100 * np.mean(penalties))
 
 
-def test_all_methods_get_the_same_random_modes(target: PredictionTarget, plug_ins: str) -> None:
+def test_all_methods_get_the_same_random_modes(target, plug_ins):
     methods = ("physical", f"{plug_ins}:Constant")
     drawn = {
         seed: [
@@ -119,7 +114,7 @@ def test_all_methods_get_the_same_random_modes(target: PredictionTarget, plug_in
     assert drawn[0][0] != drawn[1][0]
 
 
-def test_implausible_rows_count_in_the_figures_that_say_all_only(target: PredictionTarget, plug_ins: str) -> None:
+def test_implausible_rows_count_in_the_figures_that_say_all_only(target, plug_ins):
     step_s = target.table.step_s.copy()
     bad = int(np.argmin(target.table.power_w))
     step_s[bad] = step_s.min() / 3
@@ -148,9 +143,7 @@ def test_implausible_rows_count_in_the_figures_that_say_all_only(target: Predict
         ("Constant", "Stranger", "one of the 126 candidates"),
     ],
 )
-def test_a_method_that_fails_becomes_a_row_with_the_reason(
-    target: PredictionTarget, plug_ins: str, method: str, explorer: str, words: str
-) -> None:
+def test_a_method_that_fails_becomes_a_row_with_the_reason(target, plug_ins, method, explorer, words):
     outcome = run_cell(
         PredictionCell(0, MethodSetup(f"{plug_ins}:{method}", f"{plug_ins}:{explorer}", "plain"), 10, 2),
         target,
@@ -163,12 +156,12 @@ def test_a_method_that_fails_becomes_a_row_with_the_reason(
     assert outcome.row.workload == "net"
 
 
-def test_warming_up_never_raises(target: PredictionTarget, plug_ins: str) -> None:
+def test_warming_up_never_raises(target, plug_ins):
     warm_up(MethodSetup(f"{plug_ins}:Broken", "random", "plain"), target)
     warm_up(MethodSetup("no such method", "random", "plain"), target)
 
 
-def test_a_row_is_json_without_numbers_that_are_none(target: PredictionTarget) -> None:
+def test_a_row_is_json_without_numbers_that_are_none(target):
     row = PredictionRow("physical", "t.csv", 10, 0, time_mape=math.nan, power_mape=math.inf, coverage90=90.0)
 
     data = json.loads(json.dumps(row_to_dict(row), allow_nan=False))
@@ -187,9 +180,7 @@ def test_a_row_is_json_without_numbers_that_are_none(target: PredictionTarget) -
         ("mlp", None, "margin", MethodSetup("mlp", "random", "margin")),
     ],
 )
-def test_every_method_has_its_own_way_unless_one_is_asked_for(
-    method: str, explorer: str | None, choice: str | None, expected: MethodSetup
-) -> None:
+def test_every_method_has_its_own_way_unless_one_is_asked_for(method, explorer, choice, expected):
     assert resolve_setup(method, explorer, choice) == expected
 
 
@@ -225,7 +216,7 @@ def budgets_of(table: ProfileTable) -> tuple[float, ...]:
     return tuple(np.quantile(table.power_w, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist())
 
 
-def test_who_knows_the_truth_chooses_the_optimum(table: ProfileTable) -> None:
+def test_who_knows_the_truth_chooses_the_optimum(table):
     learner, _ = learner_of(table, 1.0)
 
     found = score_choice_rule("plain", learner, np.ones(len(table.modes), dtype=np.bool_), budgets_of(table))
@@ -236,7 +227,7 @@ def test_who_knows_the_truth_chooses_the_optimum(table: ProfileTable) -> None:
     assert found.verify_modes == 0.0
 
 
-def test_who_thinks_power_too_low_breaks_the_limit_unless_the_choice_is_verified(table: ProfileTable) -> None:
+def test_who_thinks_power_too_low_breaks_the_limit_unless_the_choice_is_verified(table):
     learner, _ = learner_of(table, 0.8)
     every = np.ones(len(table.modes), dtype=np.bool_)
 
@@ -249,7 +240,7 @@ def test_who_thinks_power_too_low_breaks_the_limit_unless_the_choice_is_verified
     assert 1.0 <= (costs["verified"].verify_modes or 0.0) <= 2.0
 
 
-def test_a_margin_keeps_the_limit_one_spread_above_the_prediction(table: ProfileTable) -> None:
+def test_a_margin_keeps_the_limit_one_spread_above_the_prediction(table):
     learner, _ = learner_of(table, 1.0)
     budget_w = float(np.median(table.power_w))
     every = np.ones(len(table.modes), dtype=np.bool_)
@@ -263,7 +254,7 @@ def test_a_margin_keeps_the_limit_one_spread_above_the_prediction(table: Profile
 
 
 @pytest.mark.parametrize("choice", CHOICE_RULES)
-def test_rows_that_are_no_candidates_are_neither_chosen_nor_the_optimum(table: ProfileTable, choice: str) -> None:
+def test_rows_that_are_no_candidates_are_neither_chosen_nor_the_optimum(table, choice):
     learner, _ = learner_of(table, 1.0, profiled=(0, int(np.argmin(table.step_s))))
     candidates = np.ones(len(table.modes), dtype=np.bool_)
     candidates[np.argsort(table.step_s)[:60]] = False
@@ -274,7 +265,7 @@ def test_rows_that_are_no_candidates_are_neither_chosen_nor_the_optimum(table: P
     assert found.penalty_mean == pytest.approx(0.0), "the fastest of the candidates is the optimum"
 
 
-def test_the_same_further_measurements_are_learnt_once(table: ProfileTable) -> None:
+def test_the_same_further_measurements_are_learnt_once(table):
     learner, predictor = learner_of(table, 1.0, profiled=(0, 1))
     board = learner.board
     two = board.measure_rows([7, 9])
@@ -287,7 +278,7 @@ def test_the_same_further_measurements_are_learnt_once(table: ProfileTable) -> N
     assert predictor.fits == [2, 4]
 
 
-def test_a_budget_below_every_mode_is_no_problem(table: ProfileTable) -> None:
+def test_a_budget_below_every_mode_is_no_problem(table):
     learner, _ = learner_of(table, 1.0)
 
     found = score_choice_rule("verified", learner, np.ones(len(table.modes), dtype=np.bool_), [0.1])
@@ -299,7 +290,7 @@ def test_a_budget_below_every_mode_is_no_problem(table: ProfileTable) -> None:
 WATTS = st.lists(st.floats(0.5, 90.0), min_size=1, max_size=30)
 
 
-def test_a_board_that_reaches_fifty_watts_gets_the_papers_budgets() -> None:
+def test_a_board_that_reaches_fifty_watts_gets_the_papers_budgets():
     assert PAPER_BUDGETS_W[0] == 17.0
     assert PAPER_BUDGETS_W[-1] == 50.0
     assert len(PAPER_BUDGETS_W) == 34
@@ -309,7 +300,7 @@ def test_a_board_that_reaches_fifty_watts_gets_the_papers_budgets() -> None:
 
 @given(WATTS, st.none() | st.floats(1.0, 80.0))
 @settings(max_examples=200)
-def test_default_budgets_are_few_rising_and_one_is_solvable(watts: list[float], largest_w: float | None) -> None:
+def test_default_budgets_are_few_rising_and_one_is_solvable(watts, largest_w):
     power_w = np.array(watts)
 
     budgets = default_budgets(power_w, largest_w)
@@ -323,7 +314,7 @@ def test_default_budgets_are_few_rising_and_one_is_solvable(watts: list[float], 
 
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(1.0, 40.0), st.integers(0, 99)), min_size=1, max_size=12))
 @settings(max_examples=100)
-def test_costs_are_those_of_a_plain_search(rows: list[tuple[float, float, int]]) -> None:
+def test_costs_are_those_of_a_plain_search(rows):
     step_s, power_w = (np.array([row[i] for row in rows]) for i in (0, 1))
     budgets = filter_solvable_budgets(power_w, [5.0, 20.0, 35.0])
     chosen = [rows[i % len(rows)][2] % len(rows) for i in range(len(budgets))]

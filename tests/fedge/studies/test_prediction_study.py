@@ -1,7 +1,5 @@
 """A study's rows do not depend on how many processes played it, and no process outlives it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -28,7 +26,7 @@ def figures(outcomes: list[CellResult]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
-def test_there_is_a_row_per_method_target_modes_and_seed_in_order(target: PredictionTarget, plug_ins: str) -> None:
+def test_there_is_a_row_per_method_target_modes_and_seed_in_order(target, plug_ins):
     constant = f"{plug_ins}:Constant"
     other = dataclasses.replace(target, table=dataclasses.replace(target.table, path="other.csv"))
     study = dataclasses.replace(study_of(target, plug_ins, "physical", constant), targets=(target, other))
@@ -45,13 +43,13 @@ def test_there_is_a_row_per_method_target_modes_and_seed_in_order(target: Predic
     assert all(row.error is None for row in rows)
 
 
-def test_predictions_are_kept_of_the_first_seed_only(target: PredictionTarget, plug_ins: str) -> None:
+def test_predictions_are_kept_of_the_first_seed_only(target, plug_ins):
     outcomes = run_prediction_study(study_of(target, plug_ins, "physical"), 1)
 
     assert [outcome.predictions is not None for outcome in outcomes] == [outcome.cell.seed == 0 for outcome in outcomes]
 
 
-def test_every_step_is_told(target: PredictionTarget, plug_ins: str) -> None:
+def test_every_step_is_told(target, plug_ins):
     study = study_of(target, plug_ins, "physical")
     told: list[str] = []
 
@@ -62,14 +60,14 @@ def test_every_step_is_told(target: PredictionTarget, plug_ins: str) -> None:
     assert told[-1] == "physical, 10 modes, seed 1"
 
 
-def test_one_failing_method_does_not_disturb_the_others(target: PredictionTarget, plug_ins: str) -> None:
+def test_one_failing_method_does_not_disturb_the_others(target, plug_ins):
     outcomes = run_prediction_study(study_of(target, plug_ins, f"{plug_ins}:Broken", "physical"), 1)
 
     assert [outcome.row.error is None for outcome in outcomes] == [False] * 4 + [True] * 4
 
 
 @pytest.mark.slow
-def test_rows_are_the_same_in_one_process_and_in_several(target: PredictionTarget, plug_ins: str) -> None:
+def test_rows_are_the_same_in_one_process_and_in_several(target, plug_ins):
     study = study_of(target, plug_ins, "physical", f"{plug_ins}:Constant", f"{plug_ins}:Broken")
     before = living_children()
 
@@ -80,7 +78,7 @@ def test_rows_are_the_same_in_one_process_and_in_several(target: PredictionTarge
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_behind(target: PredictionTarget, plug_ins: str) -> None:
+def test_ctrl_c_leaves_no_process_behind(target, plug_ins):
     def interrupt(step: str) -> None:
         if not step.startswith("prepare"):
             raise KeyboardInterrupt
@@ -103,7 +101,7 @@ def living_children() -> set[int]:
     return found
 
 
-def test_libraries_are_held_to_one_thread_and_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_held_to_one_thread_and_the_environment_is_put_back(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
 

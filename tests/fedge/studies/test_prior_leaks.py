@@ -1,7 +1,5 @@
 """Nothing that was fitted to what is judged, or to its network, moves a prior; all that moves one is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator
@@ -64,7 +62,6 @@ def named(table: ProfileTable, device: str, workload: str, batch_size: int, sha2
 
 
 def sha_of(profile: CostProfile) -> str:
-    assert profile.evidence is not None
     return profile.evidence.sha256
 
 
@@ -106,9 +103,7 @@ def of_workload_or_network(workload: str) -> tuple[Callable[[CostProfile], bool]
 
 @pytest.mark.parametrize("workload", NAMES)
 @pytest.mark.parametrize(("device", "batch_size"), [*zip(BOARDS, (8, 37, 16, 16), strict=True), ("agx-orin-64gb", 16)])
-def test_poison_in_the_same_workload_or_network_moves_no_prior(
-    world: World, table: ProfileTable, device: str, workload: str, batch_size: int
-) -> None:
+def test_poison_in_the_same_workload_or_network_moves_no_prior(world, table, device, workload, batch_size):
     target, work = named(table, device, workload, batch_size), Workload(workload, batch_size)
 
     def believed() -> list[Coefficients]:
@@ -122,7 +117,7 @@ def test_poison_in_the_same_workload_or_network_moves_no_prior(
 
 
 @pytest.mark.parametrize("workload", NAMES)
-def test_the_estimate_by_layers_is_moved_by_no_training_of_its_network_either(world: World, workload: str) -> None:
+def test_the_estimate_by_layers_is_moved_by_no_training_of_its_network_either(world, workload):
     honest = build_priors(SPECS["agx-xavier"], workload, SPECS, batch_size=16)[0]
     world.becomes(lambda p: find_profile_network(p) == network(workload), lambda one: one.network == network(workload))
     blind = build_priors(SPECS["agx-xavier"], workload, SPECS, batch_size=16)[0]
@@ -133,9 +128,7 @@ def test_the_estimate_by_layers_is_moved_by_no_training_of_its_network_either(wo
 
 @pytest.mark.parametrize("alias", [*NAMES, "something"])
 @pytest.mark.parametrize("profile", ONE_EACH, ids=lambda p: f"{p.device}-{p.workload}-{p.kind}")
-def test_a_replayed_table_under_another_name_takes_its_workload_and_network_along(
-    world: World, table: ProfileTable, profile: CostProfile, alias: str
-) -> None:
+def test_a_replayed_table_under_another_name_takes_its_workload_and_network_along(world, table, profile, alias):
     target = named(table, profile.device, alias, profile.batch_size, sha_of(profile))
 
     def believed() -> list[Coefficients]:
@@ -151,9 +144,7 @@ def test_a_replayed_table_under_another_name_takes_its_workload_and_network_alon
 
 @pytest.mark.parametrize("name", [*NAMES, *BOARDS[:3]])
 @pytest.mark.parametrize("workload", NAMES)
-def test_poison_in_what_is_left_out_by_name_moves_no_prior(
-    world: World, table: ProfileTable, workload: str, name: str
-) -> None:
+def test_poison_in_what_is_left_out_by_name_moves_no_prior(world, table, workload, name):
     target = named(table, "tx2", workload, 16)
     honest = build_background(target, without=[name])
     world.becomes(
@@ -175,9 +166,7 @@ def test_poison_in_what_is_left_out_by_name_moves_no_prior(
         ("resnet18-imagenet", ("tx2", "mobilenetv3l-gld23k")),
     ],
 )
-def test_a_table_moves_a_prior_exactly_if_it_is_named(
-    world: World, table: ProfileTable, device: str, workload: str, without: tuple[str, ...]
-) -> None:
+def test_a_table_moves_a_prior_exactly_if_it_is_named(world, table, device, workload, without):
     target = named(table, device, workload, 16)
     honest = build_background(target, without=without)
 
@@ -193,7 +182,7 @@ def test_a_table_moves_a_prior_exactly_if_it_is_named(
 
 
 @given(st.sampled_from(sorted(SPECS)), st.sampled_from([*NAMES, "unheard-of"]), st.none() | st.integers(1, 300))
-def test_priors_are_what_brute_force_puts_together(device: str, workload: str, batch_size: int | None) -> None:
+def test_priors_are_what_brute_force_puts_together(device, workload, batch_size):
     spec, sizes = SPECS[device], load_workload_sizes()
     usual = sizes[workload].batch_size if workload in sizes else None
     size = batch_size or usual
@@ -226,7 +215,7 @@ def test_priors_are_what_brute_force_puts_together(device: str, workload: str, b
         assert np.array_equal(wanted.pop(int(np.argmin(times))).power, prior.coefficients.power)
 
 
-def test_what_is_learnt_from_is_found_without_fitting_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learnt_from_is_found_without_fitting_anything(monkeypatch):
     monkeypatch.setattr(priors_module, "estimate_network_cost", lambda *_: pytest.fail("fitted"))
 
     found = select_prior_sources("resnet18-imagenet", SPECS)
@@ -237,9 +226,7 @@ def test_what_is_learnt_from_is_found_without_fitting_anything(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("batch_size", [4, 16, 64])
-def test_boards_in_rounds_believe_what_an_evaluation_does_but_for_the_layers(
-    table: ProfileTable, batch_size: int
-) -> None:
+def test_boards_in_rounds_believe_what_an_evaluation_does_but_for_the_layers(table, batch_size):
     spec, name = SPECS["agx-orin-64gb"], "resnet18-imagenet"
     target = named(table, spec.name, name, batch_size)
     every = [prior.coefficients for prior in build_priors(spec, name, SPECS, batch_size=batch_size)]

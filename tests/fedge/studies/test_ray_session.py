@@ -1,7 +1,5 @@
 """Which Ray a program uses: the cluster that RAY_ADDRESS names, or a private one that nobody else can use."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -14,19 +12,19 @@ from fedge.errors import BadInput
 from fedge.studies.ray_session import ADDRESS_VARIABLE, check_address, uses_cluster
 
 
-def test_a_run_joins_a_cluster_that_is_named_and_is_not_its_own() -> None:
+def test_a_run_joins_a_cluster_that_is_named_and_is_not_its_own():
     assert uses_cluster({ADDRESS_VARIABLE: "10.0.0.5:6379"})
     assert uses_cluster({ADDRESS_VARIABLE: "auto"})
     assert not any(uses_cluster(env) for env in ({}, {ADDRESS_VARIABLE: ""}, {ADDRESS_VARIABLE: "local"}))
 
 
-def test_the_address_of_ray_client_is_refused_with_the_kind_that_is_wanted() -> None:
+def test_the_address_of_ray_client_is_refused_with_the_kind_that_is_wanted():
     with pytest.raises(BadInput, match=r"'ray://10.0.0.5:10001'; the address of the cluster's head"):
         check_address({ADDRESS_VARIABLE: "ray://10.0.0.5:10001"})
     check_address({ADDRESS_VARIABLE: "10.0.0.5:6379"})
 
 
-def test_variables_are_set_inside_the_block_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_set_inside_the_block_and_restored(monkeypatch):
     monkeypatch.setenv("FEDGE_A", "before")
     monkeypatch.delenv("FEDGE_B", raising=False)
 
@@ -51,7 +49,7 @@ print(address, done.returncode)
 
 
 @pytest.mark.slow
-def test_a_private_ray_listens_on_loopback_and_refuses_who_has_no_token() -> None:
+def test_a_private_ray_listens_on_loopback_and_refuses_who_has_no_token():
     done = subprocess.run([sys.executable, "-c", PRIVATE], capture_output=True, text=True, check=True, timeout=300)
 
     address, refused = done.stdout.split()
@@ -71,7 +69,7 @@ print(found)
 
 
 @pytest.mark.slow
-def test_a_private_ray_is_reached_also_where_ray_was_imported_before() -> None:
+def test_a_private_ray_is_reached_also_where_ray_was_imported_before():
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED_BEFORE], capture_output=True, text=True, check=True, timeout=300
     )

@@ -1,7 +1,5 @@
 """Tasks give equal outcomes in this process and on Ray, are repeated if a worker is lost, and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -44,23 +42,23 @@ def add(known: dict[str, int], name: str) -> int:
     return known[name]
 
 
-def test_results_have_the_order_of_the_jobs(workers: int) -> None:
+def test_results_have_the_order_of_the_jobs(workers):
     reported: list[str] = []
 
     assert run_jobs(square, [3, 1, 2], reported.append, workers) == [9, 1, 4]
     assert sorted(reported) == ["1", "2", "3"]
 
 
-def test_a_function_may_hold_what_all_jobs_share(workers: int) -> None:
+def test_a_function_may_hold_what_all_jobs_share(workers):
     assert run_jobs(partial(add, {"a": 1, "b": 2}), ["b", "a"], lambda _: None, workers) == [2, 1]
 
 
-def test_an_error_of_a_job_is_that_of_the_study(workers: int) -> None:
+def test_an_error_of_a_job_is_that_of_the_study(workers):
     with pytest.raises(FedgeError, match="value: got -1; a positive one"):
         run_jobs(square, [3, -1], lambda _: None, workers=workers)
 
 
-def test_a_failed_task_is_an_outcome_and_the_others_go_on(workers: int) -> None:
+def test_a_failed_task_is_an_outcome_and_the_others_go_on(workers):
     outcomes = {one.place: one for one in run_tasks(square, [3, -1, 2], TaskOptions(workers))}
 
     assert {place: one.result for place, one in outcomes.items()} == {0: 9, 1: None, 2: 4}
@@ -71,12 +69,12 @@ def fail(job: int) -> None:
     raise KeyError(job)
 
 
-def test_a_mistake_of_the_program_stays_what_it_is(workers: int) -> None:
+def test_a_mistake_of_the_program_stays_what_it_is(workers):
     with pytest.raises(KeyError):
         run_jobs(fail, [1, 2], lambda _: None, workers)
 
 
-def test_nothing_is_started_for_no_job() -> None:
+def test_nothing_is_started_for_no_job():
     assert run_jobs(square, [], lambda _: None) == []
 
 
@@ -88,7 +86,7 @@ def read_environment(_: int) -> tuple[int, int, dict[str, str | None]]:
 
 
 @pytest.mark.slow
-def test_a_task_runs_in_another_process_with_one_thread_and_the_same_priority(ray_of_two_cores: None) -> None:
+def test_a_task_runs_in_another_process_with_one_thread_and_the_same_priority(ray_of_two_cores):
     for pid, niceness, threads in run_jobs(read_environment, [1, 2], lambda _: None, 2):
         assert pid != os.getpid()
         assert niceness == os.nice(0)
@@ -105,7 +103,7 @@ def die_at_first(folder: Path, job: int) -> int:
 
 
 @pytest.mark.slow
-def test_only_the_task_of_a_lost_process_is_repeated(ray_of_two_cores: None, tmp_path: Path) -> None:
+def test_only_the_task_of_a_lost_process_is_repeated(ray_of_two_cores, tmp_path):
     assert run_jobs(partial(die_at_first, tmp_path), [1, 2, 3], lambda _: None, 2) == [1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-0", "2-0", "2-1", "3-0"]
 
@@ -115,7 +113,7 @@ def die(_: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_ends_its_process_again_and_again_is_given_up(ray_of_two_cores: None) -> None:
+def test_a_task_that_ends_its_process_again_and_again_is_given_up(ray_of_two_cores):
     outcomes = list(run_tasks(die, [1, 2], TaskOptions(2, retries=0)))
 
     assert len(outcomes) == 2
@@ -129,7 +127,7 @@ def sleep(_: int) -> None:
 
 
 @pytest.mark.slow
-def test_closing_the_outcomes_ends_the_tasks(ray_of_two_cores: None) -> None:
+def test_closing_the_outcomes_ends_the_tasks(ray_of_two_cores):
     outcomes = run_tasks(lengthen, [0, 1, 2], TaskOptions(2))
     assert next(outcomes).place == 0
     outcomes.close()
@@ -142,15 +140,13 @@ def lengthen(job: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_task_that_no_machine_can_hold_is_refused(ray_of_two_cores: None) -> None:
+def test_a_task_that_no_machine_can_hold_is_refused(ray_of_two_cores):
     with pytest.raises(BadInput, match=r"resources of a task: got 2 cores, 9 GPUs and 0 MB; at most \d+ cores, \d+ GP"):
         list(run_tasks(square, [1, 2], TaskOptions(2, cpus=2, gpus=9)))
 
 
 @pytest.mark.slow
-def test_another_fedge_on_a_machine_is_told_with_both_versions(
-    ray_of_two_cores: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_fedge_on_a_machine_is_told_with_both_versions(ray_of_two_cores, monkeypatch):
     own = describe_package()
     monkeypatch.setattr(task_pool, "describe_package", lambda: "0.0.9 (sources 12345678)")
 
@@ -161,7 +157,7 @@ def test_another_fedge_on_a_machine_is_told_with_both_versions(
     assert error.value.right == "0.0.9 (sources 12345678), as in this process"
 
 
-def test_a_cluster_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_not_there_is_told(monkeypatch):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -173,13 +169,13 @@ def test_a_cluster_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
         run_jobs(square, [1, 2], lambda _: None)
 
 
-def test_the_version_names_the_release_and_the_sources() -> None:
+def test_the_version_names_the_release_and_the_sources():
     import fedge
 
     assert describe_package().startswith(f"{fedge.__version__} (sources ")
 
 
-def test_the_task_function_needs_no_fedge_to_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_task_function_needs_no_fedge_to_say_that_there_is_none(monkeypatch):
     import importlib
 
     from ray import cloudpickle

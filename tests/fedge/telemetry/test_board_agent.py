@@ -1,7 +1,5 @@
 """A board's telemetry service, as a process of its own, tells everything once, whatever befalls it and its server."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -108,7 +106,6 @@ class Agent:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         process, self.process = self.process, None
-        assert process is not None
         process.send_signal(number)
         return process.wait(30)
 
@@ -150,9 +147,7 @@ class SteadySensor:
 
 
 @pytest.mark.parametrize(("wall_s", "kept", "lost"), [(0.0, 0, 5), (1_790_000_000.0, 5, 0)])
-def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(
-    tmp_path: Path, wall_s: float, kept: int, lost: int
-) -> None:
+def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(tmp_path, wall_s, kept, lost):
     clock, file = SimulatedClock(500.0), tmp_path / "none"
     telemetry = TelemetrySettings(
         url="https://localhost/telemetry", ca=file, certificate=file, key=file, spool_dir=tmp_path / "spool"
@@ -179,8 +174,8 @@ def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(
     ],
 )
 def test_a_service_without_a_server_or_a_name_ends_with_one_line_and_the_code_of_a_mistake(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, message: str
-) -> None:
+    tmp_path, caplog, content, message
+):
     settings = tmp_path / "node.yaml"
     settings.write_text(content.format(board="a" * 80), encoding="utf-8")
 
@@ -190,8 +185,8 @@ def test_a_service_without_a_server_or_a_name_ends_with_one_line_and_the_code_of
 
 @pytest.mark.slow
 def test_everything_arrives_in_order_and_once_when_the_server_is_cut_off_killed_and_started_again(
-    tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
-) -> None:
+    tmp_path, keys, server, proxy
+):
     with agent_at(tmp_path, keys, proxy.port) as agent:
         wait_for(lambda: len(rows_in(server)) >= 2, "the first samples")
         proxy.cut()
@@ -215,9 +210,7 @@ def test_everything_arrives_in_order_and_once_when_the_server_is_cut_off_killed_
 
 
 @pytest.mark.slow
-def test_a_service_that_was_killed_sends_what_it_had_kept(
-    tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
-) -> None:
+def test_a_service_that_was_killed_sends_what_it_had_kept(tmp_path, keys, server, proxy):
     proxy.cut()
     with agent_at(tmp_path, keys, proxy.port) as agent:
         wait_for(lambda: agent.kept() >= 3, "samples are kept on disk")
@@ -232,9 +225,7 @@ def test_a_service_that_was_killed_sends_what_it_had_kept(
 
 
 @pytest.mark.long
-def test_a_message_whose_answer_was_lost_is_taken_once(
-    tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
-) -> None:
+def test_a_message_whose_answer_was_lost_is_taken_once(tmp_path, keys, server, proxy):
     proxy.handler.lose_answers = 4
     with agent_at(tmp_path, keys, proxy.port) as agent:
         wait_for(lambda: proxy.handler.lose_answers == 0, "four answers are lost")
@@ -243,9 +234,7 @@ def test_a_message_whose_answer_was_lost_is_taken_once(
 
 
 @pytest.mark.slow
-def test_a_board_with_the_certificate_of_another_is_not_believed(
-    tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
-) -> None:
+def test_a_board_with_the_certificate_of_another_is_not_believed(tmp_path, keys, server, proxy):
     with agent_at(tmp_path, keys, proxy.port, shown="other"):
         books = server.folder / "intake.json"
         wait_for(lambda: books.exists() and b'"foreign"' in books.read_bytes(), "foreign messages are counted")
@@ -253,7 +242,7 @@ def test_a_board_with_the_certificate_of_another_is_not_believed(
 
 
 @pytest.mark.slow
-def test_a_server_of_another_name_gets_nothing(tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy) -> None:
+def test_a_server_of_another_name_gets_nothing(tmp_path, keys, server, proxy):
     with agent_at(tmp_path, keys, proxy.port, host="127.0.0.2") as agent:
         wait_for(lambda: b"cannot be reached" in agent.log.read_bytes(), "the refusal is told")
     assert b"127.0.0.2" in agent.log.read_bytes()
@@ -261,9 +250,7 @@ def test_a_server_of_another_name_gets_nothing(tmp_path: Path, keys: Path, serve
 
 
 @pytest.mark.slow
-def test_what_a_run_tells_on_the_board_goes_with_the_samples(
-    tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
-) -> None:
+def test_what_a_run_tells_on_the_board_goes_with_the_samples(tmp_path, keys, server, proxy):
     with agent_at(tmp_path, keys, proxy.port) as agent:
         wait_for(lambda: rows_in(server), "the first samples")
         write_progress(
@@ -317,9 +304,7 @@ http {{
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_samples_come_through_nginx_with_certificates_of_both_sides(
-    tmp_path: Path, keys: Path, server: LiveServer
-) -> None:
+def test_samples_come_through_nginx_with_certificates_of_both_sides(tmp_path, keys, server):
     from experiments.backends.sim_backend import find_free_port
 
     folder, port = tmp_path / "nginx", find_free_port()
@@ -366,7 +351,7 @@ def watched(
     return [trace for trace in found if trace]
 
 
-def test_every_second_is_reported_once_with_its_energy_while_the_clock_is_slewed() -> None:
+def test_every_second_is_reported_once_with_its_energy_while_the_clock_is_slewed():
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0 + 500 % 3)]
     found = []
@@ -382,7 +367,7 @@ def test_every_second_is_reported_once_with_its_energy_while_the_clock_is_slewed
 
 
 @given(st.lists(st.tuples(st.floats(1, 8), st.floats(-5, 5)), max_size=8))
-def test_no_time_is_reported_twice_however_the_clock_is_set(story: list[tuple[float, float]]) -> None:
+def test_no_time_is_reported_twice_however_the_clock_is_set(story):
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
     found = []
@@ -393,7 +378,7 @@ def test_no_time_is_reported_twice_however_the_clock_is_set(story: list[tuple[fl
     assert all(b[0] >= a[0] + a[1] - 2e-3 for a, b in pairwise(times))
 
 
-def test_a_clock_that_was_never_set_reports_nothing_but_how_much_was_lost() -> None:
+def test_a_clock_that_was_never_set_reports_nothing_but_how_much_was_lost():
     clocks = Clocks()
     clocks.ahead_s = 0.0
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
@@ -403,7 +388,7 @@ def test_a_clock_that_was_never_set_reports_nothing_but_how_much_was_lost() -> N
     assert watched(clocks, stretches, samples, 3.0)
 
 
-def test_while_the_sensor_is_lost_nothing_is_reported_of_that_time() -> None:
+def test_while_the_sensor_is_lost_nothing_is_reported_of_that_time():
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
     before = watched(clocks, stretches, samples, 5.0)
@@ -432,7 +417,7 @@ TRAINING = BoardProgress("nano-1", T0, "training", run="r", round=2, steps=9, st
         (BoardProgress("nano-1", T0, "done", run="r"), T0 + SHOW_END_S + 1, "idle"),
     ],
 )
-def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: float, state: str) -> None:
+def test_what_a_run_told_holds_for_a_while(said, at_s, state):
     found = describe_progress(said, "nano-1", "orin-nano", SensorSample(1.0, 6.5, {}, {"a": 40.0, "b": 50.0}), at_s)
     assert (found.state, found.at_s, found.power_w, found.temperature_c) == (state, at_s, 6.5, 50.0)
     assert found.device == "orin-nano"
@@ -443,18 +428,17 @@ def test_what_a_run_told_holds_for_a_while(said: BoardProgress | None, at_s: flo
 
 
 @pytest.mark.parametrize("name", jetsons.BOARDS)
-def test_a_board_is_known_without_its_daemon(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_board_is_known_without_its_daemon(name, tmp_path_factory):
     root = jetsons.build(name, tmp_path_factory.mktemp("root"))
     assert find_board_spec(NodeSettings(board="a", root=str(root))) is not None
 
 
-def test_a_board_that_its_settings_name_is_that_one(tmp_path: Path) -> None:
+def test_a_board_that_its_settings_name_is_that_one(tmp_path):
     spec = find_board_spec(NodeSettings(board="a", device="nano", root=str(tmp_path)))
-    assert spec is not None
     assert spec.name == "nano"
 
 
-def test_two_services_never_use_one_spool(tmp_path: Path) -> None:
+def test_two_services_never_use_one_spool(tmp_path):
     first = lock_spool_folder(tmp_path / "spool")
     with pytest.raises(BadInput, match=r"telemetry.spool_dir: got .*spool: a spool that process .* is writing"):
         lock_spool_folder(tmp_path / "spool")
@@ -462,5 +446,5 @@ def test_two_services_never_use_one_spool(tmp_path: Path) -> None:
     lock_spool_folder(tmp_path / "spool").release()
 
 
-def test_a_machine_that_is_no_board_has_no_kind(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_machine_that_is_no_board_has_no_kind(tmp_path_factory):
     assert find_board_spec(NodeSettings(board="a", root=str(tmp_path_factory.mktemp("empty")))) is None

@@ -1,7 +1,5 @@
 """What is new of a board's messages is taken once and in order, and nobody else's books are touched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -34,7 +32,7 @@ def give(
     return verdict.kind, verdict.rows, verdict.seq
 
 
-def test_a_message_is_taken_once() -> None:
+def test_a_message_is_taken_once():
     books, sent = Intake(), message("a", "s", 1, NOW - 10, 3)
 
     kind, rows, seq = give(books, "a", sent)
@@ -45,7 +43,7 @@ def test_a_message_is_taken_once() -> None:
     assert rows[0] == SampleRow(NOW - 10, 1.0, 0, "a", 1.0, rails_w={"IN": 1.0})
 
 
-def test_nothing_is_taken_before_its_rows_are_kept() -> None:
+def test_nothing_is_taken_before_its_rows_are_kept():
     books, sent = Intake(), message("a", "s", 1, NOW - 10)
 
     books.judge("a", sent, NOW)
@@ -66,7 +64,7 @@ def test_nothing_is_taken_before_its_rows_are_kept() -> None:
         ("a", message("a", "new", 1, NOW - 5), "taken"),
     ],
 )
-def test_every_message_is_what_it_is(speaker: str, sent: TelemetryBatch, kind: str) -> None:
+def test_every_message_is_what_it_is(speaker, sent, kind):
     books = Intake()
     give(books, "a", message("a", "s", 5, NOW - 20, 3))
     before = books.boards()["a"]
@@ -78,14 +76,14 @@ def test_every_message_is_what_it_is(speaker: str, sent: TelemetryBatch, kind: s
         assert books.boards()["a"] == before
 
 
-def test_a_message_that_cannot_be_read_is_counted() -> None:
+def test_a_message_that_cannot_be_read_is_counted():
     books = Intake()
     books.refuse("a", "malformed")
     books.refuse("a", "huge")
     assert books.boards()["a"].counts == {"malformed": 1, "huge": 1}
 
 
-def test_of_many_boards_and_streams_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_boards_and_streams_the_newest_are_remembered(monkeypatch):
     monkeypatch.setattr(intake, "MOST_BOARDS", 3)
     books = Intake()
     for number in range(9):
@@ -97,7 +95,7 @@ def test_of_many_boards_and_streams_the_newest_are_remembered(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"version":9,"boards":{}}', b'{"version":1,"boards":{"a":3}}'])
-def test_broken_books_are_refused(data: bytes) -> None:
+def test_broken_books_are_refused(data):
     with pytest.raises(MalformedJson):
         intake.decode_intake(data)
 
@@ -143,9 +141,7 @@ def oracle(delivered: list[tuple[str, TelemetryBatch]]) -> list[tuple[str, list[
 
 @settings(max_examples=300)
 @given(deliveries())
-def test_every_delivery_is_judged_as_the_whole_past_says(
-    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]],
-) -> None:
+def test_every_delivery_is_judged_as_the_whole_past_says(case):
     _, delivered = case
     books = Intake()
     verdicts = [give(books, speaker, sent) for speaker, sent in delivered]
@@ -164,9 +160,7 @@ def test_every_delivery_is_judged_as_the_whole_past_says(
 
 
 @given(deliveries(), st.integers(0, 40))
-def test_a_restart_of_the_server_takes_nothing_twice_and_misses_nothing_that_comes_in_order(
-    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]], crash: int
-) -> None:
+def test_a_restart_of_the_server_takes_nothing_twice_and_misses_nothing_that_comes_in_order(case, crash):
     """What an empty message overtook is refused, except by a server that forgot the empty one in a crash."""
     sent_first, delivered = case
     order = [sent_first.index(sent) for _, sent in delivered]
@@ -185,9 +179,7 @@ def test_a_restart_of_the_server_takes_nothing_twice_and_misses_nothing_that_com
 
 
 @given(deliveries())
-def test_no_board_touches_the_books_of_another(
-    case: tuple[list[TelemetryBatch], list[tuple[str, TelemetryBatch]]],
-) -> None:
+def test_no_board_touches_the_books_of_another(case):
     _, delivered = case
     together = Intake()
     for speaker, sent in delivered:

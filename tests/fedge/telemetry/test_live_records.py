@@ -1,7 +1,5 @@
 """Messages of boards: limits of every field, and their JSON form."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -58,7 +56,7 @@ def as_json(**changes: Any) -> dict[str, Any]:
 
 
 @given(st.lists(st.floats(0, 500), min_size=0, max_size=20), st.floats(0.0, 2e9), st.integers(1, 2**53))
-def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: int) -> None:
+def test_every_number_travels_in_full(powers, start_s, seq):
     trace = trace_from(start_s, powers) if powers else EMPTY_TRACE
     sent = TelemetryBatch(1, "nano-1", "abc", seq, trace, PROGRESS, lost=3)
     assert decode_batch(encode_batch(sent)) == sent
@@ -105,7 +103,7 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"progress": {"board": "nano-1", "at_s": T0, "state": "idle", "mode": "\ud800"}}, "not UTF-8"),
     ],
 )
-def test_what_is_not_plausible_is_refused_and_named(changes: dict[str, Any], reason: str) -> None:
+def test_what_is_not_plausible_is_refused_and_named(changes, reason):
     with pytest.raises(MalformedJson) as refused:
         decode_batch(json.dumps(as_json(**changes)).encode())
     assert reason in str(refused.value)
@@ -128,17 +126,17 @@ def test_what_is_not_plausible_is_refused_and_named(changes: dict[str, Any], rea
         encode_batch(batch_of()) + b"{}",
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_what_is_no_message_is_refused(data):
     with pytest.raises(MalformedJson):
         decode_batch(data)
 
 
-def test_a_message_that_is_too_large_is_not_even_parsed() -> None:
+def test_a_message_that_is_too_large_is_not_even_parsed():
     with pytest.raises(OversizedMessage):
         decode_batch(b" " * (MAX_MESSAGE_BYTES + 1))
 
 
-def test_the_longest_message_of_a_board_with_many_rails_fits() -> None:
+def test_the_longest_message_of_a_board_with_many_rails_fits():
     n = 120
     rails = {f"VDD_RAIL_{i}": tuple(math.pi + i + k for k in range(n)) for i in range(MOST_RAILS)}
     trace = trace_from(T0, [math.pi] * n)
@@ -170,17 +168,17 @@ def _taken_or_refused(data: bytes) -> None:
 
 
 @given(JSON)
-def test_random_json_is_refused_or_harmless(value: Any) -> None:
+def test_random_json_is_refused_or_harmless(value):
     _taken_or_refused(json.dumps(value).encode())
 
 
 @given(FIELDS, JSON)
-def test_one_field_that_is_anything_is_refused_or_harmless(field: str, value: Any) -> None:
+def test_one_field_that_is_anything_is_refused_or_harmless(field, value):
     _taken_or_refused(json.dumps(as_json(**{field: value})).encode())
 
 
 @given(COLUMNS, JSON, st.integers(0, 2))
-def test_one_value_of_a_trace_that_is_anything_is_refused_or_harmless(column: str, value: Any, place: int) -> None:
+def test_one_value_of_a_trace_that_is_anything_is_refused_or_harmless(column, value, place):
     shaped = as_json()
     values = shaped["trace"].get(column)
     if isinstance(values, list):
@@ -192,7 +190,7 @@ def test_one_value_of_a_trace_that_is_anything_is_refused_or_harmless(column: st
 
 @settings(max_examples=300)
 @given(st.data())
-def test_a_message_that_was_cut_or_changed_on_the_way_is_refused_or_harmless(data: st.DataObject) -> None:
+def test_a_message_that_was_cut_or_changed_on_the_way_is_refused_or_harmless(data):
     whole = bytearray(encode_batch(batch_of()))
     for _ in range(data.draw(st.integers(0, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -200,7 +198,7 @@ def test_a_message_that_was_cut_or_changed_on_the_way_is_refused_or_harmless(dat
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 10), min_size=1, max_size=8))
-def test_whatever_a_sensor_says_can_be_sent(powers: list[float]) -> None:
+def test_whatever_a_sensor_says_can_be_sent(powers):
     n = len(powers)
     nobody = (None,) * n
     odd = tuple(powers)
@@ -213,7 +211,7 @@ def test_whatever_a_sensor_says_can_be_sent(powers: list[float]) -> None:
     assert list(kept.power_w) == good
 
 
-def test_of_a_trace_without_a_plausible_power_nothing_is_left_and_a_load_above_one_is_a_full_one() -> None:
+def test_of_a_trace_without_a_plausible_power_nothing_is_left_and_a_load_above_one_is_a_full_one():
     assert keep_plausible(trace_from(T0, [math.nan, 1e9])) == EMPTY_TRACE
     rounded = dataclasses.replace(trace_from(T0, [5.0]), gpu_load=(1.001,))
     assert keep_plausible(rounded).gpu_load == (1.0,)

@@ -1,12 +1,9 @@
 """What a board has to send leaves in the order in which it was seen, whatever fails, is killed or is full."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
 
-import pytest
 from contracts.crashing import disk_full, every_crash
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +34,7 @@ def drained(box: Outbox, now_s: float) -> list[tuple[str, int, list[int]]]:
     return found
 
 
-def test_what_is_taken_at_once_never_touches_the_disk(tmp_path: Path) -> None:
+def test_what_is_taken_at_once_never_touches_the_disk(tmp_path):
     box = box_in(tmp_path / "spool")
     for second in range(20):
         box.add(seconds(second), T0 + second)
@@ -46,7 +43,7 @@ def test_what_is_taken_at_once_never_touches_the_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "spool").exists()
 
 
-def test_what_waits_is_on_disk_soon_and_leaves_as_larger_batches(tmp_path: Path) -> None:
+def test_what_waits_is_on_disk_soon_and_leaves_as_larger_batches(tmp_path):
     box = box_in(tmp_path)
     for second in range(2 * MAX_BATCH_STRETCHES + 50):
         box.add(seconds(second), T0 + second)
@@ -59,7 +56,7 @@ def test_what_waits_is_on_disk_soon_and_leaves_as_larger_batches(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path):
     box = box_in(tmp_path)
     box.add(seconds(0), T0)
     first = box.next_batch(T0)
@@ -70,7 +67,7 @@ def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path: Path) -> None:
     assert [times for _, _, times in drained(box, T0 + 40)] == [[0], list(range(1, 30))]
 
 
-def test_with_nothing_to_send_an_empty_batch_can_be_had_that_is_kept_nowhere(tmp_path: Path) -> None:
+def test_with_nothing_to_send_an_empty_batch_can_be_had_that_is_kept_nowhere(tmp_path):
     box = box_in(tmp_path)
     assert box.next_batch(T0) is None
     numbered = [box.make_empty_batch() for _ in range(3)]
@@ -79,9 +76,7 @@ def test_with_nothing_to_send_an_empty_batch_can_be_had_that_is_kept_nowhere(tmp
     assert drained(box, T0) == [("s", 4, [1])]
 
 
-def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(tmp_path, monkeypatch):
     box = box_in(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", disk_full)
@@ -96,7 +91,7 @@ def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["add", "add", "add", "take", "peek", "save", "beat", "kill", "stop"]), max_size=60))
-def test_whatever_happens_everything_that_was_saved_leaves_once_and_in_order(story: list[str]) -> None:
+def test_whatever_happens_everything_that_was_saved_leaves_once_and_in_order(story):
     with tempfile.TemporaryDirectory() as name:
         folder, now_s, starts = Path(name), T0, 0
         box = box_in(folder)
@@ -148,7 +143,7 @@ def everything(spool: Spool) -> list[TelemetryBatch]:
     return [each for each in found if each is not None]
 
 
-def test_what_was_put_is_there_for_the_next_start(tmp_path: Path) -> None:
+def test_what_was_put_is_there_for_the_next_start(tmp_path):
     spool = Spool(tmp_path / "spool", 10**6, HOUR)
     assert spool.next_number == 1
     for seq in (1, 2, 3):
@@ -162,7 +157,7 @@ def test_what_was_put_is_there_for_the_next_start(tmp_path: Path) -> None:
     assert again.lost == 0
 
 
-def test_a_batch_that_grew_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
+def test_a_batch_that_grew_takes_the_place_of_the_former_one(tmp_path):
     spool = Spool(tmp_path, 10**6, HOUR)
     spool.put(1, batch(1, 2), T0)
     spool.put(1, batch(1, 5), T0)
@@ -170,7 +165,7 @@ def test_a_batch_that_grew_takes_the_place_of_the_former_one(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path):
     size = len(encode_batch(batch(10, 4)))
     spool = Spool(tmp_path, 3 * size, HOUR)
     for seq in range(10, 20):
@@ -180,7 +175,7 @@ def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path: Path) -> N
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == spool.size <= 3 * size
 
 
-def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_what_is_too_old_is_dropped_and_counted(tmp_path):
     spool = Spool(tmp_path, 10**6, 60.0)
     for seq in range(5):
         spool.put(seq + 1, batch(seq), T0 + 10 * seq)
@@ -189,7 +184,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
     assert spool.lost == 6
 
 
-def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path):
     spool = Spool(tmp_path, 10**6, HOUR)
     for seq in (1, 2, 3):
         spool.put(seq, batch(seq), T0)
@@ -200,7 +195,7 @@ def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
     assert spool.lost == 2
 
 
-def test_strange_files_are_left_alone(tmp_path: Path) -> None:
+def test_strange_files_are_left_alone(tmp_path):
     for name in (".lock", "notes.txt", "1.json"):
         (tmp_path / name).write_text("x")
     spool = Spool(tmp_path, 10**6, HOUR)
@@ -209,9 +204,7 @@ def test_strange_files_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_killed_at_any_step_it_holds_all_that_was_kept_and_not_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_step_it_holds_all_that_was_kept_and_not_dropped(tmp_path, monkeypatch):
     certain: dict[int, int] = {}
     """What must be there: stretches by number."""
 
@@ -236,7 +229,7 @@ def test_killed_at_any_step_it_holds_all_that_was_kept_and_not_dropped(
     assert every_crash(monkeypatch, work, check) > 3 * 10
 
 
-def test_a_full_disk_loses_the_newest_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_the_newest_and_raises_nothing(tmp_path, monkeypatch):
     spool = Spool(tmp_path, 10**6, HOUR)
     spool.put(1, batch(1), T0)
     with monkeypatch.context() as patched:
@@ -249,7 +242,7 @@ def test_a_full_disk_loses_the_newest_and_raises_nothing(tmp_path: Path, monkeyp
 
 
 @given(puts=st.lists(st.integers(1, 6), max_size=30), most_bytes=st.integers(300, 3000))
-def test_whatever_is_put_what_is_there_and_what_is_lost_are_all(puts: list[int], most_bytes: int) -> None:
+def test_whatever_is_put_what_is_there_and_what_is_lost_are_all(puts, most_bytes):
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder), most_bytes, HOUR)
         refused = 0

@@ -1,9 +1,5 @@
 """What a board does is told in one file that is always whole, and read again only when it changed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fedge.json_reader import MalformedJson
@@ -15,7 +11,7 @@ T0 = 1_790_000_000.0
 TRAINING = BoardProgress("nano-1", T0, "training", "orin-nano", "run", 3, 40, 7, "4c/1/2/3 MHz", 7.5, 44.0)
 
 
-def test_what_was_told_is_read(tmp_path: Path) -> None:
+def test_what_was_told_is_read(tmp_path):
     write_progress(tmp_path / "live", TRAINING)
     write_progress(tmp_path / "live", BoardProgress("tx2", T0, "idle"))
     assert read_progress(tmp_path / "live") == {"nano-1": TRAINING, "tx2": BoardProgress("tx2", T0, "idle")}
@@ -23,18 +19,18 @@ def test_what_was_told_is_read(tmp_path: Path) -> None:
     assert read_progress(tmp_path / "live")["nano-1"].state == "done"
 
 
-def test_a_folder_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_tells_nothing(tmp_path):
     assert read_progress(tmp_path / "none") == {}
 
 
-def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     write_progress(tmp_path, TRAINING)
     first = read_progress(tmp_path)
     monkeypatch.setattr(progress_files, "decode_json", None)
     assert read_progress(tmp_path) == first
 
 
-def test_broken_strange_and_foreign_files_are_left_out(tmp_path: Path) -> None:
+def test_broken_strange_and_foreign_files_are_left_out(tmp_path):
     write_progress(tmp_path, TRAINING)
     (tmp_path / "half.json").write_text('{"board":"half","at_s":1')
     (tmp_path / "huge.json").write_text('{"board":"huge","at_s":1,"state":"idle","error":"' + "x" * 99_999)
@@ -45,7 +41,7 @@ def test_broken_strange_and_foreign_files_are_left_out(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == {"nano-1": TRAINING}
 
 
-def test_a_board_whose_name_is_no_files_name_is_refused(tmp_path: Path) -> None:
+def test_a_board_whose_name_is_no_files_name_is_refused(tmp_path):
     with pytest.raises(MalformedJson, match="board"):
         write_progress(tmp_path, BoardProgress("../x", T0, "idle"))
 
@@ -58,7 +54,7 @@ class Clock:
         return self.now_s
 
 
-def test_changes_of_state_are_told_at_once_and_steps_seldom(tmp_path: Path) -> None:
+def test_changes_of_state_are_told_at_once_and_steps_seldom(tmp_path):
     clock = Clock()
     teller = ProgressReporter(tmp_path, BoardProgress("nano-1", 0.0, "fetching", steps=100), clock, every_s=0.5)
     teller.report()
@@ -77,7 +73,7 @@ def test_changes_of_state_are_told_at_once_and_steps_seldom(tmp_path: Path) -> N
     assert (last.state, last.steps_done, last.error[:4], last.at_s) == ("failed", 100, "a bx", clock.now_s)
 
 
-def test_rounds_of_milliseconds_are_told_of_seldom_and_leave_nothing_stale(tmp_path: Path) -> None:
+def test_rounds_of_milliseconds_are_told_of_seldom_and_leave_nothing_stale(tmp_path):
     clock, writes = Clock(), 0
     last_s, before = float("-inf"), b""
     for number in range(1, 101):
@@ -96,7 +92,7 @@ def test_rounds_of_milliseconds_are_told_of_seldom_and_leave_nothing_stale(tmp_p
     assert read_progress(tmp_path)["nano-1"].round > 70
 
 
-def test_what_cannot_be_told_stops_nobody(tmp_path: Path) -> None:
+def test_what_cannot_be_told_stops_nobody(tmp_path):
     (tmp_path / "file").write_text("")
     teller = ProgressReporter(tmp_path / "file", BoardProgress("nano-1", 0.0, "idle"), Clock())
     teller.report("training", power_w=float("nan"))

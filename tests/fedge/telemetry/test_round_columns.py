@@ -1,7 +1,5 @@
 """Who counts in a round, when it ends, and what a client has spent by then."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -42,7 +40,7 @@ def stepwise(said: RoundReport, until_s: float) -> tuple[float, float, list[int]
 
 
 @given(st.integers(0, 60 * 64).map(lambda slices: slices / 64))
-def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(until_s: float) -> None:
+def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(until_s):
     spent = compute_completed_work(report_of_three_parts(), until_s)
     worked_s, joules, steps = stepwise(report_of_three_parts(), until_s)
 
@@ -53,7 +51,7 @@ def test_what_was_done_by_a_time_is_what_the_parts_took_one_after_the_other(unti
 
 
 @given(st.lists(st.floats(0.0, 70.0), min_size=3, max_size=3))
-def test_a_clients_figures_are_its_own_whoever_else_is_in_the_columns(until_s: list[float]) -> None:
+def test_a_clients_figures_are_its_own_whoever_else_is_in_the_columns(until_s):
     reports = [report("a", 30.0), report_of_three_parts(), None]
     together = spend(stack_reports(reports, [2.0] * 3), np.array(until_s))
 
@@ -63,7 +61,7 @@ def test_a_clients_figures_are_its_own_whoever_else_is_in_the_columns(until_s: l
     assert together.work_j[2] == together.radio_j[2] == 0.0
 
 
-def test_a_report_without_transfers_is_settled() -> None:
+def test_a_report_without_transfers_is_settled():
     silent = dataclasses.replace(report("a", 30.0), link=LinkUse(0.0, 0.0, 0.0))
 
     assert compute_completed_work(silent, 15.0).radio_j == 0.0
@@ -89,14 +87,14 @@ def classify(
     return verdict, dict(zip(names, verdict.list_statuses(), strict=True))
 
 
-def test_without_a_deadline_nobody_is_late() -> None:
+def test_without_a_deadline_nobody_is_late():
     assert all(
         compute_cutoff_s(LateReplySpec(action=action), None) is None
         for action in ("accept", "drop", "discount", "partial")
     )
 
 
-def test_only_drop_and_discount_go_on_without_those_who_are_late() -> None:
+def test_only_drop_and_discount_go_on_without_those_who_are_late():
     cuts = {
         a: compute_cutoff_s(LateReplySpec(action=a, grace=0.5), 10.0) for a in ("accept", "drop", "discount", "partial")
     }
@@ -105,7 +103,7 @@ def test_only_drop_and_discount_go_on_without_those_who_are_late() -> None:
 
 
 @given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([None, 1, 2, 3]))
-def test_everybody_is_judged_by_when_the_round_ends(endings: Endings, cut_s: float | None, wanted: int | None) -> None:
+def test_everybody_is_judged_by_when_the_round_ends(endings, cut_s, wanted):
     verdict, statuses = classify(endings, cut_s, wanted, 0.0)
     done = {board for board, status in statuses.items() if status == "done"}
 
@@ -122,19 +120,19 @@ def test_everybody_is_judged_by_when_the_round_ends(endings: Endings, cut_s: flo
             assert all((endings[other][0], other) < (at_s, board) for other in done)
 
 
-def test_of_equally_fast_boards_the_first_by_name_counts() -> None:
+def test_of_equally_fast_boards_the_first_by_name_counts():
     verdict, statuses = classify({"b": (5.0, False), "a": (5.0, False)}, None, 1, 0.0)
 
     assert (verdict.round_s, statuses) == (5.0, {"a": "done", "b": "cancelled"})
 
 
-def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed() -> None:
+def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed():
     verdict, statuses = classify({"a": (5.0, False), "b": (9.0, True)}, None, None, 0.0)
 
     assert (verdict.round_s, statuses["b"]) == (9.0, "failed")
 
 
-def test_a_round_of_no_board_is_as_long_as_planned() -> None:
+def test_a_round_of_no_board_is_as_long_as_planned():
     silent = dict.fromkeys("ab", (math.nan, False))
 
     assert classify({}, None, None, 7.0)[0].round_s == 7.0
@@ -142,9 +140,7 @@ def test_a_round_of_no_board_is_as_long_as_planned() -> None:
 
 
 @given(ENDINGS, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
-def test_a_board_that_sent_no_report_failed_and_changes_nothing_for_the_others(
-    endings: Endings, cut_s: float | None, wanted: int | None
-) -> None:
+def test_a_board_that_sent_no_report_failed_and_changes_nothing_for_the_others(endings, cut_s, wanted):
     verdict, statuses = classify(endings, cut_s, wanted, 7.0)
     found, among = classify(endings | {"d2": (math.nan, False)}, cut_s, wanted, 7.0)
 
@@ -152,9 +148,7 @@ def test_a_board_that_sent_no_report_failed_and_changes_nothing_for_the_others(
 
 
 @given(ENDINGS, st.sampled_from([None, 3.0, 6.5, 20.0]), st.sampled_from([1, 2, 3]))
-def test_a_round_goes_on_without_the_others_just_when_as_many_as_are_wanted_would_count(
-    endings: Endings, cut_s: float | None, wanted: int
-) -> None:
+def test_a_round_goes_on_without_the_others_just_when_as_many_as_are_wanted_would_count(endings, cut_s, wanted):
     good = {board: (at_s, error) for board, (at_s, error) in endings.items() if not error}
     missing = dict.fromkeys("xyz", (math.inf, False))
     _, statuses = classify(good | missing, cut_s, wanted, 7.0)
@@ -169,9 +163,7 @@ CUT_OFF = st.sets(st.sampled_from("abcdefghxyz"), min_size=1)
 
 
 @given(ENDINGS, CUT_OFF, st.sampled_from([None, 3.0, 20.0]), st.sampled_from([None, 2]))
-def test_a_board_that_was_cut_off_never_counts_and_never_fails(
-    endings: Endings, cut_off: set[str], cut_s: float | None, wanted: int | None
-) -> None:
+def test_a_board_that_was_cut_off_never_counts_and_never_fails(endings, cut_off, cut_s, wanted):
     verdict, statuses = classify(endings | dict.fromkeys(cut_off, (math.inf, False)), cut_s, wanted, 7.0)
 
     assert math.isfinite(verdict.round_s)

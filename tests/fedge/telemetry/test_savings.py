@@ -1,7 +1,5 @@
 """Savings against MAXN, and shares of the oracle's: given where they mean something, with a reason elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -27,15 +25,13 @@ ROUND = round_of(1, [client(1, "nano-1", "nano", 0)])
         (0.1, None, "balanced", None, ""),
     ],
 )
-def test_a_share_of_the_oracles_saving_is_given_only_where_it_means_something(
-    saving: float | None, oracle: float | None, policy: str, share: float | None, why: str
-) -> None:
+def test_a_share_of_the_oracles_saving_is_given_only_where_it_means_something(saving, oracle, policy, share, why):
     found = share_of_saving(saving, oracle, policy)
     assert found.share == (None if share is None else pytest.approx(share))
     assert found.why == why
 
 
-def test_a_run_at_maxn_saves_nothing_against_itself_but_is_compared_with_waiting_low() -> None:
+def test_a_run_at_maxn_saves_nothing_against_itself_but_is_compared_with_waiting_low():
     assert compute_saving([ROUND], "maxn", "maxn", "energy_j") is None
     assert compute_saving([ROUND], "maxn", "maxn_parked", "energy_j") == pytest.approx(1 - 1 / 1.1)
     assert compute_saving([ROUND], "balanced", "maxn", "energy_j") == pytest.approx(1 - 1 / 1.25)
@@ -43,7 +39,7 @@ def test_a_run_at_maxn_saves_nothing_against_itself_but_is_compared_with_waiting
     assert compute_saving([oracle_known], "maxn", "maxn", "oracle_energy_j") == pytest.approx(1 - 0.7 / 1.25)
 
 
-def test_rounds_with_late_boards_or_unknown_truth_are_not_compared() -> None:
+def test_rounds_with_late_boards_or_unknown_truth_are_not_compared():
     unknown, late = dataclasses.replace(ROUND, maxn_energy_j=None), dataclasses.replace(ROUND, late=1)
     assert select_comparable([ROUND, unknown, late]) == (ROUND,)
     assert compute_saving([], "balanced", "maxn", "energy_j") is None

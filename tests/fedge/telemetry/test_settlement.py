@@ -1,7 +1,5 @@
 """A round's books: who is late, when the round ends, and where every joule went."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -26,7 +24,7 @@ OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, 
 BUSY = LINK.down_s + LINK.up_s
 
 
-def test_the_round_lasts_until_the_straggler_is_done() -> None:
+def test_the_round_lasts_until_the_straggler_is_done():
     settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateReplySpec())
 
     assert settled.end_s == pytest.approx(100.0 + 25.0 + BUSY)
@@ -34,7 +32,7 @@ def test_the_round_lasts_until_the_straggler_is_done() -> None:
     assert round_row(settled, (0.1, 0.9)).straggler == "b"
 
 
-def test_the_measured_rate_of_a_real_boards_link_is_in_its_row() -> None:
+def test_the_measured_rate_of_a_real_boards_link_is_in_its_row():
     measured, emulated = answer("a", 10.0), answer("b", 25.0)
     assert measured.report is not None
     measured = dataclasses.replace(measured, report=dataclasses.replace(measured.report, link_mbps=12.5))
@@ -43,7 +41,7 @@ def test_the_measured_rate_of_a_real_boards_link_is_in_its_row() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 200.0), st.floats(0.5, 60.0)), min_size=1, max_size=6), st.booleans())
-def test_a_boards_time_and_energy_always_add_up(work: list[tuple[float, float]], drop: bool) -> None:
+def test_a_boards_time_and_energy_always_add_up(work, drop):
     answers = {f"b{i}": answer(f"b{i}", *w) for i, w in enumerate(work)}
     settled = settle_round(OPEN, answers, LateReplySpec(action="drop" if drop else "accept", grace=0.0))
     round_s = settled.end_s - settled.start_s
@@ -55,7 +53,7 @@ def test_a_boards_time_and_energy_always_add_up(work: list[tuple[float, float]],
         assert (row.board in settled.accepted) == (row.status == "done")
 
 
-def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so() -> None:
+def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so():
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
     settled = settle_round(OPEN, answers, LateReplySpec(action="drop", grace=0.1))
     b = settled.clients[1]
@@ -67,7 +65,7 @@ def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so() ->
     assert [event.kind for event in settled.events] == ["late"]
 
 
-def test_a_failed_board_is_a_row_that_idled() -> None:
+def test_a_failed_board_is_a_row_that_idled():
     settled = settle_round(
         OPEN, {"a": answer("a", 10.0), "b": ReplyMessage("b", error="out of memory")}, LateReplySpec()
     )
@@ -78,7 +76,7 @@ def test_a_failed_board_is_a_row_that_idled() -> None:
     assert settled.accepted == ("a",)
 
 
-def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> None:
+def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(OPEN, answers, LateReplySpec())
     row = round_row(settled, (0.1, 0.9))
@@ -94,14 +92,14 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length() -> Non
     assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
 
 
-def test_without_the_truth_there_is_no_oracle() -> None:
+def test_without_the_truth_there_is_no_oracle():
     answers = {"a": answer("a", 10.0)}
     row = round_row(settle_round(OPEN, answers, LateReplySpec()), (0.1, 0.9))
 
     assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
 
 
-def test_a_cancelled_board_is_booked_until_enough_others_are_done() -> None:
+def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
     b = settled.clients[1]
@@ -115,7 +113,7 @@ def test_a_cancelled_board_is_booked_until_enough_others_are_done() -> None:
     assert round_row(settled, (0.1, 0.9)).maxn_energy_j is None
 
 
-def test_a_late_reply_that_joins_later_is_booked_until_it_is_done() -> None:
+def test_a_late_reply_that_joins_later_is_booked_until_it_is_done():
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
     settled = settle_round(OPEN, answers, LateReplySpec(action="discount", grace=0.1))
     b = settled.clients[1]
@@ -126,7 +124,7 @@ def test_a_late_reply_that_joins_later_is_booked_until_it_is_done() -> None:
     assert b.error == "took 62.0 s; the cut-off was 33.0 s; its result joins a later round"
 
 
-def test_partial_work_says_how_much_was_asked_and_is_not_compared_with_maxn() -> None:
+def test_partial_work_says_how_much_was_asked_and_is_not_compared_with_maxn():
     said = dataclasses.replace(report("a", 10.0, truth=front(), steps=6), asked_steps=10)
     settled = settle_round(OPEN, {"a": ReplyMessage("a", report=said)}, LateReplySpec(action="partial"))
 
@@ -134,7 +132,7 @@ def test_partial_work_says_how_much_was_asked_and_is_not_compared_with_maxn() ->
     assert settled.clients[0].maxn_energy_j is None
 
 
-def test_a_second_mode_is_told_and_counted() -> None:
+def test_a_second_mode_is_told_and_counted():
     said = report("a", 10.0)
     said = dataclasses.replace(said, mixed=dataclasses.replace(said.measured, mode=LOW, steps=4))
     row = settle_round(OPEN, {"a": ReplyMessage("a", report=said)}, LateReplySpec()).clients[0]
@@ -143,7 +141,7 @@ def test_a_second_mode_is_told_and_counted() -> None:
     assert row.work_s == pytest.approx(10.0 + 4.0)
 
 
-def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after_it_was_late() -> None:
+def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after_it_was_late():
     late = LateReplySpec(action="drop", grace=0.1)
     for leaves_s, status, error in ((120.0, "failed", "went away after 20.0 s"), (140.0, "late", "took 40.0 s")):
         opening = dataclasses.replace(OPEN, leaves_s={"b": leaves_s})
@@ -155,14 +153,14 @@ def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after
         assert settled.joining == ()
 
 
-def test_the_rounds_row_tells_what_is_around_it() -> None:
+def test_the_rounds_row_tells_what_is_around_it():
     settled = settle_round(OPEN, {"a": answer("a", 10.0)}, LateReplySpec())
     row = round_row(settled, (0.1, 0.9), available=4, stale=1, resting_j=12.5)
 
     assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)
 
 
-def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
+def test_a_board_stopped_in_its_probe_is_billed_for_the_probe():
     answers = {"a": ReplyMessage("a", report=report_of_three_parts()), "b": answer("b", 10.0)}
     row = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec()).clients[0]
 
@@ -172,7 +170,7 @@ def test_a_board_stopped_in_its_probe_is_billed_for_the_probe() -> None:
 
 
 @given(st.floats(1.0, 800.0), st.floats(0.0, 3.0))
-def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j: float, charging_w: float) -> None:
+def test_an_empty_battery_gave_all_that_was_in_it_and_its_row_says_so(left_j, charging_w):
     charge = BatteryCharge(BatterySpec(capacity_wh=1.0, charging_w=charging_w), left_j)
     opening = dataclasses.replace(OPEN, charges={"a": charge})
     settled = settle_round(opening, {"a": ReplyMessage("a", report=report_of_three_parts())}, LateReplySpec())
@@ -199,9 +197,7 @@ ACTIONS = ("accept", "drop", "discount", "partial")
 
 
 @given(CLIENTS, st.sampled_from(ACTIONS), st.one_of(st.none(), st.integers(1, 4)))
-def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(
-    clients: list[tuple[float, float, float | None, float | None, bool]], action: str, wanted: int | None
-) -> None:
+def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(clients, action, wanted):
     known = {f"b{place}": client for place, client in enumerate(clients)}
     answers = {
         name: ReplyMessage(name, error="out of memory") if silent else answer(name, work_s, power_w)
@@ -236,7 +232,7 @@ def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(
         assert not silent or (row.status, until_s) == ("failed", pytest.approx(over_s))
 
 
-def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had() -> None:
+def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had():
     task_j = 10.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W
     charge = BatteryCharge(BatterySpec(capacity_wh=1.0), task_j + 5.0)
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
@@ -248,7 +244,7 @@ def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had(
     assert settle_round(low, failed, LateReplySpec()).clients[0].energy_j == 5.0
 
 
-def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest() -> None:
+def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest():
     charge = BatteryCharge(BatterySpec(capacity_wh=1.0), 300.0)
     opening = dataclasses.replace(OPEN, charges={"b": charge})
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
@@ -260,7 +256,7 @@ def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest
     assert settled.charges["b"].left_j > 0.0
 
 
-def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went() -> None:
+def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went():
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
     told = {
         action: settle_round(OPEN, answers, LateReplySpec(action=action, grace=0.0)).clients[1]
@@ -277,7 +273,7 @@ def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went()
     assert (away.clients[1].status, away.clients[1].loss, away.lost) == ("late", None, ("b",))
 
 
-def test_a_real_board_that_stopped_itself_is_late_and_taken_to_have_idled() -> None:
+def test_a_real_board_that_stopped_itself_is_late_and_taken_to_have_idled():
     told = "cancelled after 33 s: 3 of 9 minibatches done when the round's time was over"
     answers = {"a": answer("a", 10.0), "b": ReplyMessage("b", error=told, cut=True)}
     settled = settle_round(OPEN, answers, LateReplySpec(action="drop", grace=0.1))
@@ -289,7 +285,7 @@ def test_a_real_board_that_stopped_itself_is_late_and_taken_to_have_idled() -> N
     assert settled.accepted == ("a",)
 
 
-def test_one_that_was_not_needed_any_more_is_cancelled() -> None:
+def test_one_that_was_not_needed_any_more_is_cancelled():
     opening = dataclasses.replace(OPEN, wanted=1)
     answers = {"a": answer("a", 10.0), "b": ReplyMessage("b", error="no reply within 48 s", cut=True)}
     settled = settle_round(opening, answers, LateReplySpec(action="drop", grace=0.1))
@@ -298,7 +294,7 @@ def test_one_that_was_not_needed_any_more_is_cancelled() -> None:
     assert settled.end_s - settled.start_s == pytest.approx(10.0 + BUSY)
 
 
-def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
+def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked():
     told = "cancelled after 33 s: 10 of 30 minibatches done when the round's time was over"
     cut = dataclasses.replace(answer("b", 25.0), error=told, cut=True)
     settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": cut}, LateReplySpec(action="drop", grace=0.1))
@@ -312,7 +308,7 @@ def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, 1])
-def test_the_order_in_which_answers_arrive_changes_nothing(wanted: int | None) -> None:
+def test_the_order_in_which_answers_arrive_changes_nothing(wanted):
     opening = dataclasses.replace(OPEN, wanted=wanted, leaves_s={"b": 105.0})
     answers = {board: answer(board, work_s) for board, work_s in (("a", 20.0), ("b", 10.0), ("c", 20.0))}
     late, turned = LateReplySpec(action="drop", grace=0.1), dict(reversed(answers.items()))
@@ -320,7 +316,7 @@ def test_the_order_in_which_answers_arrive_changes_nothing(wanted: int | None) -
     assert settle_round(opening, answers, late) == settle_round(opening, turned, late)
 
 
-def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round() -> None:
+def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round():
     cuts = {a: compute_real_cutoff(LateReplySpec(action=a, grace=0.5), 10.0, None) for a in ACTIONS}
 
     assert cuts == {
@@ -331,7 +327,7 @@ def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round
     }
 
 
-def test_with_over_commitment_a_board_that_would_be_awaited_stops_itself_too() -> None:
+def test_with_over_commitment_a_board_that_would_be_awaited_stops_itself_too():
     cuts = {a: compute_real_cutoff(LateReplySpec(action=a, grace=0.5), 10.0, 3) for a in ACTIONS}
 
     assert cuts["accept"] == RealCutoff(15.0, 15.0, 3, None)
@@ -339,16 +335,14 @@ def test_with_over_commitment_a_board_that_would_be_awaited_stops_itself_too() -
     assert cuts["partial"] == RealCutoff(None, None, 3, None)
 
 
-def test_without_a_deadline_no_real_board_is_given_up() -> None:
+def test_without_a_deadline_no_real_board_is_given_up():
     for action in ACTIONS:
         assert compute_real_cutoff(LateReplySpec(action=action), None, None) == NO_CUTOFF
         assert compute_real_cutoff(LateReplySpec(action=action), None, 2) == RealCutoff(wanted=2)
 
 
 @pytest.mark.parametrize("tested", [None, (0.25, 0.75)])
-def test_the_rounds_row_has_the_figures_of_the_test_set_and_its_clients_rows_the_time_of_mode_changes(
-    tested: tuple[float, float] | None,
-) -> None:
+def test_the_rounds_row_has_the_figures_of_the_test_set_and_its_clients_rows_the_time_of_mode_changes(tested):
     settled = settle_round(
         OPEN, {"a": ReplyMessage("a", report=report_of_three_parts()), "b": answer("b", 10.0)}, LateReplySpec()
     )

@@ -1,7 +1,5 @@
 """Rows come back as they were written, whatever stopped the writer, and nothing of them is there twice."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -42,7 +40,7 @@ def played(folder: Path) -> list[int]:
     return [row.round for row in read_rows(folder, RoundRow)]
 
 
-def test_rows_come_back_with_their_types_and_their_gaps(tmp_path: Path) -> None:
+def test_rows_come_back_with_their_types_and_their_gaps(tmp_path):
     rows = [round_row(1), client_row(1), event_row(1), sample_row(0.5)]
     tables = RunTables(tmp_path)
     tables.append(rows)
@@ -57,7 +55,7 @@ def test_rows_come_back_with_their_types_and_their_gaps(tmp_path: Path) -> None:
     assert [names_of(tmp_path, name) for name in ("rounds", "samples")] == [["000001.parquet"]] * 2
 
 
-def test_a_trace_becomes_a_row_for_every_stretch(tmp_path: Path) -> None:
+def test_a_trace_becomes_a_row_for_every_stretch(tmp_path):
     tables = RunTables(tmp_path)
     tables.append([traced(1, "a", 3), traced(2, "b", 2), sample_row(9.0, "c"), traced(3, "a", 0)])
     tables.append([])
@@ -77,7 +75,7 @@ def test_a_trace_becomes_a_row_for_every_stretch(tmp_path: Path) -> None:
     assert sum(row.power_w * row.span_s for row in rows[:3]) == pytest.approx(traced(1, "a", 3).trace.energy_j)
 
 
-def test_a_trace_with_columns_of_different_lengths_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
+def test_a_trace_with_columns_of_different_lengths_is_refused_before_anything_is_kept(tmp_path):
     broken = Trace(start_s=(0.0, 1.0), span_s=(1.0, 1.0), power_w=(5.0,))
     tables = RunTables(tmp_path)
     with pytest.raises(ValueError, match="power_w has 1 values for 2 stretches"):
@@ -86,7 +84,7 @@ def test_a_trace_with_columns_of_different_lengths_is_refused_before_anything_is
     assert played(tmp_path) == []
 
 
-def test_boards_and_rails_are_coded_in_parts(tmp_path: Path) -> None:
+def test_boards_and_rails_are_coded_in_parts(tmp_path):
     tables = RunTables(tmp_path)
     tables.append([traced(1, "a", 3)])
     tables.close()
@@ -97,7 +95,7 @@ def test_boards_and_rails_are_coded_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_part_is_made_whenever_there_are_enough_rows_and_earlier_parts_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_part_is_made_whenever_there_are_enough_rows_and_earlier_parts_stay_as_they_are(tmp_path):
     tables = RunTables(tmp_path)
     for number in range(1, 4):
         tables.append([round_row(number)])
@@ -113,7 +111,7 @@ def test_a_part_is_made_whenever_there_are_enough_rows_and_earlier_parts_stay_as
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("last", [-1, 0, 1, 3, 4, 7, 9])
-def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path, last: int) -> None:
+def test_rounds_after_the_checkpoint_are_forgotten(tmp_path, last):
     tables = RunTables(tmp_path)
     for number in range(8):
         tables.append([round_row(number), event_row(number), traced(number, "a", 2)])
@@ -131,9 +129,7 @@ def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path, last: int) ->
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
-def test_a_crash_at_any_step_loses_no_acknowledged_row_and_doubles_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_at_any_step_loses_no_acknowledged_row_and_doubles_none(tmp_path, monkeypatch):
     acknowledged: list[int] = []
 
     def work(stop: int, how: str) -> None:
@@ -159,9 +155,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_row_and_doubles_none(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
-def test_a_crash_while_forgetting_is_mended_by_forgetting_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_forgetting_is_mended_by_forgetting_again(tmp_path, monkeypatch):
     whole = RunTables(tmp_path / "whole")
     for number in range(8):
         whole.append([round_row(number), event_row(number)])
@@ -184,7 +178,7 @@ def test_a_crash_while_forgetting_is_mended_by_forgetting_again(
     assert every_crash(monkeypatch, work, check) > 3 * 10
 
 
-def test_a_torn_last_row_is_cut_off_and_what_was_before_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_last_row_is_cut_off_and_what_was_before_stays(tmp_path, caplog):
     RunTables(tmp_path).append([round_row(1)])
     path = tmp_path / "store/rounds/000001.wal"
     path.write_bytes(path.read_bytes() + path.read_bytes()[:100])
@@ -196,7 +190,7 @@ def test_a_torn_last_row_is_cut_off_and_what_was_before_stays(tmp_path: Path, ca
     assert played(tmp_path) == [1, 2]
 
 
-def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path, monkeypatch):
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
@@ -217,9 +211,7 @@ def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("failing", ["write", "fsync"])
-def test_rows_that_did_not_fit_on_the_disk_are_not_there_and_later_ones_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_rows_that_did_not_fit_on_the_disk_are_not_there_and_later_ones_are(tmp_path, monkeypatch, failing):
     def full(fd: int, *data: bytes) -> None:
         if data:
             real_write(fd, data[0][:100])
@@ -241,9 +233,7 @@ def test_rows_that_did_not_fit_on_the_disk_are_not_there_and_later_ones_are(
     assert played(tmp_path) == [1, 3]
 
 
-def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_were(tmp_path, monkeypatch):
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
@@ -255,9 +245,7 @@ def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_w
     assert played(tmp_path) == [1]
 
 
-def test_rows_that_are_in_are_not_said_to_have_failed_when_no_part_can_be_made_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_that_are_in_are_not_said_to_have_failed_when_no_part_can_be_made_of_them(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(store, "FULL_ROWS", 3)
     tables = RunTables(tmp_path)
     with monkeypatch.context() as patch:
@@ -282,7 +270,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path):
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     left = tmp_path / "store/rounds/000002.parquet.1.part"
@@ -296,7 +284,6 @@ def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path: Pa
     held = [sys.executable, "-c", HOLDER, str(tmp_path)]
     process = subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    assert process.stdout is not None
     assert process.stdout.readline() == b"1\n"
     with pytest.raises(BadInput, match=f"process {process.pid} is writing"):
         RunTables(tmp_path)
@@ -305,22 +292,20 @@ def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path: Pa
     RunTables(tmp_path)
 
 
-def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "run").touch()
     with pytest.raises(BadInput, match="run/store: got Not a directory; a folder that this user may write to"):
         RunTables(tmp_path / "run")
 
 
-def test_the_trivial_store_keeps_rows_in_memory() -> None:
+def test_the_trivial_store_keeps_rows_in_memory():
     tables = MemoryTables()
     tables.append([round_row(1), traced(1, "a", 2)])
 
     assert tables.rows == [round_row(1), traced(1, "a", 2)]
 
 
-def test_samples_are_on_the_disk_after_a_second_at_the_latest_and_all_other_rows_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_on_the_disk_after_a_second_at_the_latest_and_all_other_rows_at_once(tmp_path, monkeypatch):
     clock, synced = SimulatedClock(), list[str]()
     tables = RunTables(tmp_path, clock.now_s)
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().parent.name))

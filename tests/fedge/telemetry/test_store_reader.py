@@ -1,7 +1,5 @@
 """Readers see one moment of a store that is being written, also of damaged files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -36,13 +34,12 @@ tables.close()
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_rounds_in_order(tmp_path: Path) -> None:
+def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_rounds_in_order(tmp_path):
     run, stop = tmp_path / "run", tmp_path / "stop"
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(run), str(stop)], stdout=subprocess.PIPE, env={"PYTHONPATH": "tests:."}
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         seen, reads = 0, 0
         while seen < 150 or reads <= 5:
@@ -61,7 +58,7 @@ def test_a_reader_beside_a_writer_that_makes_parts_all_the_time_sees_whole_round
         assert process.wait(timeout=60) == 0
 
 
-def test_a_stamp_changes_with_every_append_and_with_nothing_else(tmp_path: Path) -> None:
+def test_a_stamp_changes_with_every_append_and_with_nothing_else(tmp_path):
     stamps = [compute_store_stamp(tmp_path)]
     tables = RunTables(tmp_path)
     for row in (round_row(1), client_row(1), event_row(1), sample_row(1.0)):
@@ -75,7 +72,7 @@ def test_a_stamp_changes_with_every_append_and_with_nothing_else(tmp_path: Path)
     assert compute_store_stamp(tmp_path) != stamps[-1]
 
 
-def test_a_column_that_was_added_later_is_none_and_one_that_nobody_knows_is_left_out(tmp_path: Path) -> None:
+def test_a_column_that_was_added_later_is_none_and_one_that_nobody_knows_is_left_out(tmp_path):
     tables = RunTables(tmp_path)
     tables.append([client_row(1, charge=0.5), round_row(1)])
     tables.close()
@@ -89,12 +86,12 @@ def test_a_column_that_was_added_later_is_none_and_one_that_nobody_knows_is_left
     assert read_rows(tmp_path, RoundRow) == [round_row(1)], "the default, where None would be wrong"
 
 
-def test_a_folder_where_nothing_was_stored_has_no_rows(tmp_path: Path) -> None:
+def test_a_folder_where_nothing_was_stored_has_no_rows(tmp_path):
     assert read_rows(tmp_path, EventRow) == read_rows(tmp_path / "none", EventRow) == []
     assert compute_store_stamp(tmp_path) == ()
 
 
-def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path, caplog):
     tables = RunTables(tmp_path)
     for number in (1, 2, 3):
         tables.append([round_row(number)])
@@ -116,7 +113,7 @@ def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path: Path, ca
     assert (tmp_path / "store/rounds/000001.damaged").read_bytes() == data
 
 
-def test_the_newest_rows_and_the_joules_are_those_of_the_store(tmp_path: Path) -> None:
+def test_the_newest_rows_and_the_joules_are_those_of_the_store(tmp_path):
     folder = tmp_path / "run"
     tables = begin(folder, 9)
     for number in range(1, 6):
@@ -136,7 +133,7 @@ def test_the_newest_rows_and_the_joules_are_those_of_the_store(tmp_path: Path) -
     assert found.from_j == pytest.approx({row["board"]: row["left_"] for row in sums})
 
 
-def test_the_greatest_round_counts_wherever_it_stands(tmp_path: Path) -> None:
+def test_the_greatest_round_counts_wherever_it_stands(tmp_path):
     tables = begin(tmp_path / "run", 1)
     tables.append([client(2, "nano-1", "nano", 0, "late"), client(1, "nano-1", "nano", 0)])
     found = read_newest_rows(tmp_path / "run", ("status",), 0, 2)
@@ -156,7 +153,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_sql_sees_parts_and_what_is_not_in_a_part_yet(run: Path) -> None:
+def test_sql_sees_parts_and_what_is_not_in_a_part_yet(run):
     sql = "select board, count(*) n, sum(power_w * span_s) j, max(rails_w['VDD_IN']) v from samples group by board"
     with open_run(run) as opened:
         found = opened.query(f"{sql} order by board").to_pylist()
@@ -166,7 +163,7 @@ def test_sql_sees_parts_and_what_is_not_in_a_part_yet(run: Path) -> None:
     assert found[0]["j"] == pytest.approx(2 * traced(1, "a", 3).trace.energy_j)
 
 
-def test_the_same_rows_as_arrow_pandas_and_records(run: Path) -> None:
+def test_the_same_rows_as_arrow_pandas_and_records(run):
     with open_run(str(run)) as opened:
         arrow, frame, rows = opened.arrow("clients"), opened.pandas("samples"), opened.rows(ClientRow)
 
@@ -176,7 +173,7 @@ def test_the_same_rows_as_arrow_pandas_and_records(run: Path) -> None:
     assert frame["rails_w"][0] == {"VDD_IN": 5.0, "VDD_CPU": 1.5}
 
 
-def test_an_open_run_stays_as_it_was(run: Path) -> None:
+def test_an_open_run_stays_as_it_was(run):
     with open_run(run) as opened:
         RunTables(run).append([round_row(3)])
         assert opened.query("select max(round) m from rounds").to_pylist() == [{"m": 2}]
@@ -211,7 +208,7 @@ def test_an_open_run_stays_as_it_was(run: Path) -> None:
         ("select * from opened", "opened does not exist"),
     ],
 )
-def test_what_is_no_select_over_the_tables_is_one_line_that_names_them(run: Path, sql: str, said: str) -> None:
+def test_what_is_no_select_over_the_tables_is_one_line_that_names_them(run, sql, said):
     secret = run.parent / "secret.txt"
     secret.write_text("1,2\n")
     before = sorted(run.parent.rglob("*"))
@@ -223,7 +220,7 @@ def test_what_is_no_select_over_the_tables_is_one_line_that_names_them(run: Path
     assert sorted(run.parent.rglob("*")) == before
 
 
-def test_a_plan_and_the_columns_may_be_asked_for(run: Path) -> None:
+def test_a_plan_and_the_columns_may_be_asked_for(run):
     with open_run(run) as opened:
         assert [row["name"] for row in opened.query("show tables").to_pylist()] == [
             "clients",
@@ -236,13 +233,13 @@ def test_a_plan_and_the_columns_may_be_asked_for(run: Path) -> None:
         assert opened.query("describe samples").to_pylist()[3]["column_name"] == "board"
 
 
-def test_sql_neither_installs_nor_loads_an_extension_by_itself(run: Path) -> None:
+def test_sql_neither_installs_nor_loads_an_extension_by_itself(run):
     sql = "select current_setting('autoinstall_known_extensions') a, current_setting('autoload_known_extensions') b"
     with open_run(run) as opened:
         assert opened.query(sql).to_pylist() == [{"a": False, "b": False}]
 
 
-def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run: Path) -> None:
+def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run):
     with pytest.raises(BadInput, match="none: got no such folder; the folder of a run"):
         open_run(run / "none")
     with pytest.raises(BadInput, match="a folder without a run's rows"):
@@ -251,7 +248,7 @@ def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run: Path)
         opened.arrow("rows")
 
 
-def test_a_run_before_its_first_row_is_open_and_empty(tmp_path: Path) -> None:
+def test_a_run_before_its_first_row_is_open_and_empty(tmp_path):
     (tmp_path / "run.yaml").write_text("name: x\n")
     with open_run(tmp_path) as opened:
         assert opened.query("select count(*) n from samples").to_pylist() == [{"n": 0}]

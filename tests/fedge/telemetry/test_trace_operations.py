@@ -1,7 +1,5 @@
 """Whatever is done to a trace, its joules stay where they were; what is no trace is told apart."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import accumulate, pairwise
@@ -50,7 +48,7 @@ def joules(trace: Trace, start_s: float, end_s: float) -> float:
 
 
 @given(traces(), st.sampled_from([0.25, 1.0, 3.0, 64.0]), st.integers(1, 5))
-def test_averaging_keeps_the_energy_and_the_time_whatever_the_cells(trace: Trace, period_s: float, most: int) -> None:
+def test_averaging_keeps_the_energy_and_the_time_whatever_the_cells(trace, period_s, most):
     limited = trace_operations.limit_trace_length(trace, most)
     assert len(limited) <= most
     for fewer in (limited, trace_operations.check_trace(trace_operations.downsample_trace(trace, period_s))):
@@ -61,7 +59,7 @@ def test_averaging_keeps_the_energy_and_the_time_whatever_the_cells(trace: Trace
 
 
 @given(traces(origins_s=(0.0, 3.7)), st.sampled_from([0.25, 1.0, 3.0]))
-def test_every_cell_has_the_joules_that_fell_into_it(trace: Trace, period_s: float) -> None:
+def test_every_cell_has_the_joules_that_fell_into_it(trace, period_s):
     fewer = trace_operations.downsample_trace(trace, period_s)
 
     for start, span, power in zip(fewer.start_s, fewer.span_s, fewer.power_w, strict=True):
@@ -70,7 +68,7 @@ def test_every_cell_has_the_joules_that_fell_into_it(trace: Trace, period_s: flo
 
 
 @given(traces(origins_s=(0.0,)))
-def test_of_a_column_that_is_known_throughout_the_mean_stays_too(trace: Trace) -> None:
+def test_of_a_column_that_is_known_throughout_the_mean_stays_too(trace):
     known = tuple(float(i) for i in range(len(trace)))
     trace = dataclasses.replace(trace, temperature_c=known, rails_w={"A": known})
     fewer = trace_operations.downsample_trace(trace, 2.0)
@@ -80,7 +78,7 @@ def test_of_a_column_that_is_known_throughout_the_mean_stays_too(trace: Trace) -
 
 
 @given(traces(), st.lists(st.floats(-0.1, 1.1), max_size=6))
-def test_cut_anywhere_and_joined_again_a_trace_has_its_energy(trace: Trace, places: list[float]) -> None:
+def test_cut_anywhere_and_joined_again_a_trace_has_its_energy(trace, places):
     first_s, last_s = trace.start_s[0], trace.start_s[-1] + trace.span_s[-1]
     cuts_s = sorted({first_s - 1.0, last_s + 1.0, *(first_s + p * (last_s - first_s) for p in places)})
     parts = [trace_operations.clip_trace(trace, a, b) for a, b in pairwise(cuts_s)]
@@ -93,7 +91,7 @@ def test_cut_anywhere_and_joined_again_a_trace_has_its_energy(trace: Trace, plac
 
 
 @given(traces(), st.floats(-0.2, 1.2), st.floats(-0.2, 1.2))
-def test_a_part_of_a_trace_has_the_joules_of_that_time(trace: Trace, a: float, b: float) -> None:
+def test_a_part_of_a_trace_has_the_joules_of_that_time(trace, a, b):
     first_s, length_s = trace.start_s[0], trace.start_s[-1] + trace.span_s[-1] - trace.start_s[0]
     start_s, end_s = first_s + min(a, b) * length_s, first_s + max(a, b) * length_s
     part = trace_operations.check_trace(trace_operations.clip_trace(trace, start_s, end_s))
@@ -103,7 +101,7 @@ def test_a_part_of_a_trace_has_the_joules_of_that_time(trace: Trace, a: float, b
 
 
 @given(traces())
-def test_another_clock_changes_no_joule(trace: Trace) -> None:
+def test_another_clock_changes_no_joule(trace):
     there = trace_operations.shift_trace(trace, 12.5)
 
     assert (there.energy_j, there.start_s[0]) == (trace.energy_j, trace.start_s[0] + 12.5)
@@ -113,9 +111,7 @@ samples_of = st.lists(st.tuples(st.floats(0.02, 2.0), finite, finite), min_size=
 
 
 @given(samples_of, st.floats(-0.2, 0.9), st.floats(0.05, 0.5), st.sampled_from([0.0, 1e5]), st.sampled_from([0.3, 1.0]))
-def test_samples_become_stretches_with_the_joules_of_the_integral(
-    steps: list[tuple[float, float, float]], begin: float, share: float, origin_s: float, period_s: float
-) -> None:
+def test_samples_become_stretches_with_the_joules_of_the_integral(steps, begin, share, origin_s, period_s):
     at_s, samples = origin_s, []
     for step_s, watts, rail_w in steps:
         at_s += step_s
@@ -136,9 +132,7 @@ def test_samples_become_stretches_with_the_joules_of_the_integral(
 
 
 @given(samples_of.filter(lambda steps: len(steps) > 1), st.booleans())
-def test_a_reading_that_every_other_sample_lacks_is_that_of_the_samples_beside_it(
-    steps: list[tuple[float, float, float]], first: bool
-) -> None:
+def test_a_reading_that_every_other_sample_lacks_is_that_of_the_samples_beside_it(steps, first):
     times = list(accumulate(step_s for step_s, _, _ in steps))
     has = [(number % 2 == 0) == first for number in range(len(steps))]
     samples = [
@@ -152,7 +146,7 @@ def test_a_reading_that_every_other_sample_lacks_is_that_of_the_samples_beside_i
         assert all(value is not None and min(read) - 1e-6 <= value <= max(read) + 1e-6 for value in column)
 
 
-def test_where_no_sample_came_for_too_long_there_is_a_gap() -> None:
+def test_where_no_sample_came_for_too_long_there_is_a_gap():
     samples = [SensorSample(at_s, 10.0) for at_s in (0.0, 0.1, 0.2, 2.2, 2.3)]
     trace = trace_operations.trace_from_samples(samples, 0.0, 4.0, 1.0, gap_s=0.3)
 
@@ -161,7 +155,7 @@ def test_where_no_sample_came_for_too_long_there_is_a_gap() -> None:
     assert trace_operations.trace_from_samples([], 0.0, 4.0) == EMPTY_TRACE
 
 
-def test_nothing_at_all_can_be_cut_moved_joined_and_averaged() -> None:
+def test_nothing_at_all_can_be_cut_moved_joined_and_averaged():
     ops, one = trace_operations, trace_operations.make_constant_trace(0.0, 1.0, 2.0)
     empty = [ops.join_traces([]), ops.clip_trace(EMPTY_TRACE, 0.0, 1.0), ops.shift_trace(EMPTY_TRACE, 1.0)]
     empty += [ops.downsample_trace(EMPTY_TRACE, 1.0), ops.check_trace(EMPTY_TRACE)]
@@ -169,7 +163,7 @@ def test_nothing_at_all_can_be_cut_moved_joined_and_averaged() -> None:
     assert empty == [EMPTY_TRACE] * 7
 
 
-def test_a_rail_that_one_part_lacks_is_unknown_there() -> None:
+def test_a_rail_that_one_part_lacks_is_unknown_there():
     one = dataclasses.replace(trace_operations.make_constant_trace(0.0, 1.0, 2.0), rails_w={"A": (1.5,)})
 
     assert trace_operations.join_traces([one, trace_operations.make_constant_trace(1.0, 1.0, 2.0)]).rails_w == {
@@ -194,7 +188,7 @@ GOOD = trace_operations.join_traces(
         ({"start_s": (5.0, 1.0)}, "begins before it ends"),
     ],
 )
-def test_what_is_no_trace_is_refused(changes: dict[str, object], why: str) -> None:
+def test_what_is_no_trace_is_refused(changes, why):
     with pytest.raises(ValueError, match=why):
         trace_operations.check_trace(dataclasses.replace(GOOD, **changes))
 
@@ -211,7 +205,7 @@ def test_what_is_no_trace_is_refused(changes: dict[str, object], why: str) -> No
         ({"span_s": (1.0, -1.0)}, "longer than nothing"),
     ],
 )
-def test_what_no_board_has_is_refused(changes: dict[str, object], why: str) -> None:
+def test_what_no_board_has_is_refused(changes, why):
     with pytest.raises(ValueError, match=why):
         trace_operations.check_plausible_trace(dataclasses.replace(GOOD, **changes))
     assert trace_operations.check_plausible_trace(GOOD) is GOOD

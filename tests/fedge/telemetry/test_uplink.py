@@ -85,13 +85,13 @@ def sender_of(tmp_path: Path, link: FakeLink) -> tuple[Outbox, TelemetrySender, 
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_pauses_grow_to_a_minute_and_differ(failures: int, random: float) -> None:
+def test_pauses_grow_to_a_minute_and_differ(failures, random):
     assert FIRST_PAUSE_S <= retry_pause_s(failures, random) <= LONGEST_PAUSE_S
     assert retry_pause_s(failures, 0.0) <= retry_pause_s(failures, random) <= retry_pause_s(failures, 1.0)
     assert retry_pause_s(failures, random) <= retry_pause_s(failures + 1, random)
 
 
-def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp_path: Path) -> None:
+def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp_path):
     link = FakeLink("again", OSError("no route"), "taken", "taken")
     box, sender, states = sender_of(tmp_path, link)
     box.add(second(0), T0)
@@ -103,7 +103,7 @@ def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp
     assert [each.progress.run for each in link.posted if each.progress] == ["idle", "later", "later", "later"]
 
 
-def test_a_message_that_nobody_will_ever_take_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_a_message_that_nobody_will_ever_take_does_not_hold_up_the_others(tmp_path):
     link = FakeLink("refused")
     box, sender, _ = sender_of(tmp_path, link)
     box.add(second(0), T0)
@@ -113,15 +113,13 @@ def test_a_message_that_nobody_will_ever_take_does_not_hold_up_the_others(tmp_pa
     assert [(each.seq, each.lost) for each in link.posted] == [(1, 0), (2, 1)]
 
 
-def test_only_a_final_answer_gives_a_message_up() -> None:
+def test_only_a_final_answer_gives_a_message_up():
     assert classify_status(200) == "taken"
     assert {classify_status(status) for status in (400, 413, 422)} == {"refused"}
     assert {classify_status(status) for status in (301, 403, 404, 503)} == {"again"}
 
 
-def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_fails_is_closed_and_its_message_goes_again(tmp_path, monkeypatch, caplog):
     opened: list[BrokenConnection] = []
 
     def open_broken(_: TelemetrySettings) -> BrokenConnection:
@@ -138,7 +136,7 @@ def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
     assert [record.message.count("no route") for record in caplog.records] == [1], "one trouble is told once"
 
 
-def test_it_ends_when_told_to_and_closes_its_link(tmp_path: Path) -> None:
+def test_it_ends_when_told_to_and_closes_its_link(tmp_path):
     link = FakeLink(*["again"] * 50)
     _, sender, _ = sender_of(tmp_path, link)
     thread = threading.Thread(target=sender.run)
@@ -180,7 +178,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkSetup]:
 
 
 @pytest.mark.slow
-def test_both_directions_are_measured_with_whole_messages_and_nothing_is_stored(setup: LinkSetup) -> None:
+def test_both_directions_are_measured_with_whole_messages_and_nothing_is_stored(setup):
     now_s = itertools.count(0.0, 0.25).__next__
     with closing(open_connection(setup.settings)) as connection:
         down_mbps, up_mbps = measure_link(connection, "/telemetry", now_s)
@@ -190,7 +188,7 @@ def test_both_directions_are_measured_with_whole_messages_and_nothing_is_stored(
 
 
 @pytest.mark.slow
-def test_the_finding_is_what_a_fleet_entry_takes(setup: LinkSetup) -> None:
+def test_the_finding_is_what_a_fleet_entry_takes(setup):
     finding = check_link(setup.settings)
     assert (finding.what, finding.result) == ("link", PASSED)
     assert finding.seen.startswith("link: {down_mbps: ")
@@ -198,7 +196,7 @@ def test_the_finding_is_what_a_fleet_entry_takes(setup: LinkSetup) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_server_it_says_what_to_do(setup: LinkSetup) -> None:
+def test_without_a_server_it_says_what_to_do(setup):
     nobody = check_link(setup.settings.model_copy(update={"url": "https://127.0.0.1:9/telemetry"}))
 
     assert (check_link(None).result, "`fedge fleet up`" in check_link(None).seen) == (SKIPPED, True)
@@ -208,9 +206,7 @@ def test_without_a_server_it_says_what_to_do(setup: LinkSetup) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_of_another_version_is_no_failure_of_the_board(
-    setup: LinkSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_of_another_version_is_no_failure_of_the_board(setup, monkeypatch):
     monkeypatch.setattr("fedge.telemetry.uplink.LINK_MESSAGE_BYTES", LINK_MESSAGE_BYTES + 1)
     finding = check_link(setup.settings)
     assert finding.result == SKIPPED
@@ -251,9 +247,7 @@ class AnsweringConnection:
         (301, FAILED, "telemetry.url"),
     ],
 )
-def test_a_status_says_whether_the_board_the_server_or_its_version_is_at_fault(
-    status: int, result: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_status_says_whether_the_board_the_server_or_its_version_is_at_fault(status, result, said, monkeypatch):
     monkeypatch.setattr("fedge.telemetry.uplink.open_connection", lambda _: AnsweringConnection(status))
     finding = check_link(TelemetrySettings(url="https://server/telemetry", ca="a", certificate="b", key="c"))
     assert finding.result == result
@@ -261,16 +255,14 @@ def test_a_status_says_whether_the_board_the_server_or_its_version_is_at_fault(
 
 
 @pytest.mark.slow
-def test_a_key_that_is_missing_is_named_and_not_taken_for_a_server_that_is_down(setup: LinkSetup) -> None:
+def test_a_key_that_is_missing_is_named_and_not_taken_for_a_server_that_is_down(setup):
     finding = check_link(setup.settings.model_copy(update={"key": "/nowhere/board.key"}))
     assert finding.result == FAILED
     assert "/nowhere/board.key cannot be used" in finding.seen
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(200, "taken"), (400, "refused"), (503, "again")])
-def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, outcome: Delivery
-) -> None:
+def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(tmp_path, monkeypatch, status, outcome):
     opened: list[AnsweringConnection] = []
 
     def open_answering(_: TelemetrySettings) -> AnsweringConnection:
@@ -285,10 +277,8 @@ def test_an_answer_is_what_its_status_says_and_its_connection_is_used_again(
     assert len(opened) == 1
 
 
-def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_second(monkeypatch):
     monkeypatch.setattr(AnsweringConnection, "read", lambda *_: bytes(LINK_MESSAGE_BYTES))
-    down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)  # type: ignore[arg-type]
+    down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)
 
     assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"

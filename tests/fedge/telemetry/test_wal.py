@@ -1,10 +1,7 @@
 """A write-ahead file gives back everything before its first broken frame, wherever it was cut or damaged."""
 
-from __future__ import annotations
-
 import struct
 import zlib
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -31,7 +28,7 @@ def ends(pieces: list[bytes]) -> list[int]:
 
 @settings(max_examples=150, deadline=None)
 @given(count=st.integers(0, 5), share=st.floats(0, 1))
-def test_a_file_cut_anywhere_gives_every_whole_frame(tmp_path_factory: pytest.TempPathFactory, count, share) -> None:
+def test_a_file_cut_anywhere_gives_every_whole_frame(tmp_path_factory, count, share):
     pieces = frames(count)
     data = b"".join(pieces)
     cut = round(share * len(data))
@@ -50,9 +47,7 @@ def test_a_file_cut_anywhere_gives_every_whole_frame(tmp_path_factory: pytest.Te
 
 @settings(max_examples=150, deadline=None)
 @given(count=st.integers(1, 5), place=st.floats(0, 0.9999), flip=st.integers(1, 255))
-def test_a_damaged_byte_ends_the_file_before_its_frame(
-    tmp_path_factory: pytest.TempPathFactory, count, place, flip
-) -> None:
+def test_a_damaged_byte_ends_the_file_before_its_frame(tmp_path_factory, count, place, flip):
     pieces = frames(count)
     data = bytearray(b"".join(pieces))
     at = int(place * len(data))
@@ -67,7 +62,7 @@ def test_a_damaged_byte_ends_the_file_before_its_frame(
     assert found.damaged == (hit < len(pieces) - 1), "only damage in the middle is told from a torn end"
 
 
-def test_an_append_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     path = tmp_path / "1.wal"
     head, row = frames(1)
     end = wal.append(path, head, 0, sync=False)
@@ -88,7 +83,7 @@ def test_an_append_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     assert [batch.to_pylist() for batch in wal.read(path).batches] == [[{"n": 0, "name": "row 0"}]]
 
 
-def test_a_frame_whose_offsets_lead_out_of_its_text_is_damage(tmp_path: Path) -> None:
+def test_a_frame_whose_offsets_lead_out_of_its_text_is_damage(tmp_path):
     schema, batch = frames(2)[0], pa.RecordBatch.from_pydict({"n": [1], "name": ["a row"]}, SCHEMA)
     payload = bytearray(memoryview(batch.serialize()))
     at = payload.rindex(b"a row") - 8  # the offsets 0 and 5 stand in the eight bytes before their padding

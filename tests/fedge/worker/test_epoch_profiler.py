@@ -80,7 +80,7 @@ def slow_epoch(workers, compute_s):
     return notes.to_arrays(), begun_s, started_s, ended_s
 
 
-def test_without_workers_the_stall_is_the_making_and_the_parts_add_up_to_the_epoch() -> None:
+def test_without_workers_the_stall_is_the_making_and_the_parts_add_up_to_the_epoch():
     found, begun_s, _, ended_s = slow_epoch(0, 0.01)
     assert (found["fetch_s"] >= 0.008).all()
     assert (found["preprocess_s"] >= 0.012).all()
@@ -91,7 +91,7 @@ def test_without_workers_the_stall_is_the_making_and_the_parts_add_up_to_the_epo
     assert found["start_s"][0] == begun_s
 
 
-def test_with_workers_the_stall_ends_when_the_batch_was_made_and_the_rest_is_taking_it_over() -> None:
+def test_with_workers_the_stall_ends_when_the_batch_was_made_and_the_rest_is_taking_it_over():
     found, begun_s, started_s, ended_s = slow_epoch(2, 0.05)
     assert begun_s < started_s < ended_s
     assert found["stall_s"][0] >= 0.02  # the first batch is waited for, from the workers' start on
@@ -103,7 +103,7 @@ def test_with_workers_the_stall_ends_when_the_batch_was_made_and_the_rest_is_tak
     assert (found["fetch_s"] + found["preprocess_s"] >= 0.02).all()  # though nobody waited for them
 
 
-def test_files_are_measured_in_training_and_inference(tmp_path, capsys, folder) -> None:
+def test_files_are_measured_in_training_and_inference(tmp_path, capsys, folder):
     for kind in ("train", "infer"):
         code, lines, found = ran(tmp_path, capsys, spec_of(folder, kind=kind, epochs=2, minibatches=3, workers=0))
         assert code == 0
@@ -117,7 +117,7 @@ def test_files_are_measured_in_training_and_inference(tmp_path, capsys, folder) 
         (tmp_path / "out.npz").unlink()
 
 
-def test_an_array_in_memory_is_measured(tmp_path, capsys) -> None:
+def test_an_array_in_memory_is_measured(tmp_path, capsys):
     wanted = generated_images.ImageSetSpec(40, 28, 28, 1, in_memory=True)
     place = generated_images.make_images(str(tmp_path), wanted)
     spec = spec_of(None, model="mnist-lenet5", shape=[1, 28, 28], images=40, workers=1)
@@ -145,7 +145,7 @@ def test_an_array_in_memory_is_measured(tmp_path, capsys) -> None:
         ({"device": "cuda:99"}, "CUDA device"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_with_the_reason(tmp_path, capsys, folder, changed, reason) -> None:
+def test_what_cannot_be_done_is_one_line_with_the_reason(tmp_path, capsys, folder, changed, reason):
     if changed.get("model") == "mobilenet_v3_small":
         pytest.importorskip("torchvision")
     code, lines, found = ran(tmp_path, capsys, dict(spec_of(folder), **changed))
@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_one_line_with_the_reason(tmp_path, capsys, folde
     assert found is None
 
 
-def test_a_broken_image_is_named_whoever_loads_it(tmp_path, capsys) -> None:
+def test_a_broken_image_is_named_whoever_loads_it(tmp_path, capsys):
     (tmp_path / "own/cat").mkdir(parents=True)
     for k in range(4):
         (tmp_path / "own/cat" / "{}.jpg".format(k)).write_bytes(b"no image at all")
@@ -167,7 +167,7 @@ def test_a_broken_image_is_named_whoever_loads_it(tmp_path, capsys) -> None:
         assert ".jpg" in lines[-1]["failed"]
 
 
-def test_too_many_classes_for_the_network_are_refused(tmp_path, capsys, folder) -> None:
+def test_too_many_classes_for_the_network_are_refused(tmp_path, capsys, folder):
     marker = Path(folder) / generated_images.COMPLETE
     marker.unlink()  # then it counts as the user's own
     try:
@@ -178,7 +178,7 @@ def test_too_many_classes_for_the_network_are_refused(tmp_path, capsys, folder) 
     assert "got 8 classes; the 3 that the network scores" in lines[-1]["failed"]
 
 
-def test_started_as_a_file_it_takes_nothing_from_the_packages_that_lie_beside_fedge(tmp_path) -> None:
+def test_started_as_a_file_it_takes_nothing_from_the_packages_that_lie_beside_fedge(tmp_path):
     worker = Path(epoch_profiler.__file__).parent
     shutil.copytree(str(worker), str(tmp_path / "fedge/worker"), ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("numpy.py", "fedge/__init__.py"):
@@ -190,14 +190,14 @@ def test_started_as_a_file_it_takes_nothing_from_the_packages_that_lie_beside_fe
     assert process.returncode == 1
 
 
-def test_a_lack_of_memory_is_called_so() -> None:
+def test_a_lack_of_memory_is_called_so():
     assert epoch_profiler.describe_failure(MemoryError()).startswith("out of memory: the machine has no more")
     said = epoch_profiler.describe_failure(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
     assert said.startswith("out of memory")
     assert epoch_profiler.describe_failure(ValueError("a\nb")) == "ValueError: b"
 
 
-def test_an_epochs_batches_are_shuffled_anew_whole_and_cut_where_asked() -> None:
+def test_an_epochs_batches_are_shuffled_anew_whole_and_cut_where_asked():
     first, second = (steps.plan_batches(35, 8, None, 7, epoch) for epoch in (0, 1))
     assert first != second
     assert first == steps.plan_batches(35, 8, None, 7, 0)
@@ -206,7 +206,7 @@ def test_an_epochs_batches_are_shuffled_anew_whole_and_cut_where_asked() -> None
     assert steps.plan_batches(35, 8, 2, 7, 0) == first[:2]
 
 
-def test_an_image_becomes_what_torchvision_would_make_of_it(folder) -> None:
+def test_an_image_becomes_what_torchvision_would_make_of_it(folder):
     try:
         from fedge.worker import torchvision_shim  # noqa: F401  it makes torchvision importable
     except BadTask:
@@ -220,7 +220,7 @@ def test_an_image_becomes_what_torchvision_would_make_of_it(folder) -> None:
     assert torch.allclose(mine, transforms.Compose(usual)(Image.open(path)), atol=1e-6)
 
 
-def test_the_users_function_makes_the_network(tmp_path, monkeypatch) -> None:
+def test_the_users_function_makes_the_network(tmp_path, monkeypatch):
     (tmp_path / "my_own_net.py").write_text(
         "from torch import nn\ndef model(shape):\n    return nn.Linear(shape.side, shape.classes)\n"
     )
@@ -230,7 +230,7 @@ def test_the_users_function_makes_the_network(tmp_path, monkeypatch) -> None:
         make_network("my_own_net:nn", SHAPE, 7)
 
 
-def test_on_a_gpu_copying_and_computing_are_the_events_times(monkeypatch) -> None:
+def test_on_a_gpu_copying_and_computing_are_the_events_times(monkeypatch):
     class Event:
         """Stands for a CUDA event: its moment on the device is when it is recorded."""
 
@@ -261,7 +261,7 @@ def test_on_a_gpu_copying_and_computing_are_the_events_times(monkeypatch) -> Non
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_is_measured_with_page_locked_batches(tmp_path, capsys, folder) -> None:
+def test_a_gpu_is_measured_with_page_locked_batches(tmp_path, capsys, folder):
     code, lines, found = ran(tmp_path, capsys, spec_of(folder, device="cuda", pinned=True, workers=2, epochs=2))
     assert code == 0, lines
     assert (found["copy_s"] > 0).all()
@@ -270,7 +270,7 @@ def test_a_gpu_is_measured_with_page_locked_batches(tmp_path, capsys, folder) ->
     assert parts == pytest.approx(found["step_s"][late].sum(), rel=0.1)
 
 
-def test_a_disks_bytes_are_found_by_its_numbers() -> None:
+def test_a_disks_bytes_are_found_by_its_numbers():
     lines = [" 254       0 vda 10 0 100 0 0 0 0", " 254       1 vda1 10 0 7 0 0 0 0"]
     assert host.parse_disk_read_bytes("254:0", lines) == 100 * 512
     assert host.parse_disk_read_bytes("254:1", lines) == 7 * 512

@@ -23,7 +23,7 @@ def contents(place):
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-def test_the_same_numbers_give_the_same_files_anywhere(tmp_path) -> None:
+def test_the_same_numbers_give_the_same_files_anywhere(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     one, other = (generated_images.make_images(str(tmp_path / name), TINY) for name in ("a", "b"))
@@ -33,12 +33,12 @@ def test_the_same_numbers_give_the_same_files_anywhere(tmp_path) -> None:
     assert len(set(contents(one).values())) == 33  # all unlike, and the marker
 
 
-def test_another_number_gives_another_folder() -> None:
+def test_another_number_gives_another_folder():
     others = [TINY._replace(**{name: 3}) for name in ("images", "width", "height", "seed", "kb")]
     assert len({other.key for other in [TINY, TINY._replace(in_memory=True), TINY._replace(channels=1), *others]}) == 8
 
 
-def test_an_image_has_its_size_and_decodes_to_its_pixels(tmp_path) -> None:
+def test_an_image_has_its_size_and_decodes_to_its_pixels(tmp_path):
     for channels, mode in ((3, "RGB"), (1, "L")):
         place = generated_images.make_images(str(tmp_path), TINY._replace(channels=channels))
         path, label = generated_images.list_image_files(str(place))[5]
@@ -48,7 +48,7 @@ def test_an_image_has_its_size_and_decodes_to_its_pixels(tmp_path) -> None:
         assert label == 1  # four files of each class, in the order of the classes
 
 
-def test_files_are_as_large_as_photographs_unless_a_size_is_asked_for(tmp_path) -> None:
+def test_files_are_as_large_as_photographs_unless_a_size_is_asked_for(tmp_path):
     photo = ImageSetSpec(4, 240, 160)
     made = counts(generated_images.make_images(str(tmp_path), photo))
     assert 0.25e6 <= made["bytes"] / (4 * 0.0384) <= 0.4e6
@@ -57,7 +57,7 @@ def test_files_are_as_large_as_photographs_unless_a_size_is_asked_for(tmp_path) 
         assert asked["bytes"] / 4 == pytest.approx(1000 * kb, rel=0.1)
 
 
-def test_a_making_that_was_killed_is_made_again_from_its_beginning_and_a_complete_one_is_not(tmp_path) -> None:
+def test_a_making_that_was_killed_is_made_again_from_its_beginning_and_a_complete_one_is_not(tmp_path):
     class Killed(BaseException):
         pass
 
@@ -79,7 +79,7 @@ def test_a_making_that_was_killed_is_made_again_from_its_beginning_and_a_complet
     assert (place / generated_images.COMPLETE).stat().st_mtime_ns == before
 
 
-def test_without_room_nothing_is_made(tmp_path, monkeypatch) -> None:
+def test_without_room_nothing_is_made(tmp_path, monkeypatch):
     class Usage:
         free = 1e7
 
@@ -92,13 +92,13 @@ def test_without_room_nothing_is_made(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("images", 0), ("width", 0), ("height", 30000), ("channels", 2), ("kb", 0.1)]
 )
-def test_numbers_that_make_no_images_are_refused_by_name(tmp_path, field, value) -> None:
+def test_numbers_that_make_no_images_are_refused_by_name(tmp_path, field, value):
     with pytest.raises(BadImages, match="images." + field.replace("images", "count")):
         generated_images.make_images(str(tmp_path), TINY._replace(**{field: value}))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_images_in_memory_are_one_plain_array(tmp_path) -> None:
+def test_images_in_memory_are_one_plain_array(tmp_path):
     wanted = ImageSetSpec(100, 28, 20, 1, in_memory=True)
     place = generated_images.make_images(str(tmp_path), wanted)
     array = np.load(str(place / generated_images.ARRAY), allow_pickle=False)
@@ -106,7 +106,7 @@ def test_images_in_memory_are_one_plain_array(tmp_path) -> None:
     assert counts(place)["images"] == 100
 
 
-def test_a_users_folder_gives_its_images_with_their_class(tmp_path) -> None:
+def test_a_users_folder_gives_its_images_with_their_class(tmp_path):
     content = io.BytesIO()
     Image.new("RGB", (4, 4)).save(content, "JPEG")
     for name in ("dog/b.jpg", "cat/a.JPEG", "cat/notes.txt", ".hidden/x.jpg"):
@@ -118,12 +118,12 @@ def test_a_users_folder_gives_its_images_with_their_class(tmp_path) -> None:
         generated_images.choose_image_files(found, 3, str(tmp_path))
 
 
-def test_fewer_images_than_there_are_come_from_all_classes() -> None:
+def test_fewer_images_than_there_are_come_from_all_classes():
     files = [(str(k), k // 10) for k in range(80)]
     assert [label for _, label in generated_images.choose_image_files(files, 8, "")] == list(range(8))
 
 
 @pytest.mark.parametrize(("name", "reason"), [("gone", "no such folder"), ("", "without images")])
-def test_a_folder_that_is_none_of_images_says_so(tmp_path, name, reason) -> None:
+def test_a_folder_that_is_none_of_images_says_so(tmp_path, name, reason):
     with pytest.raises(BadImages, match=reason):
         generated_images.list_image_files(str(tmp_path / name))

@@ -28,7 +28,7 @@ def files(tmp_path):
     return [str(path) for path in paths]
 
 
-def test_what_was_read_is_there_and_what_was_dropped_is_not(files) -> None:
+def test_what_was_read_is_there_and_what_was_dropped_is_not(files):
     page_cache.fill(files)
     assert page_cache.resident_share(files) == pytest.approx(1.0)
     page_cache.drop(files[:1])
@@ -37,38 +37,31 @@ def test_what_was_read_is_there_and_what_was_dropped_is_not(files) -> None:
     assert page_cache.resident_share(files[1:]) == pytest.approx(1.0)
 
 
-def test_asking_for_the_share_reads_nothing(files) -> None:
+def test_asking_for_the_share_reads_nothing(files):
     page_cache.drop(files)
     for _ in range(3):
         assert page_cache.resident_share(files) == pytest.approx(0.0)
 
 
-def test_a_dropped_file_keeps_what_was_just_written(files) -> None:
+def test_a_dropped_file_keeps_what_was_just_written(files):
     Path(files[0]).write_bytes(b"x" * 3 * mmap.PAGESIZE)
     page_cache.drop(files)
     assert Path(files[0]).read_bytes() == b"x" * 3 * mmap.PAGESIZE
 
 
-def test_how_far_it_is_is_told(files) -> None:
-    heard = []
-    page_cache.fill(files, heard.append)
-    page_cache.drop(files, heard.append)
-    assert heard == [1, 2, 1, 2]
-
-
-def test_nothing_tells_of_no_files_and_of_empty_ones(tmp_path) -> None:
+def test_nothing_tells_of_no_files_and_of_empty_ones(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     assert page_cache.resident_share([]) is None
     assert page_cache.resident_share([str(tmp_path / "empty")]) is None
 
 
-def test_of_anothers_files_the_share_is_not_known(files, monkeypatch) -> None:
+def test_of_anothers_files_the_share_is_not_known(files, monkeypatch):
     monkeypatch.setattr(page_cache.os, "geteuid", lambda: Path(files[0]).stat().st_uid + 1)
     monkeypatch.setattr(page_cache.os, "access", lambda path, how: False)
     assert page_cache.resident_share(files) is None
 
 
-def test_a_missing_file_is_an_error(tmp_path) -> None:
+def test_a_missing_file_is_an_error(tmp_path):
     for act in (page_cache.resident_share, page_cache.drop, page_cache.fill):
         with pytest.raises(OSError):
             act([str(tmp_path / "gone")])

@@ -1,7 +1,5 @@
 """Data sets: the embedded digits, files of the original formats made on the spot, and clear words where they lack."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import hashlib
@@ -74,7 +72,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     return limits
 
 
-def test_the_digits_are_split_once_and_for_all_with_every_class_alike(tmp_path: Path) -> None:
+def test_the_digits_are_split_once_and_for_all_with_every_class_alike(tmp_path):
     once, again = (datasets.load_dataset("digits", tmp_path) for _ in range(2))
     assert np.array_equal(once.train_x, again.train_x)
     assert (len(once.train_y), len(once.test_y)) == (1438, 359)
@@ -86,19 +84,19 @@ def test_the_digits_are_split_once_and_for_all_with_every_class_alike(tmp_path: 
     assert once.sd[0] == pytest.approx(once.train_x.std(), abs=0.05)
 
 
-def test_no_digit_is_both_for_training_and_for_testing(tmp_path: Path) -> None:
+def test_no_digit_is_both_for_training_and_for_testing(tmp_path):
     images = datasets.load_dataset("digits", tmp_path)
     train, test = ({x.tobytes() for x in part} for part in (images.train_x, images.test_x))
     assert not train & test
 
 
-def test_the_digits_also_come_through_scikit_learns_own_reader(tmp_path: Path, monkeypatch) -> None:
+def test_the_digits_also_come_through_scikit_learns_own_reader(tmp_path, monkeypatch):
     expected = datasets.load_dataset("digits", tmp_path)
     monkeypatch.setattr(datasets, "digits_path", lambda: None)
     assert np.array_equal(datasets.load_dataset("digits", tmp_path).train_x, expected.train_x)
 
 
-def test_without_scikit_learn_the_digits_are_refused_with_what_to_take_instead(tmp_path: Path, monkeypatch) -> None:
+def test_without_scikit_learn_the_digits_are_refused_with_what_to_take_instead(tmp_path, monkeypatch):
     for name in ("sklearn", "sklearn.datasets"):
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -106,7 +104,7 @@ def test_without_scikit_learn_the_digits_are_refused_with_what_to_take_instead(t
         datasets.load_dataset("digits", tmp_path)
 
 
-def test_another_package_that_is_missing_is_not_taken_for_scikit_learn(tmp_path: Path, monkeypatch) -> None:
+def test_another_package_that_is_missing_is_not_taken_for_scikit_learn(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "digits_path", lambda: None)
     monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
     monkeypatch.setattr(builtins, "__import__", _without("joblib", "sklearn.datasets", builtins.__import__))
@@ -128,7 +126,7 @@ def _without(missing: str, within: str, real: Callable[..., Any]) -> Callable[..
 
 @pytest.mark.parametrize(("name", "title"), [("mnist", "MNIST"), ("fashionmnist", "FashionMNIST")])
 @pytest.mark.parametrize("download", [True, False])
-def test_idx_files_are_read_as_they_are(name: str, title: str, download: bool, tmp_path: Path, no_network) -> None:
+def test_idx_files_are_read_as_they_are(name, title, download, tmp_path, no_network):
     made = write_mnist(tmp_path, title)
     images = datasets.load_dataset(name, tmp_path, download=download)
     assert np.array_equal(images.train_x[:, 0], made["train-images-idx3-ubyte"])
@@ -137,7 +135,7 @@ def test_idx_files_are_read_as_they_are(name: str, title: str, download: bool, t
     assert no_network == []
 
 
-def test_cifar_batches_are_read_channel_by_channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_batches_are_read_channel_by_channel(tmp_path, monkeypatch):
     made = write_cifar(tmp_path, monkeypatch)
     images = datasets.load_dataset("cifar10", tmp_path, download=False)
     assert images.train_x.shape == (50, 3, 32, 32)
@@ -146,7 +144,7 @@ def test_cifar_batches_are_read_channel_by_channel(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("task", ["mnist-lenet5", "mnist-cnn", "cifar10-cnn"])
-def test_a_task_trains_on_files_of_the_original_format(task: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_task_trains_on_files_of_the_original_format(task, tmp_path, monkeypatch):
     from fedge.types import TrainOptions
 
     if task.startswith("mnist"):
@@ -160,7 +158,7 @@ def test_a_task_trains_on_files_of_the_original_format(task: str, tmp_path: Path
     assert trained.loss < 2.4
 
 
-def test_absent_files_are_named_with_their_folder_when_the_download_fails(tmp_path: Path, no_network) -> None:
+def test_absent_files_are_named_with_their_folder_when_the_download_fails(tmp_path, no_network):
     with pytest.raises(BadInput) as caught:
         datasets.load_dataset("mnist", tmp_path)
     message = str(caught.value)
@@ -171,7 +169,7 @@ def test_absent_files_are_named_with_their_folder_when_the_download_fails(tmp_pa
     assert message.endswith(f"(unpacked) into {tmp_path / 'MNIST' / 'raw'}")
 
 
-def test_a_silent_network_is_given_a_time_limit_that_does_not_outlive_the_download(tmp_path: Path, no_network) -> None:
+def test_a_silent_network_is_given_a_time_limit_that_does_not_outlive_the_download(tmp_path, no_network):
     before_s = socket.getdefaulttimeout()
     with pytest.raises(BadInput):
         datasets.load_dataset("cifar10", tmp_path)
@@ -179,21 +177,21 @@ def test_a_silent_network_is_given_a_time_limit_that_does_not_outlive_the_downlo
     assert socket.getdefaulttimeout() == before_s
 
 
-def test_nothing_is_fetched_when_downloading_is_switched_off(tmp_path: Path, no_network) -> None:
+def test_nothing_is_fetched_when_downloading_is_switched_off(tmp_path, no_network):
     with pytest.raises(BadInput, match=r"downloading is switched off.*put data_batch_1, .*batches\.meta"):
         datasets.load_dataset("cifar10", tmp_path / "absent", download=False)
     assert no_network == []
     assert not (tmp_path / "absent").exists()
 
 
-def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+def test_only_what_is_missing_is_asked_for(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(BadInput, match=r"put t10k-labels-idx1-ubyte \(unpacked\) into"):
         datasets.load_dataset("mnist", tmp_path, download=False)
 
 
-def test_a_download_is_unpacked_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_unpacked_and_read(tmp_path, monkeypatch):
     made = write_mnist(tmp_path / "server")
     packed = {f"{name}.gz": gzip.compress((tmp_path / "server/MNIST/raw" / name).read_bytes()) for name in made}
     sums = [(name, hashlib.md5(raw).hexdigest()) for name, raw in packed.items()]
@@ -213,40 +211,40 @@ def test_a_download_is_unpacked_and_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0\0\x08\x03\0\0\0\x05", b"not an IDX file at all, but long enough"])
-def test_a_broken_file_is_one_clear_line(raw: bytes, tmp_path: Path) -> None:
+def test_a_broken_file_is_one_clear_line(raw, tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(raw)
     with pytest.raises(BadInput, match=r"unreadable MNIST files in .*delete the folder"):
         datasets.load_dataset("mnist", tmp_path, download=False)
 
 
-def test_images_and_labels_of_different_number_are_refused(tmp_path: Path) -> None:
+def test_images_and_labels_of_different_number_are_refused(tmp_path):
     write_mnist(tmp_path)
     write_idx(tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte", np.zeros(7))
     with pytest.raises(BadInput, match="30 images and 7 labels"):
         datasets.load_dataset("mnist", tmp_path, download=False)
 
 
-def test_a_changed_cifar_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_cifar_file_is_refused(tmp_path, monkeypatch):
     write_cifar(tmp_path, monkeypatch)
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"cut short")
     with pytest.raises(BadInput, match="unreadable CIFAR10 files"):
         datasets.load_dataset("cifar10", tmp_path, download=False)
 
 
-def test_a_folder_that_cannot_be_written_is_read_without_downloading(tmp_path: Path, no_network) -> None:
+def test_a_folder_that_cannot_be_written_is_read_without_downloading(tmp_path, no_network):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BadInput, match="no MNIST in"):
         datasets.load_dataset("mnist", tmp_path / "file" / "data")
     assert no_network == []
 
 
-def test_an_unknown_data_set_lists_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_data_set_lists_the_known_ones(tmp_path):
     with pytest.raises(UnknownName, match="known: digits, synthetic, mnist, fashionmnist, cifar10"):
         datasets.load_dataset("imagenet", tmp_path)
 
 
-def test_the_files_asked_for_are_those_that_torchvision_looks_for() -> None:
+def test_the_files_asked_for_are_those_that_torchvision_looks_for():
     for name in ("mnist", "fashionmnist"):
         reader = getattr(torchvision_datasets, datasets.SOURCES[name].title)
         assert datasets.SOURCES[name].files == tuple(file.removesuffix(".gz") for file, _ in reader.resources)

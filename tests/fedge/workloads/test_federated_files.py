@@ -1,7 +1,5 @@
 """Data sets of LEAF and AG News: small files of the original layout made on the spot, read, split and trained on."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -85,9 +83,7 @@ WRITE = {"femnist-cnn": write_femnist, "shakespeare-lstm": write_shakespeare, "a
         ("agnews-transformer", "dirichlet", 0.05, 0.9),
     ],
 )
-def test_a_task_learns_from_its_files_and_costs_what_its_layers_cost(
-    task: str, partition: str, rate: float, least: float, tmp_path: Path
-) -> None:
+def test_a_task_learns_from_its_files_and_costs_what_its_layers_cost(task, partition, rate, least, tmp_path):
     WRITE[task](tmp_path)
     text = EXPERIMENT.replace("TASK", task).replace("PARTITION", partition).replace("RATE", str(rate))
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
@@ -105,7 +101,7 @@ def test_a_task_learns_from_its_files_and_costs_what_its_layers_cost(
     assert count_priced_bytes(experiment.fleet[0], experiment.workload) == 4 * sizes
 
 
-def test_writers_are_the_natural_clients_and_pixels_are_bytes(tmp_path: Path) -> None:
+def test_writers_are_the_natural_clients_and_pixels_are_bytes(tmp_path):
     write_femnist(tmp_path)
 
     data = datasets.load_dataset("femnist", tmp_path, download=False)
@@ -116,7 +112,7 @@ def test_writers_are_the_natural_clients_and_pixels_are_bytes(tmp_path: Path) ->
     assert (data.classes, len(data.test_x)) == (62, 12)
 
 
-def test_a_real_board_gets_the_writer_that_an_emulated_one_has(tmp_path: Path) -> None:
+def test_a_real_board_gets_the_writer_that_an_emulated_one_has(tmp_path):
     write_femnist(tmp_path)
     text = EXPERIMENT.replace("TASK", "femnist-cnn").replace("PARTITION", "natural").replace("RATE", "0.1")
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
@@ -127,7 +123,7 @@ def test_a_real_board_gets_the_writer_that_an_emulated_one_has(tmp_path: Path) -
     assert sorted(len(part.train_y) for part in parts) == sorted(WRITERS.values())
 
 
-def test_a_text_predicts_itself_shifted_by_one_character(tmp_path: Path) -> None:
+def test_a_text_predicts_itself_shifted_by_one_character(tmp_path):
     write_shakespeare(tmp_path)
 
     data = datasets.load_dataset("shakespeare", tmp_path, download=False)
@@ -137,7 +133,7 @@ def test_a_text_predicts_itself_shifted_by_one_character(tmp_path: Path) -> None
     assert LETTERS[BLANK] == " "
 
 
-def test_words_have_the_same_numbers_everywhere_and_short_texts_are_padded() -> None:
+def test_words_have_the_same_numbers_everywhere_and_short_texts_are_padded():
     assert number_words("Board, BOARD board's", 6).tolist() == [3599, 3599, 3599, 1929, 0, 0]
 
 
@@ -156,9 +152,7 @@ def test_words_have_the_same_numbers_everywhere_and_short_texts_are_padded() -> 
         ),
     ],
 )
-def test_files_of_another_form_are_one_clear_line(
-    name: str, file: str, content: str, message: str, tmp_path: Path
-) -> None:
+def test_files_of_another_form_are_one_clear_line(name, file, content, message, tmp_path):
     for part in ("train", "test"):
         path = tmp_path / file.replace("train", part)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,6 +163,6 @@ def test_files_of_another_form_are_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_are_named_with_their_folder_and_origin(tmp_path: Path) -> None:
+def test_missing_files_are_named_with_their_folder_and_origin(tmp_path):
     with pytest.raises(BadInput, match=r"no train/\*.json and no test/\*.json in .*femnist/data; the files of LEAF"):
         datasets.load_dataset("femnist", tmp_path)

@@ -1,7 +1,5 @@
 """Tasks of any shape: text and tables, with an optimiser, a metric and natural groups of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +43,7 @@ def write_task(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "partition", "least"), [(CHARACTERS, "natural", 0.5), (TABLE, "iid", 0.3)], ids=["text", "table"]
 )
-def test_an_own_task_runs_from_its_file_to_rows(tmp_path: Path, text: str, partition: str, least: float) -> None:
+def test_an_own_task_runs_from_its_file_to_rows(tmp_path, text, partition, least):
     write_task(tmp_path, text)
     experiment = load_experiment(tmp_path / "exp.yaml", [f"data.partition={partition}"])
     check_experiment(experiment)
@@ -59,7 +57,7 @@ def test_an_own_task_runs_from_its_file_to_rows(tmp_path: Path, text: str, parti
     assert all(row.status == "done" for row in read_rows(tmp_path / "run", ClientRow))
 
 
-def test_the_optimiser_of_the_file_is_used_and_a_seed_fixes_every_bit(tmp_path: Path) -> None:
+def test_the_optimiser_of_the_file_is_used_and_a_seed_fixes_every_bit(tmp_path):
     folder = write_task(tmp_path, CHARACTERS)
 
     def train(text: str) -> dict[str, np.ndarray]:
@@ -76,7 +74,7 @@ def test_the_optimiser_of_the_file_is_used_and_a_seed_fixes_every_bit(tmp_path: 
     assert any(not np.array_equal(values, sgd[name]) for name, values in adam.items())
 
 
-def test_a_proximal_term_pulls_towards_the_start_with_any_optimiser(tmp_path: Path) -> None:
+def test_a_proximal_term_pulls_towards_the_start_with_any_optimiser(tmp_path):
     task = load_task(str(write_task(tmp_path, CHARACTERS) / "task.py"))
     assert isinstance(task, ImageTask)
     start = task.initial_arrays(1)
@@ -88,7 +86,7 @@ def test_a_proximal_term_pulls_towards_the_start_with_any_optimiser(tmp_path: Pa
     assert distance(100.0) < distance(0.0)
 
 
-def test_free_samples_survive_a_file(tmp_path: Path) -> None:
+def test_free_samples_survive_a_file(tmp_path):
     rng = np.random.default_rng(0)
     data = free_data(
         *(rng.normal(size=size).astype(np.float32) for size in ((6, 3, 2), (6, 4), (2, 3, 2), (2, 4))), classes=4
@@ -114,7 +112,7 @@ def test_free_samples_survive_a_file(tmp_path: Path) -> None:
         ({"groups": np.zeros(5, dtype=np.int64)}, "one group per training sample"),
     ],
 )
-def test_inconsistent_samples_are_refused(changes: dict[str, np.ndarray], message: str) -> None:
+def test_inconsistent_samples_are_refused(changes, message):
     samples, labels = np.zeros((8, 3), dtype=np.float32), np.zeros(8, dtype=np.int64)
     right = free_data(samples[:6], labels[:6], samples[6:], labels[6:], classes=4)
 
@@ -123,7 +121,7 @@ def test_inconsistent_samples_are_refused(changes: dict[str, np.ndarray], messag
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), clients=st.integers(1, 12), seed=st.integers(0, 9))
-def test_natural_groups_stay_whole_and_every_client_has_one(sizes: list[int], clients: int, seed: int) -> None:
+def test_natural_groups_stay_whole_and_every_client_has_one(sizes, clients, seed):
     labels = np.repeat(np.arange(len(sizes)) * 7, sizes)
     settings, rng = DataSpec(partition="natural"), np.random.default_rng(seed)
     if clients > len(sizes):
@@ -138,14 +136,14 @@ def test_natural_groups_stay_whole_and_every_client_has_one(sizes: list[int], cl
     assert sum(len(np.unique(labels[part])) for part in parts) == len(sizes)
 
 
-def test_natural_groups_need_a_task_that_names_them(tmp_path: Path) -> None:
+def test_natural_groups_need_a_task_that_names_them(tmp_path):
     write_task(tmp_path, TABLE)
 
     with pytest.raises(BadInput, match="names no groups"):
         check_experiment(load_experiment(tmp_path / "exp.yaml", ["data.partition=natural"]))
 
 
-def test_a_network_of_no_images_is_not_narrowed(tmp_path: Path) -> None:
+def test_a_network_of_no_images_is_not_narrowed(tmp_path):
     task = load_task(str(write_task(tmp_path, TABLE) / "task.py"))
     assert isinstance(task, ImageTask)
 

@@ -1,7 +1,5 @@
 """Learning tasks: one contract for all, then what is particular to images, SGD and the digits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -54,11 +52,11 @@ class LearningTaskContract:
     def share(self, task) -> np.ndarray:
         return np.arange(0, len(task.labels), 2)
 
-    def test_a_seed_fixes_the_first_arrays(self, task) -> None:
+    def test_a_seed_fixes_the_first_arrays(self, task):
         assert same(task.initial_arrays(3), task.initial_arrays(3))
         assert not same(task.initial_arrays(3), task.initial_arrays(4))
 
-    def test_a_seed_fixes_every_bit_of_training_whatever_was_trained_before(self, task, share) -> None:
+    def test_a_seed_fixes_every_bit_of_training_whatever_was_trained_before(self, task, share):
         start = task.initial_arrays(1)
         once = task.train(start, share, 5, OPTIONS)
         task.train(once.arrays, share, 6, OPTIONS)
@@ -67,24 +65,24 @@ class LearningTaskContract:
         assert same(once.arrays, again.arrays)
         assert (once.loss, once.accuracy) == (again.loss, again.accuracy)
 
-    def test_another_seed_trains_otherwise(self, task, share) -> None:
+    def test_another_seed_trains_otherwise(self, task, share):
         start = task.initial_arrays(1)
         one, other = (task.train(start, share, seed, OPTIONS).arrays for seed in (5, 6))
         assert not same(one, other)
 
-    def test_training_leaves_the_given_arrays_alone(self, task, share) -> None:
+    def test_training_leaves_the_given_arrays_alone(self, task, share):
         start = task.initial_arrays(1)
         before = {name: array.copy() for name, array in start.items()}
         trained = task.train(start, share, 5, OPTIONS).arrays
         assert same(start, before)
         assert not same(start, trained)
 
-    def test_names_shapes_and_types_stay(self, task, share) -> None:
+    def test_names_shapes_and_types_stay(self, task, share):
         start = task.initial_arrays(1)
         trained = task.train(start, share, 5, OPTIONS).arrays
         assert [(n, a.shape, a.dtype) for n, a in start.items()] == [(n, a.shape, a.dtype) for n, a in trained.items()]
 
-    def test_testing_is_repeatable_and_leaves_no_trace(self, task, share) -> None:
+    def test_testing_is_repeatable_and_leaves_no_trace(self, task, share):
         start = task.initial_arrays(1)
         loss, accuracy = task.evaluate(start)
         task.train(start, share, 5, OPTIONS)
@@ -92,7 +90,7 @@ class LearningTaskContract:
         assert np.isfinite(loss)
         assert 0 <= accuracy <= 1
 
-    def test_there_is_a_label_for_every_training_sample(self, task) -> None:
+    def test_there_is_a_label_for_every_training_sample(self, task):
         assert task.labels.dtype == np.int64
         assert task.labels.ndim == 1
         assert len(task.labels) > 0
@@ -119,43 +117,43 @@ class TestBatchNorm(LearningTaskContract):
         return ImageTask(task_with("mobilenet-v3-small"), noise_images(channels=3, side=16))
 
 
-def test_a_share_of_one_sample_trains_even_with_batch_norm() -> None:
+def test_a_share_of_one_sample_trains_even_with_batch_norm():
     task = ImageTask(task_with("resnet18"), noise_images())
     result = task.train(task.initial_arrays(0), np.array([3]), 0, TrainOptions(1, 4, 0.01))
     assert np.isfinite(result.loss)
 
 
-def test_a_task_leaves_torch_one_thread(digits) -> None:
+def test_a_task_leaves_torch_one_thread(digits):
     assert torch.get_num_threads() == 1
 
 
-def test_arrays_of_another_model_are_refused_by_name(digits) -> None:
+def test_arrays_of_another_model_are_refused_by_name(digits):
     with pytest.raises(BadInput, match=r"model arrays: got arrays called a; this model's 10: 0\.weight"):
         digits.evaluate({"a": np.zeros(3)})
     with pytest.raises(BadInput, match=r"0\.weight of shape \(2,\); shape \(16, 1, 3, 3\)"):
         digits.evaluate({**digits.initial_arrays(0), "0.weight": np.zeros(2)})
 
 
-def test_arrays_are_taken_by_name_in_any_order(digits) -> None:
+def test_arrays_are_taken_by_name_in_any_order(digits):
     start = digits.initial_arrays(0)
     assert digits.evaluate(dict(reversed(start.items()))) == digits.evaluate(start)
 
 
 @pytest.mark.parametrize(("share", "steps"), [([], 3), ([1], 0)])
-def test_training_on_nothing_is_refused(digits, share: list[int], steps: int) -> None:
+def test_training_on_nothing_is_refused(digits, share, steps):
     with pytest.raises(BadInput, match="at least one of each"):
         digits.train(digits.initial_arrays(0), np.array(share, dtype=np.int64), 0, TrainOptions(steps, 8, 0.1))
 
 
 @pytest.mark.parametrize("learning_rate", [0.02, 0.1])
-def test_the_digits_are_learnt_when_one_client_has_them_all(digits, learning_rate: float) -> None:
+def test_the_digits_are_learnt_when_one_client_has_them_all(digits, learning_rate):
     share = np.arange(len(digits.labels))
     trained = digits.train(digits.initial_arrays(0), share, 0, TrainOptions(900, 16, learning_rate)).arrays
     assert digits.evaluate(digits.initial_arrays(0))[1] < 0.4
     assert digits.evaluate(trained)[1] >= 0.96
 
 
-def test_eight_clients_with_uneven_digits_learn_them_together(digits) -> None:
+def test_eight_clients_with_uneven_digits_learn_them_together(digits):
     shares = split_samples(DataSpec(alpha=1.0), digits.labels, 8, np.random.default_rng(1))
     weights = np.array([len(share) for share in shares]) / len(digits.labels)
     arrays = digits.initial_arrays(1)
@@ -170,7 +168,7 @@ def test_eight_clients_with_uneven_digits_learn_them_together(digits) -> None:
     ("model", "channels", "side"), [("digits-cnn", 1, 8), ("small-cnn", 1, 28), ("resnet18", 3, 16)]
 )
 @pytest.mark.parametrize("mu", [0.0, 0.2])
-def test_in_process_and_in_the_worker_training_gives_the_same_bits(model, channels, side, mu) -> None:
+def test_in_process_and_in_the_worker_training_gives_the_same_bits(model, channels, side, mu):
     images, share = noise_images(channels, side), np.arange(40)
     task, trainer = ImageTask(task_with(model), images), Trainer(task_with(model), images)
     start = task.initial_arrays(4)

@@ -1,7 +1,5 @@
 """Federated fine-tuning of a tiny language model: adapters alone travel, are priced and trained, in unequal ranks."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 
@@ -59,7 +57,7 @@ def run(experiment: Experiment, folder: Path) -> None:
     (folder / run_folder.RUN_YAML).write_text(experiment.model_dump_json(), encoding="utf-8")
 
 
-def test_adapters_of_unequal_ranks_learn_for_fewer_bytes_and_joules_than_all_weights(tmp_path: Path) -> None:
+def test_adapters_of_unequal_ranks_learn_for_fewer_bytes_and_joules_than_all_weights(tmp_path):
     for name, text in (("lora", LANGUAGE_MODEL), ("full", FULL)):
         experiment = write_task(tmp_path, name, text)
         check_experiment(experiment)
@@ -82,7 +80,7 @@ def test_adapters_of_unequal_ranks_learn_for_fewer_bytes_and_joules_than_all_wei
     assert small[predicted].value <= large[predicted].value
 
 
-def test_what_is_priced_is_what_is_exchanged_and_frozen_weights_cost_no_gradient(tmp_path: Path) -> None:
+def test_what_is_priced_is_what_is_exchanged_and_frozen_weights_cost_no_gradient(tmp_path):
     lora, full = write_task(tmp_path, "lora", LANGUAGE_MODEL), write_task(tmp_path, "full", FULL)
     networks = [find_priced_network(one.fleet[0], one.workload) for one in (lora, full)]
     assert networks[0] is not None
@@ -105,7 +103,7 @@ def test_what_is_priced_is_what_is_exchanged_and_frozen_weights_cost_no_gradient
     assert sum_layers(whole, training=True) == sum_layers(whole)
 
 
-def test_frozen_weights_need_less_memory_than_trained_ones() -> None:
+def test_frozen_weights_need_less_memory_than_trained_ones():
     from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 
     big = LayerCost("all", "linear", 1e9, 4e6, 4e6, 4e9, parameters=10**9, activations=1000, output=(1, 1000))
@@ -121,10 +119,10 @@ def test_frozen_weights_need_less_memory_than_trained_ones() -> None:
 def _fields(layer: object) -> dict:
     import dataclasses
 
-    return {field.name: getattr(layer, field.name) for field in dataclasses.fields(layer)}  # type: ignore[arg-type]
+    return {field.name: getattr(layer, field.name) for field in dataclasses.fields(layer)}
 
 
-def test_a_lower_rank_of_the_trained_task_has_the_leading_ranks(tmp_path: Path) -> None:
+def test_a_lower_rank_of_the_trained_task_has_the_leading_ranks(tmp_path):
     task = load_experiment_task(write_task(tmp_path, "lora", LANGUAGE_MODEL))
 
     full, half = array_shapes(task.initial_arrays(1)), task.narrow_shapes(0.5)
@@ -132,7 +130,7 @@ def test_a_lower_rank_of_the_trained_task_has_the_leading_ranks(tmp_path: Path) 
     assert {np.prod(half[name]) / np.prod(full[name]) for name in full} == {0.5}
 
 
-def test_a_width_needs_a_network_that_can_have_it(tmp_path: Path) -> None:
+def test_a_width_needs_a_network_that_can_have_it(tmp_path):
     experiment = write_task(tmp_path, "full", FULL)
     narrow = experiment.fleet[2].model_copy(update={"width": 0.5})
 

@@ -1,7 +1,5 @@
 """Partitions: every sample exactly once, nobody empty, the same for the same seed, and as uneven as asked for."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +50,7 @@ def cases(draw: st.DrawFn) -> tuple[DataSpec, np.ndarray, int, int]:
 
 @given(cases())
 @settings(max_examples=200)
-def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case) -> None:
+def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case):
     chosen, labels, n_clients, seed = case
     parts = split_samples(chosen, labels, n_clients, np.random.default_rng(seed))
     assert len(parts) == n_clients
@@ -62,7 +60,7 @@ def test_every_sample_belongs_to_exactly_one_client_and_no_client_is_empty(case)
 
 @given(cases(), st.integers(1, 300), st.integers(0, 9))
 @settings(max_examples=100)
-def test_test_samples_follow_the_classes_of_the_training_samples_and_each_has_one_client(case, n_test, seed) -> None:
+def test_test_samples_follow_the_classes_of_the_training_samples_and_each_has_one_client(case, n_test, seed):
     chosen, labels, n_clients, seed = case
     shares = split_samples(chosen, labels, n_clients, np.random.default_rng(seed))
     test_labels = labels_of(n_test, 14, seed % 10)
@@ -77,26 +75,26 @@ def test_test_samples_follow_the_classes_of_the_training_samples_and_each_has_on
 
 @given(cases())
 @settings(max_examples=50)
-def test_the_same_seed_gives_the_same_parts(case) -> None:
+def test_the_same_seed_gives_the_same_parts(case):
     chosen, labels, n_clients, seed = case
     once, again = (split_samples(chosen, labels, n_clients, np.random.default_rng(seed)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
 
 
 @pytest.mark.parametrize("name", BY_CLASS)
-def test_another_seed_gives_other_parts(name: str) -> None:
+def test_another_seed_gives_other_parts(name):
     labels = labels_of(500)
     one, other = (parts_of(labels, 5, seed, partition=name) for seed in (1, 2))
     assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_iid_parts_are_equal_up_to_one_sample() -> None:
+def test_iid_parts_are_equal_up_to_one_sample():
     sizes = [len(part) for part in parts_of(labels_of(1003), 8, partition="iid")]
     assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.1])
-def test_a_skewed_draw_leaves_every_client_the_smallest_share(alpha: float) -> None:
+def test_a_skewed_draw_leaves_every_client_the_smallest_share(alpha):
     for seed in range(20):
         parts = split_samples(
             DataSpec(partition="dirichlet", alpha=alpha), labels_of(1000), 30, np.random.default_rng(seed)
@@ -104,32 +102,32 @@ def test_a_skewed_draw_leaves_every_client_the_smallest_share(alpha: float) -> N
         assert min(len(part) for part in parts) >= MIN_CLIENT_SAMPLES
 
 
-def test_with_few_samples_the_smallest_share_is_an_even_one() -> None:
+def test_with_few_samples_the_smallest_share_is_an_even_one():
     parts = parts_of(labels_of(50), 10, partition="dirichlet", alpha=0.01)
     assert [len(part) for part in parts] == [5] * 10
 
 
-def test_a_smaller_alpha_shows_a_client_fewer_classes() -> None:
+def test_a_smaller_alpha_shows_a_client_fewer_classes():
     labels = labels_of(2000)
     seen = [classes_seen(labels, parts_of(labels, 8, 3, partition="dirichlet", alpha=a)) for a in (0.05, 0.5, 100.0)]
     assert seen[0] < seen[1] < seen[2] == 10
 
 
-def test_shards_show_a_client_about_as_many_classes_as_shards() -> None:
+def test_shards_show_a_client_about_as_many_classes_as_shards():
     labels = np.repeat(np.arange(10), 100)
     parts = parts_of(labels, 10, partition="shards", shards_per_client=2)
     assert all(len(part) == 100 for part in parts)
     assert all(len(np.unique(labels[part])) <= 2 for part in parts)
 
 
-def test_more_shards_than_samples_are_refused_with_the_most_that_fit() -> None:
+def test_more_shards_than_samples_are_refused_with_the_most_that_fit():
     with pytest.raises(BadInput, match="at most 5 for 50 samples on 10 clients"):
         parts_of(labels_of(50), 10, partition="shards", shards_per_client=6)
 
 
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
 @pytest.mark.parametrize("n_clients", [0, 21])
-def test_a_fleet_without_a_sample_for_everyone_is_refused(name: str, n_clients: int) -> None:
+def test_a_fleet_without_a_sample_for_everyone_is_refused(name, n_clients):
     with pytest.raises(BadInput, match="from 1 to 20"):
         split_samples(DataSpec(partition=name), labels_of(20), n_clients, np.random.default_rng(0))
 
@@ -182,7 +180,7 @@ def own_parts(name: str, module: str = __name__, **options: Any) -> list[np.ndar
     return split_data(spec, labels, groups=groups, n_clients=3, rng=np.random.default_rng(1))
 
 
-def test_a_partition_of_ones_own_gets_groups_and_options() -> None:
+def test_a_partition_of_ones_own_gets_groups_and_options():
     assert [len(part) for part in own_parts("halves", first=0.8)] == [48, 6, 6]
     assert np.array_equal(np.sort(np.concatenate(own_parts("halves", only=5))), np.arange(30, 60))
 
@@ -198,13 +196,13 @@ def test_a_partition_of_ones_own_gets_groups_and_options() -> None:
         ("labels_of", "TypeError: labels_of.. got an unexpected keyword"),
     ],
 )
-def test_a_partition_of_ones_own_that_does_not_work_is_one_clear_line(name: str, message: str) -> None:
+def test_a_partition_of_ones_own_that_does_not_work_is_one_clear_line(name, message):
     with pytest.raises(BadInput, match=message) as caught:
         own_parts(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_partitioner_draws_from_the_experiments_seed_unless_it_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partitioner_draws_from_the_experiments_seed_unless_it_has_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=SimpleNamespace(from_dict=dict)))
 
     assert seeds_of({}, 1) == seeds_of({}, 1) != seeds_of({}, 2)
@@ -216,7 +214,7 @@ def test_a_partitioner_draws_from_the_experiments_seed_unless_it_has_its_own(mon
         seeds_of({}, 1)
 
 
-def test_options_are_for_ones_own_partition_alone() -> None:
+def test_options_are_for_ones_own_partition_alone():
     with pytest.raises(BadInput, match=r"data.options: got alpha; none"):
         split_data(
             DataSpec(partition="iid", options={"alpha": 1}),
@@ -235,7 +233,7 @@ def test_options_are_for_ones_own_partition_alone() -> None:
         ("ShardPartitioner", {"partition_by": "label", "num_shards_per_partition": 2}, 2),
     ],
 )
-def test_partitioners_of_flower_work_on_the_tasks_data(name: str, options: dict[str, Any], groups: int) -> None:
+def test_partitioners_of_flower_work_on_the_tasks_data(name, options, groups):
     pytest.importorskip("flwr_datasets.partitioner", reason="needs flwr-datasets")
     labels, writers = labels_of(60), np.repeat([3, 5, 9], 20)
 

@@ -1,7 +1,5 @@
 """Learning rates over the rounds: torch's schedulers, stepped once a round and used by the clients."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -35,7 +33,7 @@ def work_with(name: str, **options: object) -> WorkloadSpec:
     return WorkloadSpec(learning_rate=0.1, schedule=ScheduleSpec.model_validate({"name": name, "options": options}))
 
 
-def test_a_round_has_the_rate_of_torchs_scheduler() -> None:
+def test_a_round_has_the_rate_of_torchs_scheduler():
     cosine, steps = work_with("CosineAnnealingLR", T_max=10, eta_min=0.01), work_with("MultiStepLR", milestones=[2, 4])
 
     for number in range(1, 12):
@@ -58,16 +56,16 @@ def test_a_round_has_the_rate_of_torchs_scheduler() -> None:
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 2}, "needs numbers alone.*total steps"),
     ],
 )
-def test_a_schedule_that_does_not_work_is_one_clear_line(name: str, options: dict, message: str) -> None:
+def test_a_schedule_that_does_not_work_is_one_clear_line(name, options, message):
     with pytest.raises(BadInput, match=message) as caught:
         check_schedule(work_with(name, **options), 4)
     assert "\n" not in str(caught.value)
 
 
-def test_the_rates_of_a_run_take_one_step_of_the_scheduler_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rates_of_a_run_take_one_step_of_the_scheduler_each(monkeypatch):
     torch, steps = pytest.importorskip("torch"), []
 
-    class Counted(torch.optim.lr_scheduler.StepLR):  # type: ignore[misc, name-defined]
+    class Counted(torch.optim.lr_scheduler.StepLR):
         def step(self, epoch: int | None = None) -> None:
             steps.append(epoch)
             super().step(epoch)
@@ -92,14 +90,14 @@ def run_with(folder: Path, setting: str) -> list[RoundRow]:
     return read_rows(folder, RoundRow)
 
 
-def test_clients_train_at_the_rounds_rate(tmp_path: Path) -> None:
+def test_clients_train_at_the_rounds_rate(tmp_path):
     rows = run_with(tmp_path / "a", "schedule: {name: StepLR, options: {step_size: 2, gamma: 0.0}}")
 
     assert rows[1].loss < rows[0].loss
     assert rows[2].loss == rows[1].loss
 
 
-def test_half_precision_reaches_the_clients_and_the_cost_of_their_steps(tmp_path: Path) -> None:
+def test_half_precision_reaches_the_clients_and_the_cost_of_their_steps(tmp_path):
     whole, half = (run_with(tmp_path / name, f"mixed_precision: {name}") for name in ("false", "true"))
     costs = [
         build_workload(experiment.fleet[0], experiment.workload)

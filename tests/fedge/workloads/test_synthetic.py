@@ -1,9 +1,5 @@
 """The synthetic images: the same from the same seed, classes alike, nothing else to tell them by, and learnable."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +13,7 @@ def made(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return synthetic.make_images(count, np.random.default_rng(seed))
 
 
-def test_one_seed_gives_the_same_images_and_another_seed_gives_others() -> None:
+def test_one_seed_gives_the_same_images_and_another_seed_gives_others():
     (x, y), (again_x, again_y), (other_x, _) = made(20, 3), made(20, 3), made(20, 4)
 
     assert np.array_equal(x, again_x)
@@ -26,7 +22,7 @@ def test_one_seed_gives_the_same_images_and_another_seed_gives_others() -> None:
 
 
 @given(st.integers(1, 60), st.integers(0, 2**31))
-def test_classes_differ_by_one_image_at_most(count: int, seed: int) -> None:
+def test_classes_differ_by_one_image_at_most(count, seed):
     x, y = made(count, seed)
     counts = np.bincount(y, minlength=synthetic.CLASSES)
 
@@ -35,7 +31,7 @@ def test_classes_differ_by_one_image_at_most(count: int, seed: int) -> None:
     assert counts.max() - counts.min() <= 1
 
 
-def test_colours_say_nothing_of_the_class() -> None:
+def test_colours_say_nothing_of_the_class():
     x, y = made(2_000, 0)
     # Crosses cover less than squares, but two classes of one shape differ in their stripes' direction only.
     means = np.array([x[y == label].mean((0, 2, 3)) for label in range(synthetic.CLASSES)])
@@ -44,7 +40,7 @@ def test_colours_say_nothing_of_the_class() -> None:
     assert (np.abs(means[0::2] - means[1::2]) < 5 * (error[0::2] + error[1::2])).all()
 
 
-def test_the_data_set_needs_no_files_and_is_balanced_in_both_parts(tmp_path: Path) -> None:
+def test_the_data_set_needs_no_files_and_is_balanced_in_both_parts(tmp_path):
     once, again = (datasets.load_dataset("synthetic", tmp_path, download=False) for _ in range(2))
 
     assert np.array_equal(once.train_x, again.train_x)
@@ -58,7 +54,7 @@ def test_the_data_set_needs_no_files_and_is_balanced_in_both_parts(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_one_client_with_all_the_data_learns_it_but_not_at_once() -> None:
+def test_one_client_with_all_the_data_learns_it_but_not_at_once():
     task = load_task("synthetic-cnn")
     arrays, accuracy = task.initial_arrays(0), []
     for epoch in range(5):

@@ -1,7 +1,5 @@
 """Tasks by name: fedge's own and the user's, found without torch, with clear words for what is wrong."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -70,12 +68,12 @@ def modules_after(program: str, *asked: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_and_checking_load_neither_torch_nor_numpy() -> None:
+def test_importing_and_checking_load_neither_torch_nor_numpy():
     program = "from fedge import workloads; workloads.check_task('cifar10-resnet18'); workloads.find_datasets()"
     assert modules_after(program, "torch", "torchvision", "sklearn", "numpy") == set()
 
 
-def test_the_digits_need_neither_torchvision_nor_scikit_learn_nor_torchs_compiler() -> None:
+def test_the_digits_need_neither_torchvision_nor_scikit_learn_nor_torchs_compiler():
     program = (
         "import numpy as np; from fedge.types import TrainOptions; from fedge.workloads import load_task\n"
         "task = load_task('digits-cnn'); task.train(task.initial_arrays(0), np.arange(20), 0, TrainOptions(1, 4, 0.1))"
@@ -83,39 +81,39 @@ def test_the_digits_need_neither_torchvision_nor_scikit_learn_nor_torchs_compile
     assert modules_after(program, "torch", "torchvision", "sklearn", "torch._dynamo") == {"torch"}
 
 
-def test_partitions_need_no_torch() -> None:
+def test_partitions_need_no_torch():
     assert modules_after("import fedge.workloads.partitions", "torch", "scipy", "sklearn") == set()
 
 
-def test_an_unknown_task_lists_the_known_ones() -> None:
+def test_an_unknown_task_lists_the_known_ones():
     for ask in (workloads.check_task, workloads.load_task):
         with pytest.raises(UnknownName, match=r"workload\.task: got 'digits'; known: .*digits-cnn, .*module:NAME"):
             ask("digits")
 
 
-def test_ones_own_task_gets_the_data_folder(own_module: str, tmp_path: Path) -> None:
+def test_ones_own_task_gets_the_data_folder(own_module, tmp_path):
     workloads.check_task(f"{own_module}:Mine")
     task = workloads.load_task(f"{own_module}:Mine", data_dir=tmp_path, download=False)
     assert task.given == (tmp_path, False)
     assert np.array_equal(task.labels, [0, 1])
 
 
-def test_ones_own_task_without_its_methods_is_refused(own_module: str) -> None:
+def test_ones_own_task_without_its_methods_is_refused(own_module):
     with pytest.raises(BadInput, match="without buffers, initial_arrays, start; a learning task with"):
         workloads.load_task(f"{own_module}:Half")
 
 
-def test_ones_own_task_that_takes_other_arguments_is_refused(own_module: str) -> None:
+def test_ones_own_task_that_takes_other_arguments_is_refused(own_module):
     with pytest.raises(BadInput, match=r"to be called as Class\(data_dir=, download=\)"):
         workloads.load_task(f"{own_module}:Odd")
 
 
-def test_a_module_that_is_not_there_is_refused() -> None:
+def test_a_module_that_is_not_there_is_refused():
     with pytest.raises(BadInput, match=r"exp\.yaml: got 'no_such_module:Task'"):
         workloads.check_task("no_such_module:Task", where="exp.yaml")
 
 
-def test_the_findings_say_where_each_data_set_belongs(tmp_path: Path) -> None:
+def test_the_findings_say_where_each_data_set_belongs(tmp_path):
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for file in workloads.datasets.SOURCES["mnist"].files:
@@ -127,7 +125,7 @@ def test_the_findings_say_where_each_data_set_belongs(tmp_path: Path) -> None:
     assert set(found) == {"digits"} | {spec.dataset for spec in workloads.TASKS.values()}
 
 
-def test_a_task_file_is_trained_on_the_users_arrays(own_file: Path, tmp_path: Path) -> None:
+def test_a_task_file_is_trained_on_the_users_arrays(own_file, tmp_path):
     images = sources.make_synthetic(40, 1, 6, 3)
     sources.write_file(tmp_path / "mine.npz", images)
     workloads.check_task(str(own_file))
@@ -139,14 +137,14 @@ def test_a_task_file_is_trained_on_the_users_arrays(own_file: Path, tmp_path: Pa
     assert [array.shape for array in trained.arrays.values()] == [(3, 36), (3,)]
 
 
-def test_a_task_files_data_may_be_a_folder_of_arrays(own_file: Path, tmp_path: Path) -> None:
+def test_a_task_files_data_may_be_a_folder_of_arrays(own_file, tmp_path):
     for name, array in zip(sources.ARRAY_NAMES, sources.make_synthetic(40, 1, 6, 3)[:4], strict=True):
         np.save(tmp_path / f"{name}.npy", array)
     assert len(workloads.load_task(str(own_file), data_dir=tmp_path).labels) == 40
 
 
 @pytest.mark.parametrize("folder", [None, "somewhere"])
-def test_a_task_file_may_read_its_data_itself(own_file: Path, folder: str | None) -> None:
+def test_a_task_file_may_read_its_data_itself(own_file, folder):
     own_file.write_text(
         f"{TASK_FILE}\nfrom fedge.worker.sources import make_synthetic as synthetic\n"
         f"def data(source):\n    assert source == { ({} if folder is None else {'folder': folder})!r}\n"
@@ -155,7 +153,7 @@ def test_a_task_file_may_read_its_data_itself(own_file: Path, folder: str | None
     assert len(workloads.load_task(str(own_file), data_dir=folder).labels) == 30
 
 
-def test_a_task_file_without_data_is_refused(own_file: Path, tmp_path: Path) -> None:
+def test_a_task_file_without_data_is_refused(own_file, tmp_path):
     with pytest.raises(
         BadInput, match=r"data\.dir: got nothing; an \.npz file or a folder .* or a function data\(source"
     ):
@@ -164,13 +162,13 @@ def test_a_task_file_without_data_is_refused(own_file: Path, tmp_path: Path) -> 
         workloads.load_task(str(own_file), data_dir=tmp_path)
 
 
-def test_an_absent_task_file_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_an_absent_task_file_is_refused_before_anything_is_loaded(tmp_path):
     for ask in (workloads.check_task, workloads.load_task):
         with pytest.raises(BadInput, match=r"workload\.task: got '.*no\.py'; the path of a Python file that defines"):
             ask(str(tmp_path / "no.py"))
 
 
-def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file, tmp_path):
     sources.write_file(tmp_path / "mine.npz", sources.make_synthetic(40, 1, 6, 3))
     own_file.write_text(TASK_FILE.replace("shape.classes", "shape.width"))
     with pytest.raises(BadInput, match=r"my_task\.py, line 5: got AttributeError from model\(shape\)"):
@@ -182,12 +180,12 @@ def test_a_mistake_in_a_task_file_is_told_with_its_line(own_file: Path, tmp_path
         training.advance(1)
 
 
-def test_checking_a_task_file_loads_no_torch(own_file: Path) -> None:
+def test_checking_a_task_file_loads_no_torch(own_file):
     program = f"from fedge import workloads; workloads.check_task({str(own_file)!r})"
     assert modules_after(program, "torch", "numpy") == set()
 
 
-def test_nothing_is_learnt_from_nothing() -> None:
+def test_nothing_is_learnt_from_nothing():
     task = NullTask()
     arrays = task.initial_arrays(1)
     training = task.start(arrays, np.arange(3), 1, TrainOptions(1, 1, 0.1))
@@ -199,7 +197,7 @@ def test_nothing_is_learnt_from_nothing() -> None:
 
 
 @pytest.mark.parametrize(("samples", "count"), [(None, NULL_SAMPLES), (7, 7)])
-def test_an_experiment_names_it_and_its_samples(samples: int | None, count: int) -> None:
+def test_an_experiment_names_it_and_its_samples(samples, count):
     experiment = Experiment(
         fleet=(FleetEntry(device="nano"),), workload=WorkloadSpec(task=NULL_TASK), data=DataSpec(samples=samples)
     )
@@ -207,7 +205,7 @@ def test_an_experiment_names_it_and_its_samples(samples: int | None, count: int)
     assert len(load_experiment_task(experiment).labels) == count
 
 
-def test_it_is_known_by_name() -> None:
+def test_it_is_known_by_name():
     check_task(NULL_TASK)
     with pytest.raises(UnknownName, match=NULL_TASK):
         check_task("nonne")

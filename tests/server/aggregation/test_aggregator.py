@@ -1,7 +1,5 @@
 """Flower's strategies aggregate what the clients gave, whatever order it came in, and go on after a checkpoint."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np
@@ -53,7 +51,7 @@ def aggregator(spec: StrategySpec) -> Aggregator:
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedMedian", "Krum", "FedTrimmedAvg", "FedProx"])
-def test_the_order_of_replies_does_not_change_a_bit(name: str) -> None:
+def test_the_order_of_replies_does_not_change_a_bit(name):
     options = {"proximal_mu": 0.1} if name == "FedProx" else {}
     results = []
     for order in (1, -1):
@@ -65,7 +63,7 @@ def test_the_order_of_replies_does_not_change_a_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", STATEFUL, ids=lambda spec: spec.name)
-def test_a_strategy_with_a_memory_goes_on_after_a_checkpoint_as_if_nothing_had_happened(spec: StrategySpec) -> None:
+def test_a_strategy_with_a_memory_goes_on_after_a_checkpoint_as_if_nothing_had_happened(spec):
     whole, first, second = aggregator(spec), aggregator(spec), aggregator(spec)
     arrays = MODEL
     for number in (1, 2, 3):
@@ -83,13 +81,13 @@ def test_a_strategy_with_a_memory_goes_on_after_a_checkpoint_as_if_nothing_had_h
 
 
 @pytest.mark.parametrize("name", ["FedProx", "FedAsync"])
-def test_the_clients_are_told_how_hard_to_pull(name: str) -> None:
+def test_the_clients_are_told_how_hard_to_pull(name):
     _, numbers = aggregator(StrategySpec(name=name, options={"proximal_mu": 0.25})).configure(1, MODEL, 2)
 
     assert numbers["proximal-mu"] == 0.25
 
 
-def test_a_privacy_wrapper_takes_the_strategy_inside_and_its_noise_is_seeded() -> None:
+def test_a_privacy_wrapper_takes_the_strategy_inside_and_its_noise_is_seeded():
     spec = StrategySpec(
         name="DifferentialPrivacyServerSideFixedClipping",
         options={"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 4},
@@ -104,12 +102,12 @@ def test_a_privacy_wrapper_takes_the_strategy_inside_and_its_noise_is_seeded() -
     assert results[0] == results[1]
 
 
-def test_an_unknown_strategy_lists_the_known_ones() -> None:
+def test_an_unknown_strategy_lists_the_known_ones():
     with pytest.raises(UnknownName, match=r"strategy.name: got 'FedAverage'; known: Bulyan, .*FedAvg"):
         build_strategy(StrategySpec(name="FedAverage"))
 
 
-def test_an_unknown_option_lists_the_known_ones() -> None:
+def test_an_unknown_option_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"strategy.options.momentum: got 0.9; known: .*server_momentum"):
         build_strategy(StrategySpec(name="FedAvgM", options={"momentum": 0.9}))
 
@@ -122,13 +120,13 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
         ({"weight": np.full((3, 2), np.nan, np.float32)}, "not finite"),
     ],
 )
-def test_arrays_that_do_not_fit_the_model_are_refused(arrays: dict[str, np.ndarray], complaint: str) -> None:
+def test_arrays_that_do_not_fit_the_model_are_refused(arrays, complaint):
     with pytest.raises(ArrayMismatch, match=complaint):
         check_arrays(MODEL, Contribution("a", MODEL | arrays, 1, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("spec", STATEFUL, ids=lambda spec: spec.name)
-def test_batch_norms_statistics_are_averaged_whatever_the_strategy_does_to_the_weights(spec: StrategySpec) -> None:
+def test_batch_norms_statistics_are_averaged_whatever_the_strategy_does_to_the_weights(spec):
     model = {"weight": np.ones(2, np.float32), "running_var": np.ones(2, np.float32)}
     strategy = Aggregator(build_strategy(spec), 1, buffers={"running_var"})
     for number in (1, 2, 3, 4):
@@ -144,7 +142,7 @@ def test_batch_norms_statistics_are_averaged_whatever_the_strategy_does_to_the_w
         np.testing.assert_allclose(model["running_var"], 0.0035, rtol=1e-5)
 
 
-def test_a_strategy_that_gives_no_model_says_so() -> None:
+def test_a_strategy_that_gives_no_model_says_so():
     strategy = aggregator(StrategySpec())
     strategy.configure(1, MODEL, 1)
 

@@ -1,7 +1,5 @@
 """FedAsync mixes, FedBuff steps along weighed changes; both as in their papers, whatever the arrays are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -45,7 +43,7 @@ def results(strategy: AsyncStrategy, staleness: list[int], base: dict[str, np.nd
     return [upload(arrays, late) for arrays, late in zip(kept, staleness, strict=True)]
 
 
-def test_fedasync_mixes_every_result_in_by_its_staleness() -> None:
+def test_fedasync_mixes_every_result_in_by_its_staleness():
     strategy = FedAsync(mixing=0.6, staleness_exponent=0.5)
     new = merge_results(strategy, 1, MODEL, results(strategy, [3]), BUFFERS)
 
@@ -54,7 +52,7 @@ def test_fedasync_mixes_every_result_in_by_its_staleness() -> None:
         np.testing.assert_allclose(new[name], (1 - share) * MODEL[name] + share * trained(0)[name], rtol=1e-6)
 
 
-def test_fedbuff_adds_the_mean_of_the_changes_each_weighed_by_its_staleness() -> None:
+def test_fedbuff_adds_the_mean_of_the_changes_each_weighed_by_its_staleness():
     strategy = FedBuff(buffer_size=3, staleness_exponent=0.5, server_learning_rate=0.8)
     older = {name: (value + 1).astype(value.dtype) for name, value in MODEL.items()}
     new = merge_results(strategy, 4, MODEL, results(strategy, [0, 3, 8], older), BUFFERS)
@@ -65,7 +63,7 @@ def test_fedbuff_adds_the_mean_of_the_changes_each_weighed_by_its_staleness() ->
         np.testing.assert_allclose(new[name], MODEL[name] + 0.8 * sum(steps) / 3, rtol=1e-5)
 
 
-def test_fedbuff_averages_batch_norms_statistics_and_never_moves_them_beyond_the_results() -> None:
+def test_fedbuff_averages_batch_norms_statistics_and_never_moves_them_beyond_the_results():
     strategy = FedBuff(buffer_size=2, server_learning_rate=50.0)
     new = merge_results(strategy, 1, MODEL, results(strategy, [0, 3]), BUFFERS)
 
@@ -75,12 +73,12 @@ def test_fedbuff_averages_batch_norms_statistics_and_never_moves_them_beyond_the
     assert new["batches"] == 8
 
 
-def test_no_result_gives_no_model() -> None:
+def test_no_result_gives_no_model():
     with pytest.raises(FedgeError, match="no model for 0 results"):
         merge_results(FedBuff(), 1, MODEL, [])
 
 
-def test_a_checkpoint_does_not_hold_the_model_twice() -> None:
+def test_a_checkpoint_does_not_hold_the_model_twice():
     strategy = FedBuff(buffer_size=1)
     merge_results(strategy, 1, MODEL, results(strategy, [0]), BUFFERS)
 
@@ -102,6 +100,6 @@ def test_a_checkpoint_does_not_hold_the_model_twice() -> None:
         ("FedAsync", {"buffer_size": 2}, "known: mixing"),
     ],
 )
-def test_an_option_out_of_range_is_named(name: str, options: dict[str, object], complaint: str) -> None:
+def test_an_option_out_of_range_is_named(name, options, complaint):
     with pytest.raises(BadInput, match=complaint):
         build_strategy(StrategySpec(name=name, options=options))

@@ -1,7 +1,5 @@
 """Normalised averaging is the paper's formula and leaves equal work alone; a late result moves today's model."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging
@@ -64,14 +62,14 @@ def norm_by_the_paper(steps: int, momentum: float) -> float:
 
 
 @given(st.integers(1, 200), st.floats(1e-4, 0.5))
-def test_the_norm_with_a_proximal_pull_is_the_papers(steps: int, pull: float) -> None:
+def test_the_norm_with_a_proximal_pull_is_the_papers(steps, pull):
     want = (1 - (1 - pull) ** steps) / pull
 
     assert gradient_norm(steps, LocalSgd(0.0, pull)) == pytest.approx(want, rel=1e-9)
 
 
 @given(st.integers(1, 60), st.floats(0.0, 0.95), st.floats(0.0, 0.02))
-def test_the_norm_is_what_a_constant_gradient_moves_a_client(steps: int, momentum: float, pull: float) -> None:
+def test_the_norm_is_what_a_constant_gradient_moves_a_client(steps, momentum, pull):
     rate, mu = 0.1, pull / 0.1
     start = w = np.float64(2.0)
     speed = np.float64(0.0)
@@ -83,7 +81,7 @@ def test_the_norm_is_what_a_constant_gradient_moves_a_client(steps: int, momentu
 
 
 @given(CLIENTS, st.sampled_from([0.0, 0.9]))
-def test_fedavg_of_normalised_results_is_the_papers_formula(work: list[tuple[int, int]], momentum: float) -> None:
+def test_fedavg_of_normalised_results_is_the_papers_formula(work, momentum):
     given_ = contributions(work)
     fedavg = Aggregator(build_strategy(StrategySpec()), 1, buffers={"running_var"})
     fedavg.configure(1, MODEL, len(given_))
@@ -103,7 +101,7 @@ def test_fedavg_of_normalised_results_is_the_papers_formula(work: list[tuple[int
 
 
 @given(st.integers(1, 40), st.lists(st.integers(1, 500), min_size=1, max_size=5))
-def test_equal_steps_change_nothing_at_all(steps: int, samples: list[int]) -> None:
+def test_equal_steps_change_nothing_at_all(steps, samples):
     given_ = contributions([(steps, n) for n in samples])
     got = normalise_contributions(MODEL, LEARNT, given_, LocalSgd(0.9, 0.01))
 
@@ -124,7 +122,7 @@ def test_equal_steps_change_nothing_at_all(steps: int, samples: list[int]) -> No
     ],
     ids=lambda spec: spec.name,
 )
-def test_any_strategy_averages_partial_and_discounted_work(spec: StrategySpec) -> None:
+def test_any_strategy_averages_partial_and_discounted_work(spec):
     given_ = contributions([(10, 50), (4, 60), (7, 70)])
     given_[1] = dataclasses.replace(given_[1], discount=0.5)
     strategy = Aggregator(build_strategy(spec), 1, buffers={"running_var"})
@@ -138,7 +136,7 @@ def test_any_strategy_averages_partial_and_discounted_work(spec: StrategySpec) -
     }
 
 
-def test_a_late_change_moves_todays_model_and_statistics_stay_what_they_were() -> None:
+def test_a_late_change_moves_todays_model_and_statistics_stay_what_they_were():
     today = {name: value + value.dtype.type(2) for name, value in MODEL.items()}
     (one,) = contributions([(3, 10)])
     moved = apply_change(today, LEARNT, compute_change(MODEL, LEARNT, one.arrays))
@@ -196,9 +194,7 @@ def fleets(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], list[Contribution]]:
 
 @given(fleets())
 @settings(deadline=None, max_examples=60)
-def test_an_average_of_what_is_spread_is_every_elements_mean_over_its_holders(
-    fleet: tuple[dict[str, np.ndarray], list[Contribution]],
-) -> None:
+def test_an_average_of_what_is_spread_is_every_elements_mean_over_its_holders(fleet):
     model, contributions = fleet
     aggregator = Aggregator(build_strategy(StrategySpec()), 1, BUFFERS)
 
@@ -209,7 +205,7 @@ def test_an_average_of_what_is_spread_is_every_elements_mean_over_its_holders(
         np.testing.assert_allclose(value, want[name], rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-def test_full_results_are_untouched_and_so_are_elements_that_all_hold() -> None:
+def test_full_results_are_untouched_and_so_are_elements_that_all_hold():
     rng = np.random.default_rng(1)
     model, full = arrays(SHAPES, rng), contribution("a", arrays(SHAPES, rng), 7)
     assert expand_contributions(model, [full])[0].arrays is full.arrays
@@ -224,7 +220,7 @@ def test_full_results_are_untouched_and_so_are_elements_that_all_hold() -> None:
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "FedProx", "FedAdam", "FedAdagrad", "FedYogi"])
-def test_strategies_that_average_take_narrow_results_as_the_equal_full_ones(name: str) -> None:
+def test_strategies_that_average_take_narrow_results_as_the_equal_full_ones(name):
     """A client that holds an element counts for those that do not: as if these had said what the others said."""
     rng = np.random.default_rng(2)
     model = {"w": rng.normal(size=(4, 4)).astype(np.float32)}
@@ -241,7 +237,7 @@ def test_strategies_that_average_take_narrow_results_as_the_equal_full_ones(name
     np.testing.assert_allclose(new[0], new[1], rtol=1e-4, atol=1e-5)
 
 
-def test_late_and_partial_narrow_results_are_of_their_part_of_todays_model() -> None:
+def test_late_and_partial_narrow_results_are_of_their_part_of_todays_model():
     rng = np.random.default_rng(3)
     then, today = (({"w": rng.normal(size=(3, 3))}) for _ in range(2))
     result = {"w": rng.normal(size=(2, 2))}
@@ -256,7 +252,7 @@ def test_late_and_partial_narrow_results_are_of_their_part_of_todays_model() -> 
     np.testing.assert_allclose(scaled[0].arrays["w"], then["w"][:2, :2] + 2.5 * (result["w"] - then["w"][:2, :2]))
 
 
-def test_fedbuff_moves_by_the_mean_change_of_those_that_hold_an_element() -> None:
+def test_fedbuff_moves_by_the_mean_change_of_those_that_hold_an_element():
     model = {"w": np.full((2, 2), 10.0, np.float32)}
     results = [
         Contribution("b", {"w": np.full((2, 2), 1.0, np.float32)}, 5, 0.1, 0.9, metrics={STALENESS: 0.0}),
@@ -266,7 +262,7 @@ def test_fedbuff_moves_by_the_mean_change_of_those_that_hold_an_element() -> Non
     assert new["w"].tolist() == [[12.0, 11.0], [11.0, 11.0]]
 
 
-def test_what_is_no_leading_block_never_reaches_the_model() -> None:
+def test_what_is_no_leading_block_never_reaches_the_model():
     model = {"w": np.zeros((2, 2))}
     with pytest.raises(ShapeMismatch, match="leading block"):
         expand_results(model, [{"w": np.zeros((3, 1))}], [1.0])

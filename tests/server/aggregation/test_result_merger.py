@@ -1,7 +1,5 @@
 """A round's model comes of what is in by its end; what is not waits, and nothing at all leaves the model alone."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np
@@ -40,7 +38,7 @@ def settled(replies: dict[str, IncomingReply], late: LateReplySpec) -> RoundSett
     return settle_round(RoundStart(3, 100.0, 20.0, {}), {name: one.answer for name, one in replies.items()}, late)
 
 
-def test_a_late_result_waits_as_the_change_that_it_learnt() -> None:
+def test_a_late_result_waits_as_the_change_that_it_learnt():
     replies = {"a": reply("a", 10.0, 1.0), "b": reply("b", 40.0, 3.0)}
     merged = merge(DISCOUNT, replies, [])
     (kept,) = merged.pending
@@ -50,7 +48,7 @@ def test_a_late_result_waits_as_the_change_that_it_learnt() -> None:
     assert kept.trained.arrays["w"].tolist() == [3.0, 3.0]
 
 
-def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_on() -> None:
+def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_on():
     replies = {"a": reply("a", 10.0, 1.0)}
     earlier = [
         PendingResult(2, 80.0, end_s, answer(board, 30.0), TrainResult({"w": np.full(2, 4.0, np.float32)}, 0.5, 0.8))
@@ -64,7 +62,7 @@ def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_o
     assert merged.events[0].message == "its result of round 2 joined, 1 round late, weighed by 0.50"
 
 
-def test_a_strategy_that_fails_is_named() -> None:
+def test_a_strategy_that_fails_is_named():
     replies = {"a": reply("a", 10.0, 1.0)}
     spec = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1})
     fleet = (FleetEntry(device="nano"),)
@@ -74,7 +72,7 @@ def test_a_strategy_that_fails_is_named() -> None:
         merge_replies(experiment, unready, TASK, settled=done, replies=replies, pending=())
 
 
-def test_of_many_boards_that_failed_the_first_are_told_by_name_each_reason_once_and_the_others_counted() -> None:
+def test_of_many_boards_that_failed_the_first_are_told_by_name_each_reason_once_and_the_others_counted():
     errors = {f"b{i}": "boom" for i in range(MAX_NAMED_BOARDS + 2)} | {"b1": "b1 works for another run"}
 
     said = describe_failures(errors)

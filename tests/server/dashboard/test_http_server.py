@@ -1,7 +1,5 @@
 """The feed of many readers, the sockets, connections that say nothing, and a page that is really served."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
@@ -10,7 +8,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +50,7 @@ async def read(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
     return told(await asyncio.wait_for(anext(stream), 10))
 
 
-def test_a_reader_hears_everything_once_and_then_only_what_changed() -> None:
+def test_a_reader_hears_everything_once_and_then_only_what_changed():
     async def story() -> None:
         source = Scripted()
         feed = ViewFeed(source, period_s=0.01)
@@ -71,7 +68,7 @@ def test_a_reader_hears_everything_once_and_then_only_what_changed() -> None:
     asyncio.run(story())
 
 
-def test_many_readers_share_one_look_and_without_readers_nobody_looks() -> None:
+def test_many_readers_share_one_look_and_without_readers_nobody_looks():
     async def story() -> None:
         source = Scripted()
         feed = ViewFeed(source, period_s=0.02)
@@ -91,7 +88,7 @@ def test_many_readers_share_one_look_and_without_readers_nobody_looks() -> None:
     asyncio.run(story())
 
 
-def test_a_reader_that_is_slow_starts_anew_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_slow_starts_anew_with_a_snapshot(monkeypatch):
     monkeypatch.setattr(http_server, "MAX_BACKLOG", 2)
 
     async def story() -> None:
@@ -111,7 +108,7 @@ def test_a_reader_that_is_slow_starts_anew_with_a_snapshot(monkeypatch: pytest.M
     asyncio.run(story())
 
 
-def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch):
     monkeypatch.setattr(http_server, "HEARTBEAT_S", 0.05)
 
     async def story() -> None:
@@ -126,7 +123,7 @@ def test_a_reader_without_news_hears_a_beat_and_a_closed_feed_ends(monkeypatch: 
     asyncio.run(story())
 
 
-def test_the_first_free_port_is_taken_unless_one_was_asked_for() -> None:
+def test_the_first_free_port_is_taken_unless_one_was_asked_for():
     with bind_socket("127.0.0.1", None, 8450) as first, bind_socket("127.0.0.1", None, 8450) as second:
         port = first.getsockname()[1]
         assert second.getsockname()[1] > port
@@ -135,12 +132,12 @@ def test_the_first_free_port_is_taken_unless_one_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
-def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
+def test_an_address_that_is_not_this_machines_is_refused(host):
     with pytest.raises(BadInput, match="--listen"):
         bind_socket(host, None, 8450)
 
 
-def test_a_source_that_fails_becomes_a_line_and_the_page_goes_on() -> None:
+def test_a_source_that_fails_becomes_a_line_and_the_page_goes_on():
     class Failing(Scripted):
         def view(self) -> FleetView:
             self.looks += 1
@@ -166,7 +163,7 @@ def asking(port: int) -> socket.socket:
     return opened
 
 
-def test_a_hundred_readers_all_hear_what_changed() -> None:
+def test_a_hundred_readers_all_hear_what_changed():
     source = Scripted()
     with served_page(ViewFeed(source, period_s=0.05)) as port, ExitStack() as open_:
         readers = [open_.enter_context(asking(port).makefile("rb")) for _ in range(100)]
@@ -178,7 +175,7 @@ def test_a_hundred_readers_all_hear_what_changed() -> None:
         assert source.looks < 2000
 
 
-def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog() -> None:
+def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog():
     source = Scripted()
     feed = ViewFeed(source, period_s=0.001)
     large = "x" * 100_000
@@ -194,7 +191,7 @@ def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog() -> None:
     assert max(waiting) > 0, "who does not read was not asked to wait for"
 
 
-def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
+def test_a_page_that_is_served_streams_and_ends(tmp_path):
     from http.client import HTTPConnection
 
     tables = begin(tmp_path / "run", 3)
@@ -204,7 +201,7 @@ def test_a_page_that_is_served_streams_and_ends(tmp_path: Path) -> None:
     page = http_server._SignalledServer(
         http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, None))), feed.close
     )
-    page.capture_signals = http_server._SecondaryServer.capture_signals.__get__(page)  # type: ignore[method-assign]
+    page.capture_signals = http_server._SecondaryServer.capture_signals.__get__(page)
     thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
     thread.start()
     try:
@@ -263,22 +260,20 @@ def is_closed(link: socket.socket) -> bool:
 @pytest.mark.parametrize(
     "text", [b"", b"GET / HTTP/1.1\r\nHost: x", b"POST /api/login HTTP/1.1\r\nHost: localhost\r\n"]
 )
-def test_a_request_that_does_not_arrive_in_time_ends_its_connection(port: int, text: bytes) -> None:
+def test_a_request_that_does_not_arrive_in_time_ends_its_connection(port, text):
     with connect(port) as link:
         link.sendall(text)
         assert is_closed(link)
 
 
-def test_a_head_without_end_is_refused_before_it_takes_memory(port: int) -> None:
+def test_a_head_without_end_is_refused_before_it_takes_memory(port):
     with connect(port) as link:
         link.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with pytest.raises(OSError):
             link.sendall(b"x-endless: " + b"y" * 2**26)  # more than the kernel's buffers take
 
 
-def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those_that_say_nothing_are_gone(
-    port: int,
-) -> None:
+def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those_that_say_nothing_are_gone(port):
     links = [connect(port) for _ in range(40)]
     wait_for(lambda: is_answering(port), "the page", LIMIT_S)
     assert all(is_closed(link) for link in links)
@@ -286,7 +281,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those
         link.close()
 
 
-def test_one_address_elsewhere_takes_no_place_from_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_elsewhere_takes_no_place_from_the_others(port, monkeypatch):
     monkeypatch.setattr(http_server, "REQUEST_LIMIT_S", LIMIT_S)
     monkeypatch.setattr(http_server, "MAX_PER_ADDRESS", 3)
     links = [socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.2", 0)) for _ in range(8)]
@@ -300,7 +295,7 @@ def test_one_address_elsewhere_takes_no_place_from_the_others(port: int, monkeyp
         link.close()
 
 
-def test_a_stream_outlives_the_limit_of_a_request(port: int) -> None:
+def test_a_stream_outlives_the_limit_of_a_request(port):
     with connect(port) as link:
         link.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = b""

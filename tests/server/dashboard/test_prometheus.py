@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a real run while it is going: PromQL gives the energy that the store has."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -67,7 +65,7 @@ def going(found: Prometheus) -> float | None:
     return found.value("sum(fedge_run_energy_joules)") if 0 < rounds < ROUNDS else None
 
 
-def test_promql_gives_the_fleets_energy_as_the_store_has_it(tmp_path: Path) -> None:
+def test_promql_gives_the_fleets_energy_as_the_store_has_it(tmp_path):
     (tmp_path / "exp.yaml").write_text(YAML, encoding="utf-8")
     run, port = tmp_path / "run", find_free_port()
     page = f"http://127.0.0.1:{port}"

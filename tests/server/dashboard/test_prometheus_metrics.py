@@ -1,10 +1,7 @@
 """The metrics page: Prometheus can read it whatever boards are called, it stays small, and its counters only grow."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from contracts import board_runs
@@ -59,7 +56,7 @@ def point(number: int, **more) -> RoundPoint:
     return RoundPoint(number, **{**plain, **spans, "energy_j": 30.0, "accuracy": 0.5, "loss": 1.5, **more})
 
 
-def test_a_boards_figures_stand_there_with_their_units() -> None:
+def test_a_boards_figures_stand_there_with_their_units():
     one = board("nano-1", power_w=7.5, temperature_c=41.0, progress=0.25, energy_j=120.0, seen_at_s=NOW_S - 3)
     page = render_exposition(fleet(one), NOW_S)
 
@@ -75,7 +72,7 @@ def test_a_boards_figures_stand_there_with_their_units() -> None:
     assert of("fedge_board_up") == 1.0
 
 
-def test_the_runs_figures_stand_there_with_their_units() -> None:
+def test_the_runs_figures_stand_there_with_their_units():
     summary = Summary(
         round=2, accuracy=0.75, loss=0.5, clock_s=18.0, late=2, failed=1, saving=0.3, resting_energy_j=4.0
     )
@@ -92,7 +89,7 @@ def test_the_runs_figures_stand_there_with_their_units() -> None:
     assert value(page, "fedge_boards", device="nano", state="idle") == 1
 
 
-def test_what_is_not_known_is_left_out_and_not_zero() -> None:
+def test_what_is_not_known_is_left_out_and_not_zero():
     names = {name for name, _ in read(render_exposition(fleet(board("a", power_w=None)), NOW_S))}
 
     assert not names & {
@@ -104,7 +101,7 @@ def test_what_is_not_known_is_left_out_and_not_zero() -> None:
     }
 
 
-def test_refused_messages_are_counted_by_reason_and_those_taken_are_not_among_them() -> None:
+def test_refused_messages_are_counted_by_reason_and_those_taken_are_not_among_them():
     one = board("a", refused={"taken": 9, "huge": 2, "made up": 1, "another": 1})
     page = render_exposition(fleet(one, refused={"foreign": 4, "huge": 2}), NOW_S)
 
@@ -116,7 +113,7 @@ def test_refused_messages_are_counted_by_reason_and_those_taken_are_not_among_th
     assert b'reason="taken"' not in page
 
 
-def test_every_metric_has_a_help_and_a_type_and_a_counter_is_called_one() -> None:
+def test_every_metric_has_a_help_and_a_type_and_a_counter_is_called_one():
     lines = render_exposition(fleet(board("a", refused={"huge": 1}), rounds=(point(1),)), NOW_S).decode().splitlines()
     types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
     told = [line.split(maxsplit=3)[2] for line in lines if line.startswith("# HELP") and line.endswith(".")]
@@ -127,7 +124,7 @@ def test_every_metric_has_a_help_and_a_type_and_a_counter_is_called_one() -> Non
     assert len(told) == len(set(told))
 
 
-def test_above_a_thousand_boards_the_figures_are_of_each_kind() -> None:
+def test_above_a_thousand_boards_the_figures_are_of_each_kind():
     def many(count: int) -> Series:
         kinds = ("nano", "orin")
         boards = [board(f"b-{i}", kinds[i % 2], temperature_c=float(i), seen_at_s=NOW_S - i) for i in range(count)]
@@ -153,8 +150,8 @@ FIGURE = st.none() | st.floats()
 @given(HOSTILE, HOSTILE, FIGURE, FIGURE, st.sampled_from([1, 40, 5000]), st.booleans(), st.data())
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_five_thousand_boards_of_any_names_stay_a_bounded_page_that_parses(
-    name: str, device: str, power_w: float | None, energy_j: float | None, count: int, kinds: bool, data: st.DataObject
-) -> None:
+    name, device, power_w, energy_j, count, kinds, data
+):
     refused = data.draw(st.dictionaries(HOSTILE, st.integers(0, 9), max_size=20))
     boards = tuple(
         BoardView(
@@ -178,14 +175,14 @@ def test_five_thousand_boards_of_any_names_stay_a_bounded_page_that_parses(
 
 
 @given(HOSTILE, HOSTILE)
-def test_two_names_that_differ_have_two_labels(one: str, other: str) -> None:
+def test_two_names_that_differ_have_two_labels(one, other):
     assert (to_label(one) == to_label(other)) == (one == other)
     assert len(to_label(one)) <= MAX_LABEL_LENGTH
     to_label(one).encode("utf-8")
 
 
 @given(st.lists(st.lists(st.floats(0, 1e6), min_size=2, max_size=2), min_size=1, max_size=20))
-def test_a_counter_never_goes_back_and_grows_by_what_a_run_adds(energies_j: list[list[float]]) -> None:
+def test_a_counter_never_goes_back_and_grows_by_what_a_run_adds(energies_j):
     totals, before, counted_j = CounterTotals(), 0.0, 0.0
     last_j = 0.0
     for first_j, second_j in energies_j:
@@ -200,7 +197,7 @@ def test_a_counter_never_goes_back_and_grows_by_what_a_run_adds(energies_j: list
         before = now
 
 
-def test_a_page_read_before_the_rounds_row_is_there_counts_the_energy_once(tmp_path: Path) -> None:
+def test_a_page_read_before_the_rounds_row_is_there_counts_the_energy_once(tmp_path):
     # 56.2 + (57.5 + 23.9) is larger than (56.2 + 57.5) + 23.9 in the last bit.
     joules = (56.2, 57.5, 23.9)
     rows = [board_runs.client(n, "nano-1", "nano", 0, energy_j=j) for n, j in enumerate(joules, 1)]
@@ -217,7 +214,7 @@ def test_a_page_read_before_the_rounds_row_is_there_counts_the_energy_once(tmp_p
     assert read_counter() == before_the_round_j == pytest.approx(sum(joules))
 
 
-def test_a_resumed_run_counts_the_rounds_that_it_repeats_once(tmp_path: Path) -> None:
+def test_a_resumed_run_counts_the_rounds_that_it_repeats_once(tmp_path):
     tables, source, render = board_runs.begin(tmp_path / "run", 1), RunSource(tmp_path / "run"), make_exposition()
     counters = {
         "fedge_board_energy_joules_total": {"board": "nano-1", "device": "nano"},
@@ -246,7 +243,7 @@ def test_a_resumed_run_counts_the_rounds_that_it_repeats_once(tmp_path: Path) ->
     assert list(read_counters().values()) == [100.0, 4.0, 4.0]
 
 
-def test_another_run_is_added_whole_also_if_its_figures_are_larger() -> None:
+def test_another_run_is_added_whole_also_if_its_figures_are_larger():
     totals = CounterTotals()
     for store, joules in (("first", 10.0), ("second", 12.0)):
         page = render_exposition(
@@ -256,7 +253,7 @@ def test_another_run_is_added_whole_also_if_its_figures_are_larger() -> None:
     assert value(page, "fedge_board_energy_joules_total", board="a", device="nano") == 22.0
 
 
-def test_a_board_that_was_away_goes_on_where_it_was() -> None:
+def test_a_board_that_was_away_goes_on_where_it_was():
     totals = CounterTotals()
     for boards in ((board("a", energy_j=10.0),), (board("b"),), (board("a", energy_j=4.0),)):
         page = render_exposition(fleet(*boards), NOW_S, totals)
@@ -264,7 +261,7 @@ def test_a_board_that_was_away_goes_on_where_it_was() -> None:
     assert value(page, "fedge_board_energy_joules_total", board="a", device="nano") == 14.0
 
 
-def test_what_is_remembered_of_counters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_counters_is_bounded(monkeypatch):
     monkeypatch.setattr("server.dashboard.prometheus_metrics.MAX_COUNTERS", 50)
     totals = CounterTotals()
     for i in range(100):
@@ -273,13 +270,13 @@ def test_what_is_remembered_of_counters_is_bounded(monkeypatch: pytest.MonkeyPat
     assert len(totals.last) == len(totals.before) == 50
 
 
-def test_a_clock_that_was_set_back_makes_no_negative_age() -> None:
+def test_a_clock_that_was_set_back_makes_no_negative_age():
     page = render_exposition(fleet(board("a", seen_at_s=NOW_S + 100)), NOW_S)
 
     assert value(page, "fedge_board_sample_age_seconds", board="a", device="nano") == 0.0
 
 
-def test_nothing_is_kept_in_prometheus_clients_own_registry() -> None:
+def test_nothing_is_kept_in_prometheus_clients_own_registry():
     from prometheus_client import REGISTRY
 
     render_exposition(fleet(board("a")), NOW_S)
@@ -287,7 +284,7 @@ def test_nothing_is_kept_in_prometheus_clients_own_registry() -> None:
     assert not [name for name in REGISTRY._names_to_collectors if name.startswith("fedge_")]
 
 
-def test_an_empty_fleet_has_a_page_too() -> None:
+def test_an_empty_fleet_has_a_page_too():
     found = {family.name: family for family in build_families(FleetView(), NOW_S)}
 
     assert found["fedge_run_info"].values == {("", "", "", "none"): 1.0}

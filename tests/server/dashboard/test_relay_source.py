@@ -1,7 +1,5 @@
 """Another page as a source: what it says is shown, what it cannot say becomes a line."""
 
-from __future__ import annotations
-
 import itertools
 import ssl
 import threading
@@ -36,7 +34,7 @@ def relay(url: str, token: str | None = None) -> RelaySource:
     return RelaySource(url, token, lambda: next(ticks))
 
 
-def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
+def test_a_relayed_page_shows_the_same(tmp_path):
     begin(tmp_path / "run", 3, played=1)
     own = RunSource(tmp_path / "run")
     with page_of(tmp_path / "run") as url:
@@ -50,7 +48,7 @@ def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
         assert source.round(9) is None
 
 
-def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path) -> None:
+def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path):
     begin(tmp_path / "run", 3, played=1)
     with page_of(tmp_path / "run") as url:
         source = relay(url)
@@ -62,7 +60,7 @@ def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path)
         source.history("nano-1")
 
 
-def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
+def test_the_other_pages_token_is_needed_and_never_told(tmp_path):
     begin(tmp_path / "run", 3, played=1)
     with page_of(tmp_path / "run", TOKEN) as url:
         assert relay(url, TOKEN).view().summary.round == 1
@@ -71,9 +69,7 @@ def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
         assert "another" not in wrong.problem
 
 
-def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(tmp_path, monkeypatch):
     keys = make_keys(tmp_path / "keys")
     view = VIEW_JSON.dump_json(FleetView(run=RunInfo(name="behind TLS")))
 
@@ -90,7 +86,7 @@ def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys / "server.crt", keys / "server.key")
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.handle_error = lambda *_: None
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"https://127.0.0.1:{server.server_address[1]}"

@@ -1,7 +1,5 @@
 """The server takes what boards tell once it is stored, and a board that sends rubbish spoils its own rows alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -107,9 +105,7 @@ def send(client: TestClient, board: str | None, body: bytes) -> tuple[int, dict[
     return answer.status_code, answer.json()
 
 
-def test_a_message_is_acknowledged_when_its_rows_are_stored(
-    client: TestClient, kept: Kept, ingest: TelemetryIngest
-) -> None:
+def test_a_message_is_acknowledged_when_its_rows_are_stored(client, kept, ingest):
     assert send(client, "a", encode_batch(message("a", 1, 3))) == (200, {"seq": 1, "kind": "taken"})
     assert send(client, "a", encode_batch(message("a", 1, 3))) == (200, {"seq": 1, "kind": "duplicate"})
     assert [row.at_s for row in kept.rows] == [T0 + 10, T0 + 11, T0 + 12]
@@ -118,9 +114,7 @@ def test_a_message_is_acknowledged_when_its_rows_are_stored(
 
 
 @pytest.mark.parametrize("board", [None, "", "../x", "a b", "x" * 65])
-def test_without_a_board_that_the_proxy_knows_nothing_is_taken(
-    board: str | None, client: TestClient, kept: Kept, ingest: TelemetryIngest
-) -> None:
+def test_without_a_board_that_the_proxy_knows_nothing_is_taken(board, client, kept, ingest):
     assert send(client, board, encode_batch(message("a", 1)))[0] == 403
     twice = [("X-Fedge-Board", "a"), ("X-Fedge-Board", "b")]
     assert client.post("/telemetry", content=encode_batch(message("a", 1)), headers=twice).status_code == 403
@@ -128,13 +122,13 @@ def test_without_a_board_that_the_proxy_knows_nothing_is_taken(
     assert ingest.board_telemetry() == {}
 
 
-def test_a_message_that_cannot_be_read_is_counted_for_its_sender(client: TestClient, ingest: TelemetryIngest) -> None:
+def test_a_message_that_cannot_be_read_is_counted_for_its_sender(client, ingest):
     assert send(client, "a", b"{")[0] == 400
     assert send(client, "a", b" " * (MAX_MESSAGE_BYTES + 1))[0] == 413
     assert ingest.board_telemetry()["a"].counts == {"malformed": 1, "huge": 1}
 
 
-def test_a_board_speaks_for_itself_only(client: TestClient, kept: Kept, ingest: TelemetryIngest) -> None:
+def test_a_board_speaks_for_itself_only(client, kept, ingest):
     send(client, "a", encode_batch(message("a", 1)))
     before = ingest.board_telemetry()["a"]
     assert send(client, "b", encode_batch(message("a", 2))) == (200, {"seq": 0, "kind": "foreign"})
@@ -143,14 +137,14 @@ def test_a_board_speaks_for_itself_only(client: TestClient, kept: Kept, ingest: 
     assert len(kept.rows) == 1
 
 
-def test_while_the_store_fails_the_board_is_told_to_keep_its_batch(client: TestClient, kept: Kept) -> None:
+def test_while_the_store_fails_the_board_is_told_to_keep_its_batch(client, kept):
     kept.fault = OSError("No space left on device")
     assert send(client, "a", encode_batch(message("a", 1)))[0] == 503
     kept.fault = None
     assert send(client, "a", encode_batch(message("a", 1))) == (200, {"seq": 1, "kind": "taken"})
 
 
-def test_a_slow_store_does_not_hold_up_other_requests(ingest: TelemetryIngest, kept: Kept) -> None:
+def test_a_slow_store_does_not_hold_up_other_requests(ingest, kept):
     with TestClient(beside_others(ingest)) as client, ThreadPoolExecutor(1) as beside:
         kept.go.clear()
         waiting = beside.submit(send, client, "a", encode_batch(message("a", 1)))
@@ -167,9 +161,7 @@ async def _other() -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(("books", "kind", "malformed"), [(None, "duplicate", 1), (b"{", "out-of-order", 0)])
-def test_a_server_that_is_opened_again_knows_what_it_has_also_if_its_books_are_broken(
-    tmp_path: Path, books: bytes | None, kind: str, malformed: int
-) -> None:
+def test_a_server_that_is_opened_again_knows_what_it_has_also_if_its_books_are_broken(tmp_path, books, kind, malformed):
     first = open_ingest(tmp_path / "fleet", wall_s=lambda: T0 + 1e6)
     accept(first, encode_batch(message("a", 1)))
     accept(first, b"{")
@@ -187,11 +179,11 @@ def test_a_server_that_is_opened_again_knows_what_it_has_also_if_its_books_are_b
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("POST", "/else", 404), ("PUT", "/telemetry", 405)])
-def test_nothing_else_is_answered(method: str, path: str, status: int, client: TestClient) -> None:
+def test_nothing_else_is_answered(method, path, status, client):
     assert client.request(method, path, headers={"X-Fedge-Board": "a"}).status_code == status
 
 
-def test_what_came_while_the_store_was_busy_is_appended_at_once(client: TestClient, kept: Kept) -> None:
+def test_what_came_while_the_store_was_busy_is_appended_at_once(client, kept):
     kept.go.clear()
     with ThreadPoolExecutor(24) as boards:
         first = boards.submit(send, client, "first", encode_batch(message("first", 1)))
@@ -208,7 +200,7 @@ def test_what_came_while_the_store_was_busy_is_appended_at_once(client: TestClie
     assert kept.asked < len(sent)
 
 
-def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group() -> None:
+def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group():
     async def story() -> list[IngestReply]:
         groups = []
 
@@ -218,7 +210,7 @@ def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group
                 time.sleep(0.01)
                 return [IngestReply(200, {})] * len(messages)
 
-        queue = IngestQueue(Counting())  # type: ignore[arg-type]
+        queue = IngestQueue(Counting())
         said = [("a", b"1"), ("a", b"2"), ("b", b"1"), ("a", b"3"), ("b", b"2")]
         told = await asyncio.gather(*(queue.submit(BoardMessage(*each)) for each in said))
         assert groups == [[("a", b"1"), ("b", b"1")], [("a", b"2"), ("b", b"2")], [("a", b"3")]]
@@ -227,7 +219,7 @@ def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group
     assert len(asyncio.run(story())) == 5
 
 
-def test_a_board_whose_rows_cannot_be_stored_spoils_nobody_elses(ingest: TelemetryIngest, kept: Kept) -> None:
+def test_a_board_whose_rows_cannot_be_stored_spoils_nobody_elses(ingest, kept):
     kept.hates = "bad"
     told = ingest.accept_all([BoardMessage(board, encode_batch(message(board, 1))) for board in ("a", "bad", "b")])
     assert [each.status for each in told] == [200, 503, 200]
@@ -235,7 +227,7 @@ def test_a_board_whose_rows_cannot_be_stored_spoils_nobody_elses(ingest: Telemet
     assert "bad" not in ingest.board_telemetry()
 
 
-def test_on_a_full_disk_nobodys_rows_are_tried_again_at_once(ingest: TelemetryIngest, kept: Kept) -> None:
+def test_on_a_full_disk_nobodys_rows_are_tried_again_at_once(ingest, kept):
     kept.fault = OSError("No space left on device")
     said = [BoardMessage(board, encode_batch(message(board, 1))) for board in ("a", "b")]
     silent = BoardMessage("c", encode_batch(message("c", 1, 0)))
@@ -245,7 +237,7 @@ def test_on_a_full_disk_nobodys_rows_are_tried_again_at_once(ingest: TelemetryIn
     assert [each.status for each in ingest.accept_all(said)] == [200, 200]
 
 
-def test_a_small_fleets_samples_become_parts_and_are_forgotten_when_they_are_old(tmp_path: Path) -> None:
+def test_a_small_fleets_samples_become_parts_and_are_forgotten_when_they_are_old(tmp_path):
     now_s = [T0]
     ingest = open_ingest(tmp_path, RetentionLimits(10**9, 24 * 3600.0), wall_s=lambda: now_s[0])
     for hour in range(48):
@@ -281,7 +273,7 @@ def rubbish(rng: random.Random, victim: str) -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_a_flood_of_rubbish_from_one_board_leaves_all_other_rows_as_they_are(tmp_path: Path) -> None:
+def test_a_flood_of_rubbish_from_one_board_leaves_all_other_rows_as_they_are(tmp_path):
     boards = ("good-1", "good-2")
 
     def told(server: LiveServer, flood: bool) -> dict[str, list[SampleRow]]:

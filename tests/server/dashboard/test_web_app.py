@@ -1,7 +1,5 @@
 """The board page's and the index's applications: what they serve, to whom, and what they send beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
         yield opened
 
 
-def test_the_page_and_its_files_come_from_here(client: TestClient) -> None:
+def test_the_page_and_its_files_come_from_here(client):
     page = client.get("/")
     assert page.status_code == 200
     for name in (
@@ -54,7 +52,7 @@ def test_the_page_and_its_files_come_from_here(client: TestClient) -> None:
     assert "https://" not in page.text
 
 
-def test_figures_are_json_and_not_sent_twice(client: TestClient) -> None:
+def test_figures_are_json_and_not_sent_twice(client):
     first = client.get("/api/view")
     assert first.json()["summary"]["round"] == 1
     assert [board["name"] for board in first.json()["boards"]] == ["nano-1", "xavier-nx-1", "agx-orin-64gb-1"]
@@ -79,17 +77,17 @@ def test_figures_are_json_and_not_sent_twice(client: TestClient) -> None:
         ("/telemetry", 404),
     ],
 )
-def test_what_is_not_there_is_refused(client: TestClient, path: str, status: int) -> None:
+def test_what_is_not_there_is_refused(client, path, status):
     assert client.get(path).status_code == status
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 @pytest.mark.parametrize("path", ["/", "/api/view", "/api/login", "/api/boards/nano-1", "/metrics"])
-def test_nothing_can_be_changed(client: TestClient, method: str, path: str) -> None:
+def test_nothing_can_be_changed(client, method, path):
     assert client.request(method, path).status_code == 405
 
 
-def test_every_answer_carries_the_headers_of_safety(client: TestClient) -> None:
+def test_every_answer_carries_the_headers_of_safety(client):
     for path in ("/", "/static/board.js", "/api/view", "/api/nothing", "/metrics"):
         headers = client.get(path).headers
         assert "script-src 'self'" in headers["content-security-policy"]
@@ -100,17 +98,17 @@ def test_every_answer_carries_the_headers_of_safety(client: TestClient) -> None:
     assert client.get("/api/boards/nano-1").headers["cache-control"] == "no-store"
 
 
-def test_a_name_that_was_made_to_point_here_is_refused(client: TestClient) -> None:
+def test_a_name_that_was_made_to_point_here_is_refused(client):
     for path in ("/", "/api/view", "/static/board.js"):
         assert client.get(path, headers={"host": "evil.example:8400"}).status_code == 421
 
 
-def test_another_sites_page_gets_nothing(client: TestClient) -> None:
+def test_another_sites_page_gets_nothing(client):
     assert client.get("/api/view", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.get("/api/view", headers={"sec-fetch-site": "same-origin"}).status_code == 200
 
 
-def test_with_a_token_figures_need_it_and_the_page_itself_does_not(tmp_path: Path) -> None:
+def test_with_a_token_figures_need_it_and_the_page_itself_does_not(tmp_path):
     begin(tmp_path / "run", 3, played=1)
     access = build_access("192.168.1.5", 8400, TOKEN)
     with client_of(RunSource(tmp_path / "run"), access, "http://192.168.1.5:8400") as client:
@@ -141,7 +139,7 @@ class Failing:
         raise ValueError("nothing to read")
 
 
-def test_a_question_that_cannot_be_answered_ends_nothing() -> None:
+def test_a_question_that_cannot_be_answered_ends_nothing():
     with client_of(Failing()) as client:
         for path in ("/api/boards/nano-1", "/api/rounds/1"):
             assert client.get(path).status_code == 503
@@ -174,7 +172,7 @@ def index_client(folder: Path, access: Access | None = None, base: str = HERE) -
     return TestClient(app, base_url=base, raise_server_exceptions=False)
 
 
-def test_every_run_has_a_row_and_a_page_of_its_own(tmp_path: Path) -> None:
+def test_every_run_has_a_row_and_a_page_of_its_own(tmp_path):
     client = index_client(tmp_path)
     assert [run["name"] for run in client.get("/api/runs").json()["runs"]] == ["first", "second"]
     for name, boards in (("first", 3), ("second", 6)):
@@ -184,14 +182,18 @@ def test_every_run_has_a_row_and_a_page_of_its_own(tmp_path: Path) -> None:
         assert client.get(f"/runs/{name}/static/board.js").status_code == 200
     for name in ("runs.js", "entrance.js", "words.js", "board.css"):
         assert client.get(f"/static/{name}").status_code == 200
+    for path in ("/api/runs", "/runs/first/api/view", "/api/compare?run=first"):
+        assert client.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    for path in ("/", "/api/runs", "/runs/first/", "/runs/first/api/view", "/runs/nobody/"):
+        assert "unsafe" not in client.get(path).headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("name", ["nobody", "..", "%2e%2e", "first%2F..", ""])
-def test_what_is_no_run_has_no_page(tmp_path: Path, name: str) -> None:
+def test_what_is_no_run_has_no_page(tmp_path, name):
     assert index_client(tmp_path / "runs").get(f"/runs/{name}/api/view").status_code == 404
 
 
-def test_chosen_runs_are_compared(tmp_path: Path) -> None:
+def test_chosen_runs_are_compared(tmp_path):
     client = index_client(tmp_path)
     answer = client.get("/api/compare?run=first&run=second&run=nobody")
     assert answer.text == "<!doctype html>first, second"
@@ -199,13 +201,7 @@ def test_chosen_runs_are_compared(tmp_path: Path) -> None:
     assert client.get("/api/compare").status_code == 409
 
 
-def test_every_other_answer_carries_the_headers_of_safety(tmp_path: Path) -> None:
-    client = index_client(tmp_path)
-    for path in ("/", "/api/runs", "/runs/first/", "/runs/first/api/view", "/runs/nobody/"):
-        assert "unsafe" not in client.get(path).headers["content-security-policy"]
-
-
-def test_with_a_token_every_figure_needs_it_also_below_a_run_s_name(tmp_path: Path) -> None:
+def test_with_a_token_every_figure_needs_it_also_below_a_run_s_name(tmp_path):
     client = index_client(tmp_path, build_access("192.168.1.5", 8400, TOKEN), "http://192.168.1.5:8400")
     closed = ("/api/runs", "/api/compare?run=first", "/runs/first/api/view", "/runs/first/api/stream")
     closed += ("/runs/first/api/boards/nano-1", "/runs/first/api/login")
@@ -213,9 +209,3 @@ def test_with_a_token_every_figure_needs_it_also_below_a_run_s_name(tmp_path: Pa
     assert client.get("/").status_code == client.get("/runs/first/").status_code == 200
     assert client.get("/api/login", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 204
     assert client.get("/api/runs").status_code == client.get("/runs/first/api/view").status_code == 200
-
-
-def test_another_sites_page_gets_nothing_of_a_run(tmp_path: Path) -> None:
-    client = index_client(tmp_path)
-    for path in ("/api/runs", "/runs/first/api/view", "/api/compare?run=first"):
-        assert client.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403

@@ -1,7 +1,5 @@
 """What is wrong with an exporter is said before a run; one that fails is ended, and takes nothing with it."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -39,8 +37,8 @@ class Anything(Own):
 @pytest.fixture(autouse=True)
 def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("my_exporters")
-    module.Own, module.Anything, module.nothing = Own, Anything, object  # type: ignore[attr-defined]
-    module.function = lambda experiment, folder: None  # type: ignore[attr-defined]
+    module.Own, module.Anything, module.nothing = Own, Anything, object
+    module.function = lambda experiment, folder: None
     monkeypatch.setitem(sys.modules, "my_exporters", module)
 
 
@@ -65,7 +63,7 @@ def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
         ("my_exporters:function", {}, "a class with append(rows) and close()"),
     ],
 )
-def test_what_could_not_be_made_is_refused(name: str, options: dict[str, str], message: str) -> None:
+def test_what_could_not_be_made_is_refused(name, options, message):
     with pytest.raises(BadInput) as error:
         exporting_tables.check_exporter(ExporterSpec(name=name, options=options), "exporters[0]")
 
@@ -73,7 +71,7 @@ def test_what_could_not_be_made_is_refused(name: str, options: dict[str, str], m
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_name_lists_every_known_one() -> None:
+def test_an_unknown_name_lists_every_known_one():
     with pytest.raises(BadInput) as error:
         exporting_tables.check_exporter(ExporterSpec(name="wandb"), "exporters[0]")
 
@@ -81,14 +79,14 @@ def test_an_unknown_name_lists_every_known_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_missing_package_is_one_line_that_says_how_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_one_line_that_says_how_to_install_it(name, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == PACKAGES[name][0] else object())
 
     with pytest.raises(BadInput, match=rf"pip install 'fedge\[{name}\]'"):
         exporting_tables.check_exporter(ExporterSpec(name=name), "exporters[0]")
 
 
-def test_the_same_exporter_twice_is_refused_and_with_other_options_not() -> None:
+def test_the_same_exporter_twice_is_refused_and_with_other_options_not():
     same, other = ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"})
     exporting_tables.check_exporters([same, other])
 
@@ -96,7 +94,7 @@ def test_the_same_exporter_twice_is_refused_and_with_other_options_not() -> None
         exporting_tables.check_exporters([same, other, same])
 
 
-def test_ones_own_class_is_made_with_its_options(tmp_path: Path) -> None:
+def test_ones_own_class_is_made_with_its_options(tmp_path):
     specs = (ExporterSpec(name="my_exporters:Own", options={"path": "x"}), ExporterSpec(name="my_exporters:Anything"))
     exporting_tables.check_exporters(specs)
     experiment = fleet_of().model_copy(update={"exporters": specs})
@@ -108,7 +106,7 @@ def test_ones_own_class_is_made_with_its_options(tmp_path: Path) -> None:
     assert own.made_with == (experiment, tmp_path, "x", 1)
 
 
-def test_two_of_a_name_are_told_apart(tmp_path: Path) -> None:
+def test_two_of_a_name_are_told_apart(tmp_path):
     specs = (ExporterSpec(name="tensorboard"), ExporterSpec(name="tensorboard", options={"out": "other"}))
 
     makers = exporting_tables.build_factories(fleet_of().model_copy(update={"exporters": specs}), tmp_path)
@@ -150,7 +148,7 @@ def played(**makers: Callable[[], Noted]) -> list[Row]:
     return store.rows
 
 
-def test_every_exporter_hears_every_row_once_and_is_closed() -> None:
+def test_every_exporter_hears_every_row_once_and_is_closed():
     first, second = Noted(), Noted()
 
     assert played(first=lambda: first, second=lambda: second) == rows_of()
@@ -167,9 +165,7 @@ def test_every_exporter_hears_every_row_once_and_is_closed() -> None:
     ],
     ids=["while it hears", "at the end", "before the first row"],
 )
-def test_one_that_fails_is_an_event_and_the_run_and_the_others_go_on(
-    failing: Callable[[], Noted], number: int, reason: str
-) -> None:
+def test_one_that_fails_is_an_event_and_the_run_and_the_others_go_on(failing, number, reason):
     other = Noted()
 
     rows = played(broken=failing, other=lambda: other)
@@ -181,7 +177,7 @@ def test_one_that_fails_is_an_event_and_the_run_and_the_others_go_on(
     assert [row for row in rows if row != event] == rows_of() == other.heard
 
 
-def test_a_run_that_fails_closes_its_exporters_and_fails_as_it_would_without_them() -> None:
+def test_a_run_that_fails_closes_its_exporters_and_fails_as_it_would_without_them():
     noted = Noted()
 
     def fail() -> None:
@@ -195,7 +191,7 @@ def test_a_run_that_fails_closes_its_exporters_and_fails_as_it_would_without_the
     assert noted.closed == 1
 
 
-def test_what_the_store_cannot_keep_no_exporter_hears() -> None:
+def test_what_the_store_cannot_keep_no_exporter_hears():
     class Full(MemoryTables):
         def append(self, rows: Iterable[Row]) -> None:
             raise OSError("disk full")

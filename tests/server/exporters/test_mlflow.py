@@ -1,7 +1,5 @@
 """MLflow's own client finds every figure of a run, its parameters, labels and files."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -69,7 +67,7 @@ class TestMLflow(ExporterContract):
         history = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
         return {name: sorted((m.step, m.value) for m in values) for name, values in history.items()}
 
-    def test_parameters_are_the_experiment_and_tags_how_its_figures_came_about(self, tmp_path: Path) -> None:
+    def test_parameters_are_the_experiment_and_tags_how_its_figures_came_about(self, tmp_path):
         self.told(tmp_path, round_of(1))
 
         run = run_in(tmp_path)
@@ -78,7 +76,7 @@ class TestMLflow(ExporterContract):
         assert run.data.tags["fedge.label.nano"] == "estimated"
         assert run.info.run_name == tmp_path.name
 
-    def test_a_recorded_board_of_a_real_fleet_is_not_called_measured(self, tmp_path: Path) -> None:
+    def test_a_recorded_board_of_a_real_fleet_is_not_called_measured(self, tmp_path):
         experiment = fleet_of().model_copy(update={"backend": "fleet"})
         recorded = EventRow(0.0, 0, "xavier-nx-1", RECORDED, "a folder")
 
@@ -92,19 +90,19 @@ class TestMLflow(ExporterContract):
         [(2, (), "FAILED"), (3, (), "FINISHED"), (2, [EventRow(40.0, 3, None, "budget", "spent")], "FINISHED")],
     )
     def test_it_is_finished_after_every_round_or_at_the_end_of_the_energy_budget(
-        self, tmp_path: Path, rounds: int, events: list[EventRow], status: str
-    ) -> None:
+        self, tmp_path, rounds, events, status
+    ):
         self.told(tmp_path, rows_of(rounds), list(events))
 
         assert run_in(tmp_path).info.status == status
 
-    def test_report_and_summary_are_kept_also_afterwards(self, tmp_path: Path) -> None:
+    def test_report_and_summary_are_kept_also_afterwards(self, tmp_path):
         self.told(tmp_path, rows_of())
         for name in ("report.html", "summary.json"):
             (tmp_path / name).write_text("{}", encoding="utf-8")
 
         exporter = self.make(fleet_of(), tmp_path)
-        exporter.keep([tmp_path / "report.html", tmp_path / "summary.json"])  # type: ignore[attr-defined]
+        exporter.keep([tmp_path / "report.html", tmp_path / "summary.json"])
         exporter.close()
 
         run = run_in(tmp_path)
@@ -112,7 +110,7 @@ class TestMLflow(ExporterContract):
         assert kept == {"report.html", "summary.json", "experiment.yaml"}
         assert run.info.status == "FINISHED"
 
-    def test_a_run_that_was_deleted_there_is_begun_anew(self, tmp_path: Path) -> None:
+    def test_a_run_that_was_deleted_there_is_begun_anew(self, tmp_path):
         self.told(tmp_path, round_of(1))
         first = run_in(tmp_path).info.run_id
         build_mlflow_client(f"sqlite:///{tmp_path / 'mlflow' / STORE}").delete_run(first)
@@ -121,7 +119,7 @@ class TestMLflow(ExporterContract):
 
         assert run_in(tmp_path).info.run_id != first
 
-    def test_its_own_telemetry_is_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_own_telemetry_is_off(self, tmp_path, monkeypatch):
         monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
         self.told(tmp_path, round_of(1))
 
@@ -132,19 +130,19 @@ class TestMLflow(ExporterContract):
         assert not logging.getLogger("mlflow").isEnabledFor(logging.INFO)
 
 
-def test_a_password_in_the_address_is_refused_without_being_repeated() -> None:
+def test_a_password_in_the_address_is_refused_without_being_repeated():
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_PASSWORD") as error:
         MLflow.check_options(tracking_uri="http://me:secret@host:5000")
 
     assert "secret" not in str(error.value)
 
 
-def test_a_folder_beside_an_address_is_refused() -> None:
+def test_a_folder_beside_an_address_is_refused():
     with pytest.raises(BadInput, match=r"options.out: got 'here'; no folder beside a tracking_uri"):
         MLflow.check_options(tracking_uri="http://host:5000", out="here")
 
 
-def test_a_server_that_is_not_there_fails_within_seconds_and_leaves_no_run_behind(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_fails_within_seconds_and_leaves_no_run_behind(tmp_path):
     exporter = MLflow(fleet_of(), tmp_path, tracking_uri="http://127.0.0.1:9")
 
     with pytest.raises(Exception, match=r"127\.0\.0\.1"):

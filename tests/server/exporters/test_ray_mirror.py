@@ -1,7 +1,5 @@
 """The boards on a Ray cluster: what is told of them, by which actors; a lost cluster costs only the mirror."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -46,7 +44,7 @@ def _played(number: int) -> list[Any]:
     return [*clients, round_row(number, len(clients))]
 
 
-def test_a_round_is_shown_with_the_energy_of_all_rounds_so_far() -> None:
+def test_a_round_is_shown_with_the_energy_of_all_rounds_so_far():
     picture = MirrorState(DEVICES)
     picture.apply_rows([*_played(1), *_played(2)], at_s=10.0)
     shown, fleet = picture.take_changes()
@@ -56,7 +54,7 @@ def test_a_round_is_shown_with_the_energy_of_all_rounds_so_far() -> None:
     assert picture.take_changes() == ([], None)
 
 
-def test_what_a_board_says_between_replies_is_newer_than_its_row_or_not_shown() -> None:
+def test_what_a_board_says_between_replies_is_newer_than_its_row_or_not_shown():
     picture = MirrorState(DEVICES)
     picture.apply_rows(_played(1), at_s=10.0)
     picture.take_changes()
@@ -71,7 +69,7 @@ def test_what_a_board_says_between_replies_is_newer_than_its_row_or_not_shown() 
     assert picture.take_changes() == ([], None)
 
 
-def test_a_board_that_failed_keeps_its_mode_and_has_no_power() -> None:
+def test_a_board_that_failed_keeps_its_mode_and_has_no_power():
     picture = MirrorState(DEVICES)
     row = client_row(2, "nano-1", "nano", 0, failed=True)
     picture.apply_rows([client_row(1, "nano-1", "nano", 0), dataclasses.replace(row, cores=None, steps=0)], at_s=1.0)
@@ -80,7 +78,7 @@ def test_a_board_that_failed_keeps_its_mode_and_has_no_power() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(DEVICES)), st.floats(0, 1e6)), max_size=20))
-def test_no_joule_is_lost_however_the_rows_come(spent: list[tuple[str, float]]) -> None:
+def test_no_joule_is_lost_however_the_rows_come(spent):
     picture, last = MirrorState(DEVICES), dict.fromkeys(DEVICES, 0.0)
     for i, (board, energy_j) in enumerate(spent):
         row = client_row(1, board, DEVICES[board], 0)
@@ -91,7 +89,7 @@ def test_no_joule_is_lost_however_the_rows_come(spent: list[tuple[str, float]]) 
     assert last == {board: pytest.approx(sum(j for name, j in spent if name == board)) for board in DEVICES}
 
 
-def test_a_board_has_an_actor_of_its_name_and_a_large_fleet_one_per_kind() -> None:
+def test_a_board_has_an_actor_of_its_name_and_a_large_fleet_one_per_kind():
     titles = {"nano": "Jetson Nano 4GB"}
     own = ActorLayout("run", DEVICES, titles, own_actors=3)
     assert [own.actor_name(board) for board in DEVICES] == [
@@ -103,7 +101,7 @@ def test_a_board_has_an_actor_of_its_name_and_a_large_fleet_one_per_kind() -> No
     assert {kinds.actor_name(board) for board in DEVICES} == {"Jetson Nano 4GB (2 boards)", "xavier-nx (1 board)"}
 
 
-def test_boards_of_one_actor_are_tasks_of_their_names_and_their_progress_is_one_task() -> None:
+def test_boards_of_one_actor_are_tasks_of_their_names_and_their_progress_is_one_task():
     cast = ActorLayout("run", DEVICES, {}, own_actors=0)
     shown = [
         BoardFigures("nano-1", "nano"),
@@ -117,12 +115,12 @@ def test_boards_of_one_actor_are_tasks_of_their_names_and_their_progress_is_one_
 
 
 @pytest.mark.parametrize("options", [{"address": ""}, {"own_actors": -1}])
-def test_an_option_that_cannot_be_is_named(options: dict[str, Any]) -> None:
+def test_an_option_that_cannot_be_is_named(options):
     with pytest.raises(BadInput, match=rf"options\.{next(iter(options))}"):
         RayMirror.check_options(**options)
 
 
-def test_without_a_cluster_the_mirror_ends_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_the_mirror_ends_and_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     mirror = RayMirror(EXPERIMENT, tmp_path)
     mirror.append(_played(1))
@@ -131,9 +129,7 @@ def test_without_a_cluster_the_mirror_ends_and_says_what_to_do(tmp_path: Path, m
         mirror.append(_played(2))
 
 
-def test_when_the_process_beside_the_run_ends_the_mirror_says_where_the_reason_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_process_beside_the_run_ends_the_mirror_says_where_the_reason_is(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     mirror, number = RayMirror(EXPERIMENT, tmp_path, address="10.0.0.5:6379"), itertools.count(1)
 
@@ -190,7 +186,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     head = tmp_path_factory.mktemp("head")
     with _taken(8265), ray_dashboard.open_dashboard(4, head, None) as dashboard:
         assert not dashboard.address.endswith(":8265")
-        assert dashboard.token_file is not None
         discovery = dashboard.token_file.parent / "r" / "prom_metrics_service_discovery.json"
         token = dashboard.token_file.read_text()
         yield Cluster(os.environ["RAY_ADDRESS"], dashboard.address, token, discovery)
@@ -211,9 +206,7 @@ def _until(what: Callable[[], Any], want: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.monitor
-def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterwards(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterwards(cluster, tmp_path):
     tables, folder = RunTables(tmp_path), tmp_path
     tables.append(_played(1))
     tables.append(_played(2))
@@ -244,7 +237,7 @@ def test_boards_are_actors_of_their_names_with_their_figures_and_are_gone_afterw
 
 @pytest.mark.slow
 @pytest.mark.monitor
-def test_a_cluster_that_is_lost_ends_the_mirror_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_that_is_lost_ends_the_mirror_alone(cluster, tmp_path):
     mirror = RayMirror(EXPERIMENT, tmp_path, address=cluster.address, own_actors=0)
     mirror.append(_played(1))
     kinds = {"Jetson Nano 4GB (2 boards)": "ALIVE", "Jetson Xavier NX 8GB (1 board)": "ALIVE"}

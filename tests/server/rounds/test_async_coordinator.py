@@ -1,7 +1,5 @@
 """The asynchronous loop over scripted boards: virtual completion decides, every joule is in one row."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
@@ -77,8 +75,6 @@ class Scripted:
             return IncomingReply(ReplyMessage(board, error="out of memory", unfit=self.unfit))
         lasts = self.work_s[board]
         said = answer(board, lasts[place % len(lasts)], POWER_W, front())
-        assert said.report is not None
-        assert question.arrays is not None
         known = (*question.ask.state.measurements, said.report.measured)
         state = ClientState(known, 40.0, question.ask.start_s + said.report.busy_s)
         told = ReplyMessage(board, said.front, said.report, state)
@@ -87,7 +83,7 @@ class Scripted:
 
 
 def fedbuff(buffer_size: int = 1, **options: object) -> StrategySpec:
-    return StrategySpec(name="FedBuff", options={"buffer_size": buffer_size, **options})  # type: ignore[arg-type]
+    return StrategySpec(name="FedBuff", options={"buffer_size": buffer_size, **options})
 
 
 def coordinator(
@@ -101,7 +97,7 @@ def coordinator(
 ) -> AsyncCoordinator:
     fleet = changes.pop("fleet", tuple(FleetEntry(device="nano", name=name[:-2]) for name in port.work_s))
     values = {"policy": PolicySpec(name="maxn")} | changes
-    experiment = Experiment(fleet=fleet, rounds=rounds, strategy=strategy, **values)  # type: ignore[arg-type]
+    experiment = Experiment(fleet=fleet, rounds=rounds, strategy=strategy, **values)
     made = build_strategy(strategy)
     assert isinstance(made, AsyncStrategy)
     chooses, availability = load_selector(selector), build_availability(experiment)
@@ -133,9 +129,7 @@ FLEETS = st.lists(LASTS, min_size=1, max_size=5).map(
 
 @settings(deadline=None, max_examples=60)
 @given(FLEETS, st.integers(1, 4), st.integers(1, 6))
-def test_results_are_merged_in_the_order_in_which_boards_that_never_rest_are_done(
-    work_s: dict[str, list[float]], buffer_size: int, rounds: int
-) -> None:
+def test_results_are_merged_in_the_order_in_which_boards_that_never_rest_are_done(work_s, buffer_size, rounds):
     tables, port = MemoryTables(), Scripted(work_s)
     coordinator(port, tables, fedbuff(buffer_size), rounds).run()
 
@@ -163,9 +157,7 @@ def test_results_are_merged_in_the_order_in_which_boards_that_never_rest_are_don
     st.integers(1, 4),
     st.dictionaries(st.sampled_from(["a-1", "b-1"]), st.just([0, 2]), max_size=1),
 )
-def test_every_joule_of_every_board_from_start_to_end_is_in_one_row(
-    work_s: dict[str, list[float]], buffer_size: int, rounds: int, concurrency: int, failing: dict[str, list[int]]
-) -> None:
+def test_every_joule_of_every_board_from_start_to_end_is_in_one_row(work_s, buffer_size, rounds, concurrency, failing):
     tables, port = MemoryTables(), Scripted(work_s, failing)
     spec = fedbuff(buffer_size, concurrency=concurrency)
     end_s = coordinator(port, tables, spec, rounds).run().fleet.clock_s
@@ -191,9 +183,7 @@ def test_every_joule_of_every_board_from_start_to_end_is_in_one_row(
 
 @settings(deadline=None, max_examples=40)
 @given(FLEETS, st.integers(1, 5), st.integers(1, 3))
-def test_never_more_boards_train_than_may_and_never_fewer_while_some_are_free(
-    work_s: dict[str, list[float]], concurrency: int, buffer_size: int
-) -> None:
+def test_never_more_boards_train_than_may_and_never_fewer_while_some_are_free(work_s, concurrency, buffer_size):
     tables, port = MemoryTables(), Scripted(work_s)
     coordinator(port, tables, fedbuff(buffer_size, concurrency=concurrency), 4).run()
 
@@ -209,35 +199,33 @@ class _Stopped(Exception):
 @pytest.mark.parametrize("strategy", [fedbuff(2, concurrency=3), StrategySpec(name="FedAsync")], ids=lambda s: s.name)
 @pytest.mark.parametrize("selector", ["random", "round-robin", "oort"])
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_a_run_stopped_after_any_model_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, strategy: StrategySpec, selector: str, version: int
-) -> None:
+def test_a_run_stopped_after_any_model_goes_on_as_if_it_had_not_been(tmp_path, strategy, selector, version):
     work_s = {"a-1": [1.0, 5.0], "b-1": [2.0], "c-1": [7.0, 3.0], "d-1": [2.0]}
     failing = {"b-1": [1]}
     battery = BatterySpec(capacity_wh=0.2, charging_w=5.0, floor=0.3)
     fleet = tuple(FleetEntry(device="nano", name=b[:-2], battery=battery if b == "d-1" else None) for b in work_s)
     whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
     common = {"rounds": 6, "selector": selector, "fleet": fleet}
-    want = coordinator(Scripted(work_s, failing), whole, strategy, **common).run()  # type: ignore[arg-type]
+    want = coordinator(Scripted(work_s, failing), whole, strategy, **common).run()
 
     def stop(at: int) -> None:
         if at == version:
             raise _Stopped
 
     port = Scripted(work_s, failing)
-    first = coordinator(port, part, strategy, folder=tmp_path, **common)  # type: ignore[arg-type]
+    first = coordinator(port, part, strategy, folder=tmp_path, **common)
     object.__setattr__(first, "on_round", stop)
     with pytest.raises(_Stopped):
         first.run()
     kept = checkpoint.load_latest(tmp_path)
-    got = coordinator(port, rest, strategy, **common).run(kept)  # type: ignore[arg-type]
+    got = coordinator(port, rest, strategy, **common).run(kept)
 
     assert part.rows + rest.rows == whole.rows
     assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
     assert got.spent_j == want.spent_j
 
 
-def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while() -> None:
+def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while():
     tables = MemoryTables()
     coordinator(Scripted({"a-1": [30.0], "b-1": [1.0]}, {"b-1": [0]}), tables, fedbuff(), 4).run()
     rows = rows_of(tables, ClientRow)
@@ -249,7 +237,7 @@ def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while() -> None:
     assert done_of(tables)[0].board == "b-1"
 
 
-def test_a_board_on_which_nothing_fits_gets_no_further_task() -> None:
+def test_a_board_on_which_nothing_fits_gets_no_further_task():
     tables, port = MemoryTables(), Scripted({"a-1": [5.0], "b-1": [1.0]}, {"b-1": [0]}, unfit=True)
     coordinator(port, tables, fedbuff(), 6).run()
 
@@ -259,7 +247,7 @@ def test_a_board_on_which_nothing_fits_gets_no_further_task() -> None:
     assert len(done_of(tables)) == 6
 
 
-def test_the_run_ends_when_every_board_has_failed_one_after_the_other_and_says_why() -> None:
+def test_the_run_ends_when_every_board_has_failed_one_after_the_other_and_says_why():
     tables = MemoryTables()
     with pytest.raises(RunFailed, match=r"model 1: no board gives a result; .*out of memory"):
         coordinator(
@@ -269,7 +257,7 @@ def test_the_run_ends_when_every_board_has_failed_one_after_the_other_and_says_w
     assert {row.board for row in rows_of(tables, ClientRow)} == {"a-1", "b-1"}
 
 
-def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_failed(tmp_path: Path) -> None:
+def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_failed(tmp_path):
     trace = tmp_path / "there.csv"
     trace.write_text("board,on_s,off_s\nb-1,20,26\nb-1,40,\n")
     fleet = (
@@ -289,7 +277,7 @@ def test_a_board_is_asked_only_while_it_is_there_and_one_that_goes_away_has_fail
     assert rows[1].work_s == pytest.approx(1.5)
 
 
-def test_a_time_without_any_board_is_waited_through(tmp_path: Path) -> None:
+def test_a_time_without_any_board_is_waited_through(tmp_path):
     trace = tmp_path / "there.csv"
     trace.write_text("board,on_s,off_s\na-1,100,\n")
     fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
@@ -301,7 +289,7 @@ def test_a_time_without_any_board_is_waited_through(tmp_path: Path) -> None:
     assert row.energy_j == pytest.approx(100.0 * IDLE_W + 4.0 * POWER_W + LINK_S * IDLE_W + LINK.radio_j)
 
 
-def test_boards_that_never_come_back_end_the_run(tmp_path: Path) -> None:
+def test_boards_that_never_come_back_end_the_run(tmp_path):
     trace = tmp_path / "there.csv"
     trace.write_text("board,on_s,off_s\na-1,0,8\n")
     fleet = (FleetEntry(device="nano", name="a", availability=AvailabilitySpec(trace=str(trace))),)
@@ -313,7 +301,7 @@ def nobody(clients, call, rng) -> SelectionResult:
     return SelectionResult((), why="all are too cold")
 
 
-def test_a_selector_that_leaves_everybody_out_ends_the_run_instead_of_waiting_for_ever() -> None:
+def test_a_selector_that_leaves_everybody_out_ends_the_run_instead_of_waiting_for_ever():
     seldom = FleetEntry(device="nano", name="a", count=2, availability=AvailabilitySpec(on_s=1, off_s=900))
     port = Scripted({"a-1": [6.0], "a-2": [6.0]})
     made = coordinator(port, MemoryTables(), fedbuff(), 3, fleet=(seldom,))
@@ -327,7 +315,7 @@ def test_a_selector_that_leaves_everybody_out_ends_the_run_instead_of_waiting_fo
     assert port.calls == []
 
 
-def test_a_battery_is_drawn_on_while_working_and_charged_while_waiting() -> None:
+def test_a_battery_is_drawn_on_while_working_and_charged_while_waiting():
     battery = BatterySpec(capacity_wh=0.05, charging_w=4.0, floor=0.5)
     fleet = (FleetEntry(device="nano", name="a", battery=battery),)
     tables = MemoryTables()
@@ -342,7 +330,7 @@ def test_a_battery_is_drawn_on_while_working_and_charged_while_waiting() -> None
     assert rows[2].wait_s * (4.0 - IDLE_W) / 180.0 == pytest.approx(0.5 - low, abs=1e-6)
 
 
-def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while() -> None:
+def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while():
     class Partly(Scripted):
         def ask(
             self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -365,8 +353,8 @@ def asked_of(port: Scripted) -> list[tuple[str, ...]]:
 @settings(deadline=None, max_examples=30)
 @given(FLEETS, st.integers(1, 3), st.integers(0, 5))
 def test_to_the_selector_rounds_are_counted_one_by_one_also_after_the_run_was_stopped(
-    tmp_path_factory: pytest.TempPathFactory, work_s: dict[str, list[float]], concurrency: int, stop: int
-) -> None:
+    tmp_path_factory, work_s, concurrency, stop
+):
     calls: list[SelectionContext] = []
     folder = tmp_path_factory.mktemp("checkpoints")
 
@@ -384,7 +372,7 @@ def test_to_the_selector_rounds_are_counted_one_by_one_also_after_the_run_was_st
     assert [call.round for call in calls] == list(range(1, len(port.calls) + 1))
 
 
-def test_a_board_s_last_round_is_the_one_in_which_its_task_ended() -> None:
+def test_a_board_s_last_round_is_the_one_in_which_its_task_ended():
     seen: list[tuple[int, dict[str, int | None]]] = []
 
     def spy(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
@@ -402,7 +390,7 @@ def test_a_board_s_last_round_is_the_one_in_which_its_task_ended() -> None:
     ]
 
 
-def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come() -> None:
+def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come():
     port = Scripted({"a-1": [4.0], "b-1": [4.0]})
     coordinator(port, MemoryTables(), fedbuff(2), 4).run()
     left = [q.ask.goal.rounds_left for _, asked in port.calls for q in asked.values() if q.ask.goal is not None]
@@ -411,7 +399,7 @@ def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come() -> None:
     assert left == [3, 3, 2, 2, 1, 1, 0, 0]
 
 
-def test_what_a_selector_has_to_say_is_an_event_once_per_model() -> None:
+def test_what_a_selector_has_to_say_is_an_event_once_per_model():
     def talking(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
         return SelectionResult(tuple(client.board for client in clients[: call.count]), why="the fullest goes alone")
 

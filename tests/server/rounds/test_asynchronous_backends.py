@@ -1,7 +1,5 @@
 """An asynchronous run that was stopped in between writes the same rows and model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -27,7 +25,7 @@ class _Stopped(Exception):
 
 
 @pytest.mark.parametrize("name", ["FedBuff", pytest.param("FedAsync", marks=pytest.mark.long)])
-def test_a_run_of_emulated_boards_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
+def test_a_run_of_emulated_boards_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
     strategy = StrategySpec(name=name, options={"concurrency": 3} | ({"buffer_size": 2} if name == "FedBuff" else {}))
     experiment = Experiment(
         fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="agx-orin-64gb", count=2)),

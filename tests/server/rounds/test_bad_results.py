@@ -1,7 +1,5 @@
 """Results that would break the model, or decide it alone, cost their own client its part and nobody else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contracts.reports import report
@@ -37,15 +35,14 @@ def changed(by: float) -> dict[str, np.ndarray]:
         ({"w": MODEL["w"]}, "'count': got shape None"),
     ],
 )
-def test_a_result_of_another_form_is_refused_with_the_reason(arrays: dict[str, np.ndarray], reason: str) -> None:
+def test_a_result_of_another_form_is_refused_with_the_reason(arrays, reason):
     error = validate_reply("a", reply("a", arrays), MODEL).answer.error
 
-    assert error is not None
     assert error.startswith("refused: ")
     assert reason in error
 
 
-def test_an_encoded_result_of_another_form_is_refused_like_any_other() -> None:
+def test_an_encoded_result_of_another_form_is_refused_like_any_other():
     arrays = {"update:fp16": np.full(6, "x"), "count": MODEL["count"]}
     error = validate_reply("a", reply("a", arrays), MODEL, trainable=("w",)).answer.error
 
@@ -53,7 +50,7 @@ def test_an_encoded_result_of_another_form_is_refused_like_any_other() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9))
-def test_a_result_is_refused_exactly_if_it_is_out_of_all_proportion(changes: list[float]) -> None:
+def test_a_result_is_refused_exactly_if_it_is_out_of_all_proportion(changes):
     replies = {f"b{n}": reply(f"b{n}", changed(by)) for n, by in enumerate(changes)}
     norms = {board: compute_change_norm(MODEL, one.trained.arrays) for board, one in replies.items() if one.trained}
     ordered = sorted(norms.values())
@@ -66,5 +63,5 @@ def test_a_result_is_refused_exactly_if_it_is_out_of_all_proportion(changes: lis
     assert len(refused) <= len(changes) // 2
 
 
-def test_a_narrow_result_is_compared_with_the_part_that_it_has() -> None:
+def test_a_narrow_result_is_compared_with_the_part_that_it_has():
     assert compute_change_norm(MODEL, {"w": MODEL["w"][:1, :2] + 3.0}) == pytest.approx(3.0 * 2**0.5)

@@ -1,7 +1,5 @@
 """Clients evaluate the model on their test samples; the time and energy of it are in rows, clock and batteries."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -51,7 +49,7 @@ def run(experiment: Experiment, folder: Path, wrap: Callable[[Respond], Respond]
     return state, *([row for row in tables.rows if isinstance(row, kind)] for kind in (RoundRow, EvaluationRow))
 
 
-def test_the_clients_weighted_accuracy_is_the_servers_since_they_share_its_test_set(tmp_path: Path) -> None:
+def test_the_clients_weighted_accuracy_is_the_servers_since_they_share_its_test_set(tmp_path):
     state, rounds, rows = run(build(every=2), tmp_path)
 
     assert [row.client_accuracy is None for row in rounds] == [True, False, False], "every second round, and the last"
@@ -66,7 +64,7 @@ def test_the_clients_weighted_accuracy_is_the_servers_since_they_share_its_test_
     )
 
 
-def test_an_evaluation_is_priced_as_inference_and_drains_the_battery(tmp_path: Path) -> None:
+def test_an_evaluation_is_priced_as_inference_and_drains_the_battery(tmp_path):
     state, rounds, rows = run(build(), tmp_path)
     _, without, _ = run(build(by="server"), tmp_path)
     nano = [row for row in rows if row.board == "nano-1"]
@@ -101,7 +99,6 @@ def change_report(**changes: object) -> Callable[[ReplyMessage], ReplyMessage]:
 
     def change(reply: ReplyMessage) -> ReplyMessage:
         report = reply.evaluation
-        assert report is not None
         measured = dataclasses.replace(report.measured, **inner)
         return dataclasses.replace(reply, evaluation=dataclasses.replace(report, measured=measured, **changes))
 
@@ -123,9 +120,7 @@ def fail(reply: ReplyMessage) -> ReplyMessage:
         (change_report(power_w=-1.0), "an impossible evaluation: times and energies ("),
     ],
 )
-def test_a_client_that_fails_leaves_a_row_and_the_others_count(
-    change: Callable[[ReplyMessage], ReplyMessage], reason: str, tmp_path: Path
-) -> None:
+def test_a_client_that_fails_leaves_a_row_and_the_others_count(change, reason, tmp_path):
     _, rounds, rows = run(build(every=ROUNDS), tmp_path, change_evaluations(change, "nano-1"))
 
     errors = {row.board: row.error for row in rows}
@@ -134,7 +129,7 @@ def test_a_client_that_fails_leaves_a_row_and_the_others_count(
     assert rounds[-1].client_accuracy is not None
 
 
-def test_a_run_goes_on_if_every_client_fails(tmp_path: Path) -> None:
+def test_a_run_goes_on_if_every_client_fails(tmp_path):
     state, rounds, rows = run(build(), tmp_path, change_evaluations(fail))
 
     assert state.round == ROUNDS
@@ -144,7 +139,7 @@ def test_a_run_goes_on_if_every_client_fails(tmp_path: Path) -> None:
     ] * ROUNDS
 
 
-def test_a_strategy_may_let_no_client_evaluate(tmp_path: Path) -> None:
+def test_a_strategy_may_let_no_client_evaluate(tmp_path):
     strategy = {"name": "FedAvg", "options": {"fraction_evaluate": 0.0}}
     _, rounds, rows = run(build().model_copy(update={"strategy": StrategySpec.model_validate(strategy)}), tmp_path)
 
@@ -152,7 +147,7 @@ def test_a_strategy_may_let_no_client_evaluate(tmp_path: Path) -> None:
     assert [(row.client_accuracy, row.evaluation_s) for row in rounds] == [(None, None)] * ROUNDS
 
 
-def test_an_empty_battery_ends_an_evaluation(tmp_path: Path) -> None:
+def test_an_empty_battery_ends_an_evaluation(tmp_path):
     experiment = build(every=ROUNDS)
     _, _, (_, _, done) = run(experiment, tmp_path)
     before, *_ = run(build(by="server"), tmp_path)
@@ -166,7 +161,7 @@ def test_an_empty_battery_ends_an_evaluation(tmp_path: Path) -> None:
     assert rounds[-1].client_accuracy is not None
 
 
-def test_a_board_that_goes_away_is_booked_until_then_and_at_idle_power_after(tmp_path: Path) -> None:
+def test_a_board_that_goes_away_is_booked_until_then_and_at_idle_power_after(tmp_path):
     leaves_s = 1e5
     trace = tmp_path / "trace.csv"
     trace.write_text(f"board,on_s,off_s\nnano-1,0,{leaves_s}\n", encoding="utf-8")
@@ -182,7 +177,7 @@ def test_a_board_that_goes_away_is_booked_until_then_and_at_idle_power_after(tmp
     assert state.fleet.states["nano-1"].rested_at_s <= lost.start_s, "its reply never came"
 
 
-def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path):
     def stop(number: int) -> None:
         if number == 2:
             raise InterruptedError
@@ -198,7 +193,7 @@ def test_a_resumed_run_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path
     assert [row for row in tables.rows if isinstance(row, EvaluationRow)] == rows
 
 
-def test_an_energy_budget_has_room_for_the_evaluation_that_is_due() -> None:
+def test_an_energy_budget_has_room_for_the_evaluation_that_is_due():
     experiment = build(every=2).model_copy(update={"policy": PolicySpec(name="energy-budget", budget_j=100.0)})
     plan, fleet = FleetPlan({"nano-1": RoundGoal("energy-budget", 5)}), FleetState(0.0)
 
@@ -212,7 +207,7 @@ def test_an_energy_budget_has_room_for_the_evaluation_that_is_due() -> None:
     assert find(0, evaluation_j=25.0) is None, "none follows the first round"
 
 
-def test_the_seed_draws_the_share_of_the_clients_that_evaluates() -> None:
+def test_the_seed_draws_the_share_of_the_clients_that_evaluates():
     names = [f"nano-{i}" for i in range(10)]
     drawn = [choose_evaluators(build(fraction=0.25), names, number) for number in range(1, 9)]
 
@@ -235,12 +230,12 @@ def test_the_seed_draws_the_share_of_the_clients_that_evaluates() -> None:
         ),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(changes: dict[str, object], complaint: str) -> None:
+def test_what_cannot_be_evaluated_is_refused(changes, complaint):
     with pytest.raises(BadInput, match=complaint):
         check_evaluation(Experiment.model_validate({**build().model_dump(), **changes}))
 
 
-def test_an_asynchronous_run_has_no_moment_for_it() -> None:
+def test_an_asynchronous_run_has_no_moment_for_it():
     strategy = {"name": "FedBuff", "options": {"buffer_size": 2}}
     with pytest.raises(BadInput, match=r"evaluation.by: got 'both'; server: with FedBuff no round ends"):
         check_strategy(Experiment.model_validate({**build().model_dump(), "strategy": strategy}))

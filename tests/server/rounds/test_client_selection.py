@@ -1,7 +1,5 @@
 """The selector is told what is known of the boards that can be asked, and its choice becomes the round's boards."""
 
-from __future__ import annotations
-
 import sys
 import types
 
@@ -51,7 +49,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 OWN = SelectionSpec(name="own_selector:select", count=2, over_commit=1.4, options={"a": 2.0})
 
 
-def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: types.ModuleType) -> None:
+def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own):
     policy = PolicySpec(name="energy-budget", budget_j=900.0)
     result = select(run_state(selection={"x": 0.5}, spent_j=250.0), selection=OWN, policy=policy, rounds=10)
     _, call, _ = own.asked
@@ -64,7 +62,7 @@ def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: t
     assert result.wanted is None
 
 
-def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None:
+def test_the_draw_depends_on_seed_and_round_alone(own):
     draws = []
     for seed, number in ((1, 4), (1, 4), (1, 5), (2, 4)):
         select(run_state(round=number), selection=OWN, seed=seed)
@@ -74,19 +72,19 @@ def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None
     assert len(set(draws)) == 3
 
 
-def test_a_selector_that_chooses_an_unknown_board_is_named(own: types.ModuleType) -> None:
+def test_a_selector_that_chooses_an_unknown_board_is_named(own):
     own.answer = SelectionResult(("tx2-9",))
     with pytest.raises(BadInput, match=r"own_selector:select.*tx2-9"):
         select(selection=OWN)
 
 
-def test_a_selector_that_chooses_no_board_is_named(own: types.ModuleType) -> None:
+def test_a_selector_that_chooses_no_board_is_named(own):
     own.answer = SelectionResult(())
     with pytest.raises(RunFailed, match="round 5: selection own_selector:select chose no board"):
         select(selection=OWN)
 
 
-def test_what_is_known_of_a_board_is_told_and_what_is_not_is_none() -> None:
+def test_what_is_known_of_a_board_is_told_and_what_is_not_is_none():
     experiment = Experiment(fleet=FLEET)
     known = fleet(
         histories={"tx2-1": ClientHistory(40, 0.3, 0.9, 21.0, 3, 2, 0.0, 9_000.0)},

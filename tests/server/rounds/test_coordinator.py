@@ -1,7 +1,5 @@
 """The round loop over scripted boards: rows before aggregation, failures as rows, checkpoints that go on exactly."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,7 +72,6 @@ class Scripted:
             return IncomingReply(ReplyMessage(board, error=failure, unfit="nothing smaller" in failure))
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=front()))
-        assert question.arrays is not None
         trained = {name: value + np.float32(1) for name, value in question.arrays.items()}
         work_s = self.work_s.get(board, 5.0 + question.ask.round)
         return IncomingReply(answer(board, work_s, truth=front()), TrainResult(trained, 0.5, 0.5))
@@ -92,7 +89,7 @@ def rows_of(tables: MemoryTables, kind: type) -> list:
     return [row for row in tables.rows if isinstance(row, kind)]
 
 
-def test_a_run_has_a_row_for_every_round_and_every_board() -> None:
+def test_a_run_has_a_row_for_every_round_and_every_board():
     tables = MemoryTables()
     state = coordinator(Scripted(), tables).run()
 
@@ -102,7 +99,7 @@ def test_a_run_has_a_row_for_every_round_and_every_board() -> None:
     assert state.fleet.clock_s == pytest.approx(sum(5.0 + r + 2.0 for r in (1, 2, 3)))
 
 
-def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
+def test_the_boards_rows_are_stored_before_the_round_is_aggregated():
     tables = MemoryTables()
     with pytest.raises(RunFailed, match=r"strategy Krum failed|no board gave"):
         coordinator(Scripted({(1, b): "misfit" for b in BOARDS}), tables, strategy=StrategySpec(name="Krum")).run()
@@ -110,7 +107,7 @@ def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
     assert [row.status for row in rows_of(tables, ClientRow)] == ["failed", "failed"]
 
 
-def test_a_failed_board_is_a_row_and_the_others_go_on() -> None:
+def test_a_failed_board_is_a_row_and_the_others_go_on():
     tables = MemoryTables()
     state = coordinator(Scripted({(2, "nano-2"): "out of memory"}), tables).run()
 
@@ -120,9 +117,7 @@ def test_a_failed_board_is_a_row_and_the_others_go_on() -> None:
     assert state.round == 3
 
 
-def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_and_of_the_savings(
-    tmp_path: Path,
-) -> None:
+def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_and_of_the_savings(tmp_path):
     tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
     coordinator(port, tables, tmp_path).run()
 
@@ -138,7 +133,7 @@ def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_
     assert second.resting_energy_j == pytest.approx(IDLE_W * second.round_s), "it still draws power"
 
 
-def test_a_board_that_was_left_out_is_asked_again_once_its_memory_has_changed(tmp_path: Path) -> None:
+def test_a_board_that_was_left_out_is_asked_again_once_its_memory_has_changed(tmp_path):
     failing = {(1, "nano-2"): "out of memory; nothing smaller may be tried"}
     coordinator(Scripted(failing), MemoryTables(), tmp_path, rounds=1).run()
     state = checkpoint.load_latest(tmp_path)
@@ -152,23 +147,23 @@ def test_a_board_that_was_left_out_is_asked_again_once_its_memory_has_changed(tm
     assert more.asked == [(2, "nano-1"), (2, "nano-2")]
 
 
-def test_a_run_in_which_nothing_fits_on_any_board_says_so() -> None:
+def test_a_run_in_which_nothing_fits_on_any_board_says_so():
     failing = {(1, "nano-2"): "out of memory; nothing smaller", (2, "nano-1"): "out of memory; nothing smaller"}
     with pytest.raises(RunFailed, match="round 2: no board gave a result"):
         coordinator(Scripted(failing), MemoryTables()).run()
 
 
-def test_a_round_without_any_result_ends_the_run_and_says_why() -> None:
+def test_a_round_without_any_result_ends_the_run_and_says_why():
     with pytest.raises(RunFailed, match="round 2: no board gave a result to aggregate; nano-1, nano-2: boom"):
         coordinator(Scripted({(2, board): "boom" for board in BOARDS}), MemoryTables()).run()
 
 
-def test_no_board_ready_ends_the_run_at_once() -> None:
+def test_no_board_ready_ends_the_run_at_once():
     with pytest.raises(RunFailed, match="no board is ready: nano-1, nano-2: no sensor"):
         coordinator(Scripted({(0, board): "no sensor" for board in BOARDS}), MemoryTables()).run()
 
 
-def test_a_planned_policy_gives_every_board_the_deadline_of_the_fronts() -> None:
+def test_a_planned_policy_gives_every_board_the_deadline_of_the_fronts():
     port = Scripted()
     coordinator(port, MemoryTables(), rounds=1).run()
     goals = [question.ask.goal for question in port.questions if question.ask.kind == "train"]
@@ -192,7 +187,7 @@ def traced(tmp_path: Path, *lines: str) -> tuple[FleetEntry, ...]:
     return (FleetEntry(device="nano", count=2, availability=AvailabilitySpec(trace=str(path))),)
 
 
-def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> None:
+def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round():
     tables, quiet = MemoryTables(), MemoryTables()
     selection = SelectionSpec(name="energy-aware", count=2, options={"power_w": 0.1})
     policy = PolicySpec(name="least-energy", deadline_s=0.001)
@@ -207,7 +202,7 @@ def test_what_a_selector_and_a_plan_have_to_say_are_events_of_the_round() -> Non
     assert [row.kind for row in rows_of(quiet, EventRow)] == []
 
 
-def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy() -> None:
+def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy():
     tables = MemoryTables()
     coordinator(Scripted(), tables, rounds=1, selection=SelectionSpec(name="random", count=1)).run()
     row, client = rows_of(tables, RoundRow)[0], rows_of(tables, ClientRow)[0]
@@ -216,7 +211,7 @@ def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy() -> No
     assert row.resting_energy_j == pytest.approx(IDLE_W * row.round_s)
 
 
-def test_of_more_boards_than_wanted_the_first_count_and_the_others_are_cancelled() -> None:
+def test_of_more_boards_than_wanted_the_first_count_and_the_others_are_cancelled():
     port, tables = Scripted(work_s={"nano-1": 9.0, "nano-2": 5.0}), MemoryTables()
     selection = SelectionSpec(name="random", count=1, over_commit=2.0)
     state = coordinator(port, tables, rounds=1, selection=selection).run()
@@ -230,7 +225,7 @@ def test_of_more_boards_than_wanted_the_first_count_and_the_others_are_cancelled
     assert state.fleet.states["nano-1"].measurements[0].steps == 7
 
 
-def test_boards_may_stop_by_themselves_only_where_partial_work_counts() -> None:
+def test_boards_may_stop_by_themselves_only_where_partial_work_counts():
     for action, stop_s in (("partial", 15.0), ("drop", None), ("accept", None), ("discount", None)):
         port = Scripted()
         coordinator(port, MemoryTables(), rounds=1, policy=DEADLINE, late=late(action)).run()
@@ -238,7 +233,7 @@ def test_boards_may_stop_by_themselves_only_where_partial_work_counts() -> None:
         assert [q.ask.goal.stop_s for q in port.questions if q.ask.goal] == [stop_s, stop_s]
 
 
-def test_a_round_whose_every_reply_is_dropped_leaves_the_model_as_it_is() -> None:
+def test_a_round_whose_every_reply_is_dropped_leaves_the_model_as_it_is():
     tables = MemoryTables()
     port = Scripted(work_s=dict.fromkeys(BOARDS, 50.0))
     state = coordinator(port, tables, rounds=2, policy=DEADLINE, late=late("drop")).run()
@@ -249,7 +244,7 @@ def test_a_round_whose_every_reply_is_dropped_leaves_the_model_as_it_is() -> Non
     assert state.fleet.clock_s == 30.0
 
 
-def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -> None:
+def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives():
     tables = MemoryTables()
     port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
     spec = late("discount", staleness_exponent=1.0)
@@ -267,7 +262,7 @@ def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -
     assert [pending.round for pending in state.pending] == [4]
 
 
-def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
+def test_every_joule_of_a_discounted_board_is_in_one_place():
     tables = MemoryTables()
     port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
     coordinator(port, tables, rounds=3, policy=DEADLINE, late=late("discount")).run()
@@ -279,13 +274,13 @@ def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
     assert booked == pytest.approx(one + two)
 
 
-def test_when_nobody_ever_comes_back_the_run_ends_and_says_so(tmp_path: Path) -> None:
+def test_when_nobody_ever_comes_back_the_run_ends_and_says_so(tmp_path):
     fleet = traced(tmp_path, "nano-1,0,8", "nano-2,0,8")
     with pytest.raises(RunFailed, match="round 2: no board can be asked, now or later"):
         coordinator(Scripted(), MemoryTables(), fleet=fleet).run()
 
 
-def test_a_battery_falls_by_its_boards_energy_and_spares_it_below_the_floor() -> None:
+def test_a_battery_falls_by_its_boards_energy_and_spares_it_below_the_floor():
     port, tables = Scripted(work_s={"nano-1": 5.0, "mains-1": 5.0}), MemoryTables()
     battery = BatterySpec(capacity_wh=0.05, floor=0.5)
     fleet = (FleetEntry(device="nano", battery=battery), FleetEntry(device="nano", name="mains"))
@@ -298,7 +293,7 @@ def test_a_battery_falls_by_its_boards_energy_and_spares_it_below_the_floor() ->
     assert all(row.charge is None for row in rows_of(tables, ClientRow) if row.board == "mains-1")
 
 
-def test_a_board_whose_battery_runs_empty_fails_then() -> None:
+def test_a_board_whose_battery_runs_empty_fails_then():
     tables = MemoryTables()
     battery = BatterySpec(capacity_wh=0.01, floor=0.0)
     fleet = (FleetEntry(device="nano", battery=battery), FleetEntry(device="nano", name="mains"))
@@ -311,7 +306,7 @@ def test_a_board_whose_battery_runs_empty_fails_then() -> None:
     assert empty.energy_j == pytest.approx(36.0)
 
 
-def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> None:
+def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget():
     tables, unlimited = MemoryTables(), MemoryTables()
     coordinator(Scripted(), unlimited, rounds=4, policy=PolicySpec(name="energy-budget", budget_j=1e9)).run()
     of_each = [row.energy_j for row in rows_of(unlimited, RoundRow)]
@@ -326,7 +321,7 @@ def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> 
     assert f"of {limit_j:.0f} J are spent" in last.message
 
 
-def test_boards_at_rest_use_up_the_energy_budget_too() -> None:
+def test_boards_at_rest_use_up_the_energy_budget_too():
     tables, selection = MemoryTables(), SelectionSpec(name="random", count=1)
     policy = PolicySpec(name="energy-budget", budget_j=330.0)
     state = coordinator(Scripted(), tables, rounds=9, policy=policy, selection=selection).run()
@@ -354,7 +349,7 @@ def everything_on(tmp_path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
-def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path: Path, stop: int) -> None:
+def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path, stop):
     changes = everything_on(tmp_path)
     work_s = {"slow-1": 21.0, "slow-2": 14.0}
     whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
@@ -368,7 +363,7 @@ def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path: Path, stop: 
     assert (got.fleet.histories, got.selection, got.spent_j) == (want.fleet.histories, want.selection, want.spent_j)
 
 
-def test_the_run_with_everything_on_has_everything(tmp_path: Path) -> None:
+def test_the_run_with_everything_on_has_everything(tmp_path):
     tables = MemoryTables()
     port = Scripted(work_s={"slow-1": 21.0, "slow-2": 14.0})
     coordinator(port, tables, rounds=9, **everything_on(tmp_path)).run()

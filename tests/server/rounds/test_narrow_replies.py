@@ -1,7 +1,5 @@
 """Replies of narrow clients: their shapes are checked against what they declare before anything is aggregated."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -35,7 +33,7 @@ def ones(made: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {name: np.ones(shape, np.float32) for name, shape in made.items()}
 
 
-def test_a_full_reply_is_taken_whatever_it_declares() -> None:
+def test_a_full_reply_is_taken_whatever_it_declares():
     for used in (None, TrainingScale(8), TrainingScale(16, 0.5)):
         one = reply({name: np.ones_like(v) for name, v in MODEL.items()}, used)
         assert validate_reply("a", one, MODEL, shapes) is one
@@ -52,38 +50,38 @@ def test_a_full_reply_is_taken_whatever_it_declares() -> None:
         ({"w": (2, 4)}, TrainingScale(16, 0.5), "got shape None"),
     ],
 )
-def test_other_shapes_fail_their_board_alone(own, used, told: str) -> None:
+def test_other_shapes_fail_their_board_alone(own, used, told):
     found = validate_reply("a", reply(ones(own), used), MODEL, shapes)
     assert found.trained is None
     assert found.answer.error is not None
     assert told in found.answer.error
 
 
-def test_values_that_are_not_finite_fail_a_narrow_reply_too() -> None:
+def test_values_that_are_not_finite_fail_a_narrow_reply_too():
     own = ones(NARROW) | {"b": np.array([1.0, np.nan], np.float32)}
     found = validate_reply("a", reply(own, TrainingScale(16, 0.5)), MODEL, shapes)
     assert "not finite" in str(found.answer.error)
 
 
-def test_where_no_narrow_client_is_allowed_a_narrow_reply_fails() -> None:
+def test_where_no_narrow_client_is_allowed_a_narrow_reply_fails():
     found = validate_reply("a", reply(ones(NARROW), TrainingScale(16, 0.5)), MODEL, None)
     assert "the model has" in str(found.answer.error)
 
 
-def test_only_strategies_that_average_and_tasks_that_can_allow_narrow_clients() -> None:
+def test_only_strategies_that_average_and_tasks_that_can_allow_narrow_clients():
     class Task:
         narrow_shapes = staticmethod(shapes)
 
     def run(strategy: str) -> Experiment:
         return Experiment.model_validate({"fleet": [{"device": "nano"}], "strategy": {"name": strategy}})
 
-    assert find_narrow_shapes(run("FedAvg"), Task()) is shapes  # type: ignore[arg-type]
-    assert find_narrow_shapes(run("Krum"), Task()) is None  # type: ignore[arg-type]
-    assert find_narrow_shapes(run("FedAvg"), object()) is None  # type: ignore[arg-type]
+    assert find_narrow_shapes(run("FedAvg"), Task()) is shapes
+    assert find_narrow_shapes(run("Krum"), Task()) is None
+    assert find_narrow_shapes(run("FedAvg"), object()) is None
 
 
-def test_small_minibatches_count_as_the_part_of_a_whole_one_that_they_are() -> None:
+def test_small_minibatches_count_as_the_part_of_a_whole_one_that_they_are():
     full = {name: np.ones_like(v) for name, v in MODEL.items()}
-    steps = to_contribution("a", reply(full, None)).steps  # type: ignore[union-attr]
-    halves = to_contribution("a", reply(full, TrainingScale(8))).steps  # type: ignore[union-attr]
+    steps = to_contribution("a", reply(full, None)).steps
+    halves = to_contribution("a", reply(full, TrainingScale(8))).steps
     assert halves == round(steps / 2)

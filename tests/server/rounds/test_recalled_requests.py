@@ -1,7 +1,5 @@
 """Requests carry what a client recalls, until it has contradicted it; its kind gets it as a peer's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -62,7 +60,7 @@ def modes(measurements: Sequence[Measurement]) -> set[tuple[str | None, float]]:
     return {(one.board, one.mode.cpu_mhz - 1000.0) for one in measurements}
 
 
-def test_a_client_recalls_its_own_and_its_kind_gets_it_as_a_peers() -> None:
+def test_a_client_recalls_its_own_and_its_kind_gets_it_as_a_peers():
     for asked in (ask({}), ask({}, train=False)):
         assert asked["nano-1"].recalled == (seen(1), seen(2))
         assert asked["nano-2"].recalled == asked["tx2-1"].recalled == ()
@@ -71,7 +69,7 @@ def test_a_client_recalls_its_own_and_its_kind_gets_it_as_a_peers() -> None:
         assert asked["tx2-1"].shared == ()
 
 
-def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request() -> None:
+def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request():
     table = ReferenceRows("nano", "other-net", 16, label="measured", rows=(seen(5), seen(6)))
     known = from_json(RunKnowledge, to_json(RunKnowledge(references={"nano-2": (table,)})))
     for asked in (ask({}, knowledge=known), ask({}, train=False, knowledge=known)):
@@ -79,7 +77,7 @@ def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request() -
         assert asked["nano-1"].references == asked["tx2-1"].references == ()
 
 
-def test_requests_carry_the_measured_rate_of_the_link() -> None:
+def test_requests_carry_the_measured_rate_of_the_link():
     port, experiment = Port(), Experiment(fleet=FLEET)
     requests = FleetRequests(experiment, port)
     fleet = FleetState(0.0, histories={"nano-2": ClientHistory(links_mbps=(9.0, 2.0, 4.0)), "nano-1": ClientHistory()})
@@ -92,7 +90,7 @@ def test_requests_carry_the_measured_rate_of_the_link() -> None:
     assert {name: asked.link_mbps for name, asked in port.asked.items()} == {**dict.fromkeys(names), "nano-2": 4.0}
 
 
-def test_what_a_client_contradicted_reaches_nobody_any_more() -> None:
+def test_what_a_client_contradicted_reaches_nobody_any_more():
     asked = ask({"nano-1": ClientState((seen(3),), doubts_recalled=True)})
 
     assert asked["nano-1"].recalled == ()
@@ -133,7 +131,7 @@ def real_fleet(*entries: FleetEntry) -> dict[str, object]:
     return {"backend": "fleet", "fleet": entries, "workload": WorkloadSpec(task="net", batch_size=8)}
 
 
-def test_a_real_boards_own_old_measurements_reach_it_as_a_peers_in_every_round() -> None:
+def test_a_real_boards_own_old_measurements_reach_it_as_a_peers_in_every_round():
     fleet = real_fleet(FleetEntry(device="nano", count=2))
     known = recall(Experiment(**fleet), [evidence("nano-1", 1, date="2025-01-01T00:00:00Z")])
 
@@ -144,7 +142,7 @@ def test_a_real_boards_own_old_measurements_reach_it_as_a_peers_in_every_round()
         assert 1.0 in {mode for _, mode in modes(asked["nano-2"].shared)}
 
 
-def test_a_board_measured_beside_a_service_is_a_peer_of_boards_with_the_service_only() -> None:
+def test_a_board_measured_beside_a_service_is_a_peer_of_boards_with_the_service_only():
     fleet = real_fleet(FleetEntry(device="nano", count=2), FleetEntry(device="nano", name="busy", serving=SERVICE))
     busy = {"serving": SERVICE.model_dump_json(exclude={"placement", "placed"})}
     known = recall(
@@ -158,7 +156,7 @@ def test_a_board_measured_beside_a_service_is_a_peer_of_boards_with_the_service_
     assert {mode for _, mode in modes(asked["busy-1"].shared)} == {1.0, 3.0}
 
 
-def test_a_peer_named_like_a_client_is_refused() -> None:
+def test_a_peer_named_like_a_client_is_refused():
     damaged = RunKnowledge(peers=(RecalledPeer("nano-2", "nano-1", (seen(9),)),))
 
     with pytest.raises(BadInput, match="another board's name"):

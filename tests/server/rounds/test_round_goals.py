@@ -1,7 +1,5 @@
 """Rounds with encoded updates and of the policy joint: what clients are asked, what arrives, and resuming."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -63,8 +61,6 @@ class Learners:
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=offer, samples=100))
         self.asked.append(question)
-        assert question.arrays is not None
-        assert question.ask.goal is not None
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
         trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
@@ -85,7 +81,7 @@ def play(port: Learners, tables: MemoryTables, folder: Path | None = None, **cha
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "topk"])
-def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind: str) -> None:
+def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind):
     port = Learners()
     state = play(port, MemoryTables(), policy=PolicySpec(name="maxn"), compression=CompressionSpec(kind=kind))
     assert {question.ask.goal.compression.kind for question in port.asked if question.ask.goal} == {kind}
@@ -95,7 +91,7 @@ def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind: str)
     assert Task().evaluate(state.arrays)[0] < 9.5
 
 
-def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it() -> None:
+def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it():
     port, tables = Learners(), MemoryTables()
     play(port, tables, policy=PolicySpec(name="joint", min_progress=0.9))
     shares = {question.ask.goal.share for question in port.asked if question.ask.goal}
@@ -106,7 +102,7 @@ def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it() -> None:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_one_client_whose_loss_is_no_number_does_not_stop_the_fit(broken: float) -> None:
+def test_one_client_whose_loss_is_no_number_does_not_stop_the_fit(broken):
     losses = {"fast-1": 0.8, "fast-2": 0.4, "slow-1": broken}
     histories = {name: checkpoint.ClientHistory(samples=100, loss=loss) for name, loss in losses.items()}
     plan = FleetPlan({name: RoundGoal("joint", 0) for name in losses})
@@ -115,7 +111,7 @@ def test_one_client_whose_loss_is_no_number_does_not_stop_the_fit(broken: float)
     assert fit.loss == pytest.approx(0.6)
 
 
-def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
+def test_what_an_encoding_left_out_comes_back_with_the_next_request():
     port = Learners()
     play(port, MemoryTables(), policy=PolicySpec(name="maxn"), compression=CompressionSpec(kind="topk", keep=0.1))
     first, later = port.asked[: len(BOARDS)], port.asked[len(BOARDS) :]
@@ -124,7 +120,7 @@ def test_what_an_encoding_left_out_comes_back_with_the_next_request() -> None:
 
 
 @given(st.integers(1, 2_000), st.integers(1, 3 * 10**6), st.sampled_from(["sim", "fleet"]))
-def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count: int, values: int, backend: str) -> None:
+def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count, values, backend):
     arrays = {"w": np.broadcast_to(np.float32(0.0), (values,)), "n": np.zeros(3)}
     fleet = (FleetEntry(device="nano", count=count),)
     for kind in (None, "topk"):
@@ -134,7 +130,7 @@ def test_values_are_left_out_by_choice_only_if_the_server_can_keep_them(count: i
         assert found == ({"topk"} if kind else chosen)
 
 
-def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins_a_later_round() -> None:
+def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins_a_later_round():
     port, tables = Learners(delays_s={"fast-1": 60.0}), MemoryTables()
     late, topk = LateReplySpec(action="discount"), CompressionSpec(kind="topk", keep=0.1)
     state = play(port, tables, rounds=1, policy=PolicySpec(name="balanced"), late=late, compression=topk)
@@ -147,7 +143,7 @@ def test_what_the_encoding_of_a_late_update_left_out_is_kept_if_the_update_joins
 
 
 @pytest.mark.parametrize("changes", [{}, {"compression": CompressionSpec(kind="topk", keep=0.1)}], ids=str)
-def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, changes):
     whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
     want = play(Learners(), whole, **changes)
     play(Learners(), part, tmp_path, rounds=2, **changes)

@@ -1,7 +1,5 @@
 """A board's row of a round beside a standing service: requests, percentiles, what was left; what older runs lack."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -45,7 +43,7 @@ def row_until(until_s: float, said: RoundReport, status: Status = "done") -> Cli
     return client_row(OPENING, part, None, said)
 
 
-def test_a_row_tells_of_the_whole_round() -> None:
+def test_a_row_tells_of_the_whole_round():
     row = row_until(16.0, serving_report())
 
     assert (row.requests, row.late_requests, row.dropped_requests) == (200, 3, 2)
@@ -56,14 +54,14 @@ def test_a_row_tells_of_the_whole_round() -> None:
     assert row.train_steps_per_s == pytest.approx(12 / 14.0)
 
 
-def test_of_a_board_that_was_stopped_only_the_parts_that_were_begun_count() -> None:
+def test_of_a_board_that_was_stopped_only_the_parts_that_were_begun_count():
     row = row_until(2.5, serving_report(), "late")
 
     assert row.requests == 100
     assert row.service_batch == 16
 
 
-def test_runs_that_were_written_before_are_read() -> None:
+def test_runs_that_were_written_before_are_read():
     pytest.importorskip("pyarrow", reason="a run's tables are Parquet")
     import pyarrow as pa
 
@@ -77,7 +75,7 @@ def test_runs_that_were_written_before_are_read() -> None:
     assert rows == [stored(1), stored(2)]
 
 
-def test_the_board_page_has_its_last_rounds_figures() -> None:
+def test_the_board_page_has_its_last_rounds_figures():
     found = board_round(row_until(16.0, serving_report()))
 
     assert (found.requests, found.late_requests, found.latency_budget_s) == (200, 5, 0.5)

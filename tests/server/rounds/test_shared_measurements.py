@@ -1,7 +1,5 @@
 """What boards of one kind get of each other: spread over boards and modes, new modes first, nothing doubtful."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter
@@ -35,14 +33,14 @@ def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODE
     return share_measurements(dict.fromkeys(states, NANO), states, [board], limit=limit)[board]
 
 
-def test_boards_of_another_kind_share_nothing() -> None:
+def test_boards_of_another_kind_share_nothing():
     states = {"a": state(1), "b": state(2)}
 
     for other in (("nano", "table:/a.csv", COST), ("nano", "model", "resnet50-tinyimagenet224")):
         assert share_measurements({"a": NANO, "b": other}, states, "ab") == {"a": (), "b": ()}
 
 
-def test_of_a_mode_measured_three_times_an_outlier_is_not_told() -> None:
+def test_of_a_mode_measured_three_times_an_outlier_is_not_told():
     measurements = (seen(1, 1.0), seen(1, 1.4), seen(1, 1.01))
 
     assert [m.step_s for m in told({"a": state(), "b": ClientState(measurements)})] == [1.01]
@@ -59,14 +57,14 @@ def test_of_a_mode_measured_three_times_an_outlier_is_not_told() -> None:
         {"mode": PowerMode(4, math.nan, 900.0, 1600.0)},
     ],
 )
-def test_what_is_no_number_or_was_throttled_is_not_shared(wrong: dict[str, object]) -> None:
+def test_what_is_no_number_or_was_throttled_is_not_shared(wrong):
     doubtful = dataclasses.replace(seen(1), **wrong)
 
     assert [m.mode for m in told({"a": state(), "b": ClientState((doubtful, seen(2)))})] == [mode(2)]
 
 
 @pytest.mark.parametrize("wrong", [{"step_s": 2.0}, {"step_s": 0.5}, {"power_w": 8.0}])
-def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wrong: dict[str, float]) -> None:
+def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wrong):
     bad = ClientState(tuple(dataclasses.replace(seen(i), **wrong) for i in (1, 2)))
     states = {"a": state(1, 3), "b": bad, "c": state(1, 4)}
 
@@ -75,7 +73,7 @@ def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wro
     assert {m.board for m in told(states, "c")} == {"a"}
 
 
-def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards_of_others() -> None:
+def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards_of_others():
     states = {f"n{i:02d}": state(i, 100 + i) for i in range(40)}
     found = share_measurements(dict.fromkeys(states, NANO), states, states)
 
@@ -88,7 +86,7 @@ def test_in_a_large_fleet_the_boards_of_a_group_are_told_the_same_of_some_boards
 
 
 @pytest.mark.parametrize("boards", [1, 5])
-def test_boards_that_take_no_part_tell_every_group(boards: int) -> None:
+def test_boards_that_take_no_part_tell_every_group(boards):
     peers = {f"peer-{i}": state(i) for i in range(6)}
     states = {f"n{i}": state() for i in range(boards)}
     found = share_measurements(dict.fromkeys(states | peers, NANO), states | peers, states, peers)
@@ -96,7 +94,7 @@ def test_boards_that_take_no_part_tell_every_group(boards: int) -> None:
     assert all({one.board for one in told} == set(peers) for told in found.values())
 
 
-def test_a_board_that_contradicts_a_donor_hears_of_another_instead() -> None:
+def test_a_board_that_contradicts_a_donor_hears_of_another_instead():
     states = {f"n{i:02d}": state(1, 100 + i) for i in range(40)}
     before = share_measurements(dict.fromkeys(states, NANO), states, ["n00"])["n00"]
     liar = str(before[0].board)
@@ -114,7 +112,7 @@ fleets = st.dictionaries(
 
 
 @given(states=fleets, limit=st.integers(1, 40), others=st.randoms())
-def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_order(states, limit, others) -> None:
+def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_order(states, limit, others):
     names = list(states)
     others.shuffle(names)
     kinds = dict.fromkeys(states, NANO)

@@ -1,7 +1,5 @@
 """Every strategy of Flower that averages arrays plays rounds through the coordinator with options of its own."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Mapping
@@ -80,7 +78,6 @@ class Halfway:
     def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=front(), samples=100))
-        assert question.arrays is not None
         self.pulls.add(question.ask.proximal_mu)
         share = 0.5 + 0.01 * int(board.rpartition("-")[2])
         arrays = {name: (value + share * (1.0 - value)).astype(np.float32) for name, value in question.arrays.items()}
@@ -97,7 +94,7 @@ def experiment(name: str, options: Mapping[str, float]) -> Experiment:
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name: str) -> None:
+def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name):
     run = experiment(name, OPTIONS[name])
     tables, port = MemoryTables(), Halfway(run)
     check_strategy(run)
@@ -120,18 +117,16 @@ def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name: str) ->
         ("DifferentialPrivacyServerSideFixedClipping", {**PRIVATE, "clipping_norm": -1.0}, "clipping"),
     ],
 )
-def test_options_that_it_cannot_work_with_are_said_before_the_run(
-    name: str, options: dict[str, float], complaint: str
-) -> None:
+def test_options_that_it_cannot_work_with_are_said_before_the_run(name, options, complaint):
     with pytest.raises(BadInput, match=complaint):
         check_strategy(experiment(name, options))
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED_STRATEGIES))
-def test_strategies_for_other_clients_are_refused_with_what_would_be_right(name: str) -> None:
+def test_strategies_for_other_clients_are_refused_with_what_would_be_right(name):
     with pytest.raises(BadInput, match=rf"strategy.name: got '{name}'; "):
         check_strategy(experiment(name, {}))
 
 
-def test_every_strategy_of_flower_is_either_played_here_or_refused() -> None:
+def test_every_strategy_of_flower_is_either_played_here_or_refused():
     assert set(OPTIONS) == set(SYNCHRONOUS)

@@ -1,11 +1,8 @@
 """Runs of emulated boards: the samples in the store have the joules of every client row, in each kind of run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -79,7 +76,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_samples_of_every_kind_of_run_have_the_joules_of_its_rows(kind: str) -> None:
+def test_the_samples_of_every_kind_of_run_have_the_joules_of_its_rows(kind):
     rows = played(experiment(**KINDS[kind])).rows
     clients = [row for row in rows if isinstance(row, ClientRow)]
 
@@ -91,7 +88,7 @@ def test_the_samples_of_every_kind_of_run_have_the_joules_of_its_rows(kind: str)
 
 
 @pytest.mark.slow
-def test_the_store_holds_the_same_joules_and_a_trace_follows_its_clock(tmp_path: Path) -> None:
+def test_the_store_holds_the_same_joules_and_a_trace_follows_its_clock(tmp_path):
     asked, tables = experiment(rounds=2), RunTables(tmp_path)
     build_coordinator(asked, port_of(asked), tables).run()
     tables.close()

@@ -1,7 +1,5 @@
 """Boards that wait draw what their batteries hold and no more, before a task and after their last one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -38,7 +36,7 @@ def unlike() -> ReplyMessage:
 
 
 @given(st.floats(0.5, 38.0))
-def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds: float) -> None:
+def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds):
     start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 3_000.0))
     ended = book_cancelled_task(3, start, unlike(), START.at_s + seconds).row
     left = book_finished_task(
@@ -50,17 +48,16 @@ def test_a_task_costs_the_same_whether_the_run_ends_or_its_board_leaves(seconds:
         assert getattr(ended, column) == pytest.approx(getattr(left, column))
 
 
-def test_a_task_whose_battery_runs_empty_costs_what_was_in_it() -> None:
+def test_a_task_whose_battery_runs_empty_costs_what_was_in_it():
     start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 80.0))
     booked = book_finished_task(3, start, unlike(), compute_task_end_s(start, unlike(), 60.0))
 
     assert booked.row.status == "failed"
     assert booked.row.energy_j == pytest.approx(7.0 + 80.0)
-    assert booked.charge is not None
     assert booked.charge.left_j == 0.0
 
 
-def test_a_board_without_a_report_idled_as_long_as_its_battery_lasted() -> None:
+def test_a_board_without_a_report_idled_as_long_as_its_battery_lasted():
     start = dataclasses.replace(START, charge=BatteryCharge(BATTERY, 50.0))
     booked = book_finished_task(3, start, ReplyMessage("a", error="out of memory"), 160.0)
 
@@ -79,23 +76,20 @@ def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRu
 
 
 @pytest.mark.parametrize(("left_j", "charging_w", "drawn_j"), [(72.0, 0.0, 72.0), (0.0, 0.5, 500.0), (3e3, 0.0, 2e3)])
-def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(
-    left_j: float, charging_w: float, drawn_j: float
-) -> None:
+def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(left_j, charging_w, drawn_j):
     assert run_state(left_j, charging_w, 1_000.0).cancel_in_flight() == pytest.approx(drawn_j + IDLE_W * 1_000.0)
 
 
-def test_a_wait_before_a_task_is_billed_as_far_as_the_battery_went() -> None:
+def test_a_wait_before_a_task_is_billed_as_far_as_the_battery_went():
     start = run_state(72.0, 0.5).build_task_start("a-1", 100.0)
 
     assert (start.waited_s, start.waited_j) == (100.0, 72.0 + 0.5 * 100.0)
-    assert start.charge is not None
     assert start.charge.left_j == 0.0
     assert run_state(72.0, 0.5).build_task_start("b-1", 100.0).waited_j == IDLE_W * 100.0
 
 
 @pytest.mark.parametrize("board", ["a-1", "b-1"])
-def test_a_tasks_row_holds_the_wait_before_it(board: str) -> None:
+def test_a_tasks_row_holds_the_wait_before_it(board):
     one = run_state(3_000.0, 0.0)
     one.begin_task(PendingResult(1, 50.0, 62.0, answer(board, 10.0), TrainResult({}, 0.5, 0.5)))
     assert one.finish_next_task()

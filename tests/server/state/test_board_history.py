@@ -1,7 +1,5 @@
 """After a round the server knows what the boards have told by then: all, a part, or nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 
@@ -51,7 +49,7 @@ def after(one: ReplyMessage, late: LateReplySpec | None = None, **opening: objec
     return update_histories(BEFORE, 2, settled, answers)
 
 
-def test_a_board_that_is_done_has_told_everything() -> None:
+def test_a_board_that_is_done_has_told_everything():
     told = after(said("a", 20.0))
 
     assert told.states["a"] == said("a", 20.0).state
@@ -61,7 +59,7 @@ def test_a_board_that_is_done_has_told_everything() -> None:
     assert (history.last_round, history.rounds, history.free_at_s) == (2, 1, 122.0)
 
 
-def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it() -> None:
+def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it():
     fleet = BEFORE
     for rate in (*[1000.0] * 5, None, *map(float, range(1, 10))):
         told = said("a", 20.0)
@@ -74,7 +72,7 @@ def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it() 
     assert after(said("a", 20.0)).histories["a"].link_mbps is None
 
 
-def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
+def test_a_board_stopped_in_its_probe_keeps_its_old_front():
     told = after(said("a", 20.0, probe_s=16.0), wanted=1)
 
     assert [measurement.steps for measurement in told.states["a"].measurements] == [10, 2]
@@ -82,7 +80,7 @@ def test_a_board_stopped_in_its_probe_keeps_its_old_front() -> None:
 
 
 @pytest.mark.parametrize("opening", [{"leaves_s": {"a": 104.0}}, {}])
-def test_of_a_board_that_failed_nothing_new_is_known_but_that_it_rests_since(opening: dict[str, object]) -> None:
+def test_of_a_board_that_failed_nothing_new_is_known_but_that_it_rests_since(opening):
     one = said("a", 20.0) if opening else ReplyMessage("a", error="out of memory")
     told = after(one, **opening)
 
@@ -92,7 +90,7 @@ def test_of_a_board_that_failed_nothing_new_is_known_but_that_it_rests_since(ope
     assert (told.histories["a"].rounds, told.histories["a"].loss) == (1, None)
 
 
-def test_a_late_board_is_busy_until_its_reply_is_in_and_tells_only_then() -> None:
+def test_a_late_board_is_busy_until_its_reply_is_in_and_tells_only_then():
     one = said("a", 60.0)
     told = after(one, LateReplySpec(action="discount", grace=0.0))
 
@@ -104,7 +102,7 @@ def test_a_late_board_is_busy_until_its_reply_is_in_and_tells_only_then() -> Non
     assert apply_late_reports(told, [pending]).histories["a"].rounds == 1
 
 
-def test_of_a_late_board_that_goes_away_before_it_replies_nothing_is_known() -> None:
+def test_of_a_late_board_that_goes_away_before_it_replies_nothing_is_known():
     told = after(said("a", 60.0), LateReplySpec(action="discount", grace=0.0), leaves_s={"a": 140.0})
 
     assert told.states["a"] == dataclasses.replace(BEFORE.states["a"], rested_at_s=140.0)
@@ -112,7 +110,7 @@ def test_of_a_late_board_that_goes_away_before_it_replies_nothing_is_known() -> 
     assert (told.histories["a"].busy_s, told.histories["a"].loss, told.histories["a"].free_at_s) == (None, None, 140.0)
 
 
-def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_measured() -> None:
+def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_measured():
     told = after(said("a", 60.0), LateReplySpec(action="drop", grace=0.0), leaves_s={"a": 140.0})
 
     # Stopped after 30 s, of which it worked 29.5 s.
@@ -121,7 +119,7 @@ def test_a_late_board_that_was_stopped_before_it_went_away_keeps_what_it_had_mea
 
 
 @given(st.integers(1, 200).map(lambda quarter: quarter / 4))
-def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(done_s: float) -> None:
+def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(done_s):
     one = said("a", 20.0, probe_s=16.0)
     answers = {"a": one, "b": answer("b", done_s)}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
@@ -130,7 +128,7 @@ def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(do
     assert settled.clients[0].steps == sum(m.steps for m in known if m != EARLIER)
 
 
-def test_a_late_reply_is_applied_in_the_one_span_of_time_in_which_it_arrives() -> None:
+def test_a_late_reply_is_applied_in_the_one_span_of_time_in_which_it_arrives():
     results = [
         PendingResult(1, 0.0, end_s, ReplyMessage(f"at-{end_s:.0f}", front=front()), TrainResult({}, 0.0, 0.0))
         for end_s in (5.0, 10.0, 15.0, 20.0)
@@ -203,7 +201,7 @@ class Run:
         return [(row.round, row.status) for row in self.rows(ClientRow) if row.board == board]
 
 
-def test_a_dropped_board_is_late_and_the_others_go_on_without_it() -> None:
+def test_a_dropped_board_is_late_and_the_others_go_on_without_it():
     run = Run("drop", 1e6)
     run.play()
 
@@ -215,7 +213,7 @@ def test_a_dropped_board_is_late_and_the_others_go_on_without_it() -> None:
     assert "fedge fleet status --limit nano-2" in late.message
 
 
-def test_boards_are_told_when_to_stop_where_their_reply_would_be_thrown_away() -> None:
+def test_boards_are_told_when_to_stop_where_their_reply_would_be_thrown_away():
     told = {}
     for action in ("drop", "discount", "accept", "partial"):
         run = Run(action, 5.0, rounds=1)
@@ -225,7 +223,7 @@ def test_boards_are_told_when_to_stop_where_their_reply_would_be_thrown_away() -
     assert told == {"drop": {CUT_S}, "discount": {None}, "accept": {None}, "partial": {None}}
 
 
-def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is_kept() -> None:
+def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is_kept():
     run = Run("drop", 90.0, rounds=6)
     last = run.play()
     told = [event for event in run.rows(EventRow) if event.kind == LATE_REPLY_EVENT]
@@ -237,7 +235,7 @@ def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is
     assert {row.stale for row in run.rows(RoundRow)} == {0}
 
 
-def test_while_all_boards_are_at_work_the_run_waits_for_the_first() -> None:
+def test_while_all_boards_are_at_work_the_run_waits_for_the_first():
     run = Run("drop", 300.0, rounds=2)
     run.grid.work_s["nano-1"] = 200.0
     run.play()
@@ -248,7 +246,7 @@ def test_while_all_boards_are_at_work_the_run_waits_for_the_first() -> None:
     assert run.statuses("nano-2") == [(1, "late")]
 
 
-def test_a_run_whose_boards_never_come_back_stops_and_names_them() -> None:
+def test_a_run_whose_boards_never_come_back_stops_and_names_them():
     run = Run("drop", 1e6, timeout_s=120.0)
     run.grid.work_s["nano-1"] = 1e6
 
@@ -257,7 +255,7 @@ def test_a_run_whose_boards_never_come_back_stops_and_names_them() -> None:
     assert [row.round for row in run.rows(RoundRow)] == [1]
 
 
-def test_a_board_that_is_lost_does_not_end_the_run_while_another_is_at_work() -> None:
+def test_a_board_that_is_lost_does_not_end_the_run_while_another_is_at_work():
     run = Run("drop", 400.0, rounds=2)
     seen: list[int] = []
 
@@ -274,7 +272,7 @@ def test_a_board_that_is_lost_does_not_end_the_run_while_another_is_at_work() ->
 
 
 @pytest.mark.parametrize("action", ["accept", "drop", "discount", "partial"])
-def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join_no_round(action: str) -> None:
+def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join_no_round(action):
     over = SelectionSpec(name="round-robin", count=1, over_commit=2.0)
     run = Run(action, 60.0, rounds=6, selection=over)
     run.play()
@@ -289,7 +287,7 @@ def test_with_over_commitment_nobody_waits_for_the_others_and_their_replies_join
     assert len(told) >= 1
 
 
-def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_that_holds_them() -> None:
+def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_that_holds_them():
     run = Run("drop", 5.0)
     run.grid.holders = {"nano-1": 300.0, "nano-2": 200.0}
 
@@ -297,7 +295,7 @@ def test_two_runs_meet_and_the_second_is_refused_with_the_boards_and_the_run_tha
         run.play()
 
 
-def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_are_free() -> None:
+def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_are_free():
     run = Run("drop", 5.0)
     run.grid.holders, run.grid.frees_s = {"nano-1": 117.0, "nano-2": 117.0}, 117.0
     run.play()
@@ -307,7 +305,7 @@ def test_a_run_whose_boards_all_work_for_another_says_so_and_waits_until_they_ar
     assert any('work for run "other"' in message for message in waits)
 
 
-def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:
+def test_a_run_goes_on_with_the_boards_that_no_other_run_holds():
     run = Run("drop", 5.0)
     run.grid.holders = {"nano-2": 900.0}
     run.play()
@@ -331,7 +329,7 @@ def late(number: int, said: ReplyMessage, trained: TrainResult | None) -> LateRe
     return LateReply("a", OutgoingRequest(RequestMessage("train", number, 12.0), MODEL), IncomingReply(said, trained))
 
 
-def test_a_reply_that_joins_is_kept_as_what_training_changed() -> None:
+def test_a_reply_that_joins_is_kept_as_what_training_changed():
     trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
     caught = apply(fleet(3), late(3, answer("a", 8.0), trained))
 
@@ -340,7 +338,7 @@ def test_a_reply_that_joins_is_kept_as_what_training_changed() -> None:
     np.testing.assert_allclose(pending.trained.arrays["w"], np.ones((2, 3)))
 
 
-def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing() -> None:
+def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing():
     trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
     before = fleet(4)
     caught = apply(before, late(3, answer("a", 8.0), trained))
@@ -349,15 +347,15 @@ def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing() -> 
     assert "after it was asked again" in caught.events[0].message
 
 
-def test_a_reply_with_arrays_that_do_not_fit_does_not_join() -> None:
+def test_a_reply_with_arrays_that_do_not_fit_does_not_join():
     caught = apply(fleet(3), late(3, answer("a", 8.0), TrainResult({"w": np.zeros(1)}, 0, 0)))
 
     assert caught.pending == ()
     assert "got shape (1,)" in caught.events[0].message
 
 
-def test_what_a_board_measured_before_it_stopped_itself_is_kept_when_its_answer_comes_late() -> None:
-    measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)  # type: ignore[union-attr]
+def test_what_a_board_measured_before_it_stopped_itself_is_kept_when_its_answer_comes_late():
+    measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)
     said = ReplyMessage("a", state=measured, error="cancelled after 20 s: 3 of 9 minibatches done", cut=True)
     caught = apply(fleet(3), late(3, said, None), joins=False)
 

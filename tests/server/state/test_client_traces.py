@@ -1,7 +1,5 @@
 """A board's trace of a round has the joules of its row, whatever became of it; a senseless one spoils nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -50,9 +48,7 @@ def settled_rounds(draw: st.DrawFn) -> tuple[RoundSettlement, dict[str, ReplyMes
 
 
 @given(settled_rounds())
-def test_whatever_becomes_of_a_board_its_trace_has_the_joules_of_its_row(
-    played: tuple[RoundSettlement, dict[str, ReplyMessage]],
-) -> None:
+def test_whatever_becomes_of_a_board_its_trace_has_the_joules_of_its_row(played):
     settled, answers = played
     told = book_traces(settled.clients, answers)
 
@@ -61,9 +57,7 @@ def test_whatever_becomes_of_a_board_its_trace_has_the_joules_of_its_row(
 
 
 @given(settled_rounds())
-def test_without_a_trace_the_row_alone_is_told_with_the_same_joules(
-    played: tuple[RoundSettlement, dict[str, ReplyMessage]],
-) -> None:
+def test_without_a_trace_the_row_alone_is_told_with_the_same_joules(played):
     settled, answers = played
     told = book_traces(settled.clients, {board: strip_trace(said) for board, said in answers.items()})
 
@@ -74,8 +68,8 @@ def test_without_a_trace_the_row_alone_is_told_with_the_same_joules(
 
 @given(works, st.floats(0.0, 1.2), charges, st.sampled_from([math.inf, 3.0, 40.0]), st.sampled_from([0.0, 20.0]))
 def test_a_task_of_an_asynchronous_run_has_its_joules_the_wait_before_it_among_them(
-    work: tuple, share: float, charge: BatteryCharge | None, away_s: float, waited_s: float
-) -> None:
+    work, share, charge, away_s, waited_s
+):
     start = TaskStart(1e5, IDLE_W, 1e5 + away_s, charge, waited_s, waited_s * 1.5)
     for said in (traced_answer("a", work), ReplyMessage("a", error="out of memory")):
         end_s = compute_task_end_s(start, said, 60.0)
@@ -116,7 +110,7 @@ WHOLE = join_traces(
         (join_traces(make_constant_trace(k / 500, 1 / 500, 9.0) for k in range(4001)), "4001 stretches; at most 4000"),
     ],
 )
-def test_a_trace_that_makes_no_sense_is_dropped_with_an_event_and_the_row_stays(trace: Trace, why: str) -> None:
+def test_a_trace_that_makes_no_sense_is_dropped_with_an_event_and_the_row_stays(trace, why):
     settled, told = one(with_trace(trace))
     (event,) = told.events
 
@@ -126,7 +120,7 @@ def test_a_trace_that_makes_no_sense_is_dropped_with_an_event_and_the_row_stays(
     assert why in event.message
 
 
-def test_a_trace_that_goes_on_after_its_round_is_cut_there() -> None:
+def test_a_trace_that_goes_on_after_its_round_is_cut_there():
     too_long = join_traces([make_constant_trace(-5.0, 5.0, 9.0), WHOLE, make_constant_trace(12.0, 600.0, 9.0)])
     settled, told = one(with_trace(too_long))
     (event,) = told.events
@@ -135,7 +129,7 @@ def test_a_trace_that_goes_on_after_its_round_is_cut_there() -> None:
     assert event.message == "its trace goes from -5.0 to 612.0 s of a round that took it 12.0 s, and was cut"
 
 
-def test_a_trace_of_other_joules_than_the_report_stays_and_an_event_says_both() -> None:
+def test_a_trace_of_other_joules_than_the_report_stays_and_an_event_says_both():
     seen = join_traces(
         [
             make_constant_trace(0.0, 0.5, LINK_W),
@@ -154,7 +148,7 @@ def test_a_trace_of_other_joules_than_the_report_stays_and_an_event_says_both() 
     assert one(with_trace(almost))[1].events == ()
 
 
-def test_a_gap_in_what_the_sensors_saw_stays_one() -> None:
+def test_a_gap_in_what_the_sensors_saw_stays_one():
     seen = join_traces(
         [
             make_constant_trace(0.0, 0.5, LINK_W),
@@ -169,7 +163,7 @@ def test_a_gap_in_what_the_sensors_saw_stays_one() -> None:
     assert told.traces[0].trace.start_s == (100.0, 100.5, 104.8, 110.5)
 
 
-def test_a_real_board_that_was_cut_off_within_a_minibatch_keeps_what_was_seen_of_it() -> None:
+def test_a_real_board_that_was_cut_off_within_a_minibatch_keeps_what_was_seen_of_it():
     said = ReplyMessage("a", error="cancelled after 6 s", cut=True, trace=make_constant_trace(0.5, 5.0, 9.0))
     settled, told = one(said, deadline_s=8.0)
 
@@ -182,7 +176,7 @@ def test_a_real_board_that_was_cut_off_within_a_minibatch_keeps_what_was_seen_of
     ]
 
 
-def test_a_row_of_no_time_has_no_trace() -> None:
+def test_a_row_of_no_time_has_no_trace():
     row = one(answer("a", 10.0))[0].clients[0]
     empty = dataclasses.replace(row, down_s=0.0, work_s=0.0, up_s=0.0, wait_s=0.0, work_j=0.0, radio_j=0.0)
 

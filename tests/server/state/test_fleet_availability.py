@@ -1,10 +1,5 @@
 """A board can be asked when it is free, there, and charged enough; the next such time is found."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Literal
-
 import pytest
 from contracts.reports import IDLE_W, front
 
@@ -34,14 +29,14 @@ def availability(**entry: object) -> FleetAvailability:
     return build_availability(Experiment(fleet=(FleetEntry(device="nano", count=2, **entry),)))
 
 
-def test_a_busy_board_can_be_asked_when_it_is_free() -> None:
+def test_a_busy_board_can_be_asked_when_it_is_free():
     busy = fleet(5.0, nano_1=ClientHistory(free_at_s=9.0), nano_2=ClientHistory(free_at_s=7.0))
 
     assert availability().available(busy) == ()
     assert next_s(availability(), busy) == 7.0
 
 
-def test_the_next_time_is_when_a_free_board_is_there(tmp_path: Path) -> None:
+def test_the_next_time_is_when_a_free_board_is_there(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("board,on_s,off_s\nnano-1,0,10\nnano-1,40,50\nnano-2,20,25\n")
     traced = availability(availability=AvailabilitySpec(trace=str(path)))
@@ -53,7 +48,7 @@ def test_the_next_time_is_when_a_free_board_is_there(tmp_path: Path) -> None:
     assert next_s(traced, fleet(50.0)) is None
 
 
-def test_a_battery_below_its_floor_is_charged_first_or_never() -> None:
+def test_a_battery_below_its_floor_is_charged_first_or_never():
     half_full = ClientHistory(charge_j=18_000.0)
     both = {"nano_1": half_full, "nano_2": half_full}
     charging = availability(battery=BatterySpec(capacity_wh=10.0, floor=0.6, charging_w=IDLE_W + 3.0))
@@ -64,7 +59,7 @@ def test_a_battery_below_its_floor_is_charged_first_or_never() -> None:
     assert next_s(alone, fleet(5.0, **both)) is None
 
 
-def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_count(tmp_path: Path) -> None:
+def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_count(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("board,on_s,off_s\nnano-1,5000,\nnano-2,9000,\n")
     battery = BatterySpec(capacity_wh=10.0, floor=0.6)
@@ -78,9 +73,7 @@ def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_coun
 
 
 @pytest.mark.parametrize("changed", [{"width": 0.5}, {"memory_mb": 4000.0}, {"cost": "vit-b16-cifar10"}, "mods"])
-def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed(
-    changed: dict[str, object] | Literal["mods"],
-) -> None:
+def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed(changed):
     entry = FleetEntry(device="nano", name="nano", count=2)
     before = Experiment(fleet=(entry,), mods=(ModSpec(name="fixedclipping_mod"),))
     left_out = ClientHistory(unfit_terms=build_availability(before).memory_terms["nano-1"])
@@ -101,7 +94,7 @@ def idle_fleet(clock_s: float, nano: ClientHistory = NEW, tx2: ClientHistory = N
     return FleetState(clock_s, fronts=fronts, histories={"nano-1": nano, "tx2-1": tx2})
 
 
-def test_a_board_rests_from_when_it_is_free() -> None:
+def test_a_board_rests_from_when_it_is_free():
     _, joules = charge_idle_clients(
         MAINS, idle_fleet(10.0, ClientHistory(free_at_s=60.0), ClientHistory(free_at_s=500.0)), MAINS.names, 110.0
     )
@@ -109,7 +102,7 @@ def test_a_board_rests_from_when_it_is_free() -> None:
     assert joules == pytest.approx(IDLE_W * 50.0)
 
 
-def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it() -> None:
+def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it():
     full, low = BatteryCharge(BATTERY, 500.0), BatteryCharge(BATTERY, 30.0)
 
     assert draw_idle(None, 2.0, 100.0) == (200.0, None)
@@ -117,7 +110,7 @@ def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it
     assert draw_idle(low, 2.0, 100.0) == (30.0 + 0.5 * 100.0, BatteryCharge(BATTERY, 0.0))
 
 
-def test_the_clock_moves_to_when_the_first_board_is_free() -> None:
+def test_the_clock_moves_to_when_the_first_board_is_free():
     busy = idle_fleet(10.0, ClientHistory(free_at_s=60.0), ClientHistory(free_at_s=30.0))
     advance = advance_to_available(MAINS, busy, 4)
 
@@ -126,7 +119,7 @@ def test_the_clock_moves_to_when_the_first_board_is_free() -> None:
     assert [(event.at_s, event.round, event.kind) for event in advance.events] == [(30.0, 4, "waited")]
 
 
-def test_when_no_board_ever_can_the_run_fails() -> None:
+def test_when_no_board_ever_can_the_run_fails():
     alone = build_availability(
         Experiment(fleet=(FleetEntry(device="nano", battery=BatterySpec(capacity_wh=1.0, floor=0.5)),))
     )

@@ -1,7 +1,5 @@
 """What is shown of concurrent training and inference: a turn's figures and latencies, and the scores of strategies."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 
@@ -86,7 +84,7 @@ def strategies_text(*rows: StrategyRow, width: int = 160) -> str:
     return shown_text(print_strategies, rows, width=width)
 
 
-def test_a_strategy_is_a_line_under_the_pair_and_family() -> None:
+def test_a_strategy_is_a_line_under_the_pair_and_family():
     text = strategies_text(ROW, replace(ROW, strategy="bs", seed=1))
 
     assert text.splitlines()[0].rstrip() == "net+served: training and inference, 41 problems"
@@ -95,7 +93,7 @@ def test_a_strategy_is_a_line_under_the_pair_and_family() -> None:
     assert "left out" not in text
 
 
-def test_what_a_family_does_not_have_is_no_column() -> None:
+def test_what_a_family_does_not_have_is_no_column():
     text = strategies_text(replace(ROW, family="infer", loss_mean=None, loss_median=None))
 
     assert "inference alone" in text
@@ -103,7 +101,7 @@ def test_what_a_family_does_not_have_is_no_column() -> None:
     assert "loss," in strategies_text(replace(ROW, family="train", excess_mean=None))
 
 
-def test_a_failed_strategy_has_no_figures() -> None:
+def test_a_failed_strategy_has_no_figures():
     (line,) = [
         line
         for line in strategies_text(ROW, StrategyRow("bs", "net+served", error="no grid")).splitlines()
@@ -113,7 +111,7 @@ def test_a_failed_strategy_has_no_figures() -> None:
     assert line.split() == ["bs", "(failed)", *["–"] * 9]
 
 
-def test_the_title_says_how_many_modes_were_left_out() -> None:
+def test_the_title_says_how_many_modes_were_left_out():
     for count in (0, 52):
         words = " ".join(
             strategies_text(replace(ROW, modes_left_out=count)).split()

@@ -1,7 +1,5 @@
 """A ranking's verdict on each board is whole in every terminal, with its reason."""
 
-from __future__ import annotations
-
 import pytest
 from contracts.shown import shown_text
 
@@ -18,7 +16,7 @@ def selection() -> BoardSelection:
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_no_width_drops_a_verdict_or_its_reason(selection: BoardSelection, width: int) -> None:
+def test_no_width_drops_a_verdict_or_its_reason(selection, width):
     text = shown_text(print_board_selection, selection, width=width)
     unfit = [offer for offer in selection.offers if not offer.is_suitable]
 
@@ -30,7 +28,7 @@ def test_no_width_drops_a_verdict_or_its_reason(selection: BoardSelection, width
         assert offer.memory.fits or "largest that fits" in reason or "not even one" in reason
 
 
-def test_in_eighty_columns_the_verdict_follows_the_boards_name(selection: BoardSelection) -> None:
+def test_in_eighty_columns_the_verdict_follows_the_boards_name(selection):
     lines = shown_text(print_board_selection, selection, width=80).splitlines()
 
     for offer in selection.offers:
@@ -38,7 +36,7 @@ def test_in_eighty_columns_the_verdict_follows_the_boards_name(selection: BoardS
         assert lines[lines.index(f"board: {offer.board}") + 1] == f"  suitable: {verdict}"
 
 
-def test_numbers_are_exported_unrounded_without_their_marks(selection: BoardSelection) -> None:
+def test_numbers_are_exported_unrounded_without_their_marks(selection):
     head, first, *_ = offers_table(selection).csv.splitlines()
 
     assert head.startswith("board,suitable,rank,")

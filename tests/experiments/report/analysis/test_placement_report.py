@@ -1,9 +1,6 @@
 """The plane of a placement numbers the combinations, a table lists them, and names are text."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 from contracts.shown import check_drawn, shown_text
@@ -22,7 +19,7 @@ def advice() -> PlacementAdvice:
     return advise_placement(PlacementOptions("resnet50-imagenet", "agx-orin", rate_hz=300.0))
 
 
-def test_every_combination_is_one_numbered_point_and_one_row_of_the_table(advice: PlacementAdvice) -> None:
+def test_every_combination_is_one_numbered_point_and_one_row_of_the_table(advice):
     (points,) = [trace for trace in power_latency_chart(advice).data if "text" in trace]
     rows = plane_table(advice).rows
 
@@ -32,7 +29,7 @@ def test_every_combination_is_one_numbered_point_and_one_row_of_the_table(advice
         assert (x, y) == (row[3].value, row[4].value)
 
 
-def test_the_numbers_of_close_points_are_on_opposite_sides(advice: PlacementAdvice) -> None:
+def test_the_numbers_of_close_points_are_on_opposite_sides(advice):
     (points,) = [trace for trace in power_latency_chart(advice).data if "text" in trace]
     tensor, cuda_dla = (points["text"].index(number) for number in ("2", "9"))
 
@@ -41,14 +38,14 @@ def test_the_numbers_of_close_points_are_on_opposite_sides(advice: PlacementAdvi
     assert points["textposition"][tensor] == "bottom center"
 
 
-def test_the_chosen_placement_is_inside_the_plane(advice: PlacementAdvice) -> None:
+def test_the_chosen_placement_is_inside_the_plane(advice):
     slow = dataclasses.replace(advice, chosen=dataclasses.replace(advice.chosen, latency_s=100.0))
     low, high = power_latency_chart(slow).layout["xaxis"]["range"]
 
     assert low < 5 < high  # 10^5 ms
 
 
-def test_the_page_is_drawn_by_plotly_and_has_the_table_of_numbers(advice: PlacementAdvice, tmp_path: Path) -> None:
+def test_the_page_is_drawn_by_plotly_and_has_the_table_of_numbers(advice, tmp_path):
     write_placement_page(advice, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -58,7 +55,7 @@ def test_the_page_is_drawn_by_plotly_and_has_the_table_of_numbers(advice: Placem
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_no_figure_is_cut(advice: PlacementAdvice, width: int) -> None:
+def test_no_figure_is_cut(advice, width):
     text = shown_text(print_placement_advice, advice, width=width)
 
     assert "…" not in text

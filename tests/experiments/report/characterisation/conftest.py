@@ -1,7 +1,5 @@
 """Sweeps made up from a few formulas, so that pages can be tested without a board: plausible arrays, any points."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,8 +1,5 @@
 """The pictures: what is drawn is what was seen, what is left out is said, missing sensors are not drawn as nought."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +17,6 @@ from experiments.report.quantities import number
 from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.reliability import compute_variability
-from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
@@ -38,7 +34,7 @@ def knob_chart(settings: tuple[SettingSummary, ...], key: str) -> Chart:
     return next(one for one in knob_charts.build_knob_section(settings, metered=True).charts if one.key == key)
 
 
-def test_the_bars_of_a_setting_add_up_to_its_epoch(settings: tuple[SettingSummary, ...]) -> None:
+def test_the_bars_of_a_setting_add_up_to_its_epoch(settings):
     breakdown, *_ = knob_chart(settings, "knob-workers").frames
     bars = [trace for trace in breakdown.data if trace["type"] == "bar"]
     whole = next(trace for trace in breakdown.data if trace["name"] == "end to end")
@@ -46,21 +42,19 @@ def test_the_bars_of_a_setting_add_up_to_its_epoch(settings: tuple[SettingSummar
     assert {trace["name"]: trace["marker"]["color"] for trace in bars}["stall"] == STALL.colour
 
 
-def test_one_point_has_a_bar_too(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_one_point_has_a_bar_too(sweep, base):
     (frame,) = knob_chart(settings_in(sweep([base])), "knob-none").frames
     assert [len(trace["y"]) for trace in frame.data] == [1] * len(frame.data)
 
 
-def test_more_bars_than_fit_are_behind_a_menu_and_the_rest_is_said(
-    sweep: Callable[..., SweepResult], base: SweepPoint
-) -> None:
+def test_more_bars_than_fit_are_behind_a_menu_and_the_rest_is_said(sweep, base):
     points = [replace(base, workers=w, batch_size=b) for w in (0, 1) for b in range(1, 101)]
     chart = knob_chart(settings_in(sweep(points, steps=2)), "knob-workers")
     assert sum(frame.label.startswith("parts") for frame in chart.frames) == knob_charts.MAX_VIEWS
     assert "48 of 100 groups are shown as parts, 6 as lines" in chart.caption
 
 
-def test_the_menu_has_every_quantity_of_a_knob(settings: tuple[SettingSummary, ...]) -> None:
+def test_the_menu_has_every_quantity_of_a_knob(settings):
     chart = knob_chart(settings, "knob-workers")
     quantities = ["time of an epoch", "stall of an epoch", "energy of an epoch", "mean power"]
     assert [frame.label for frame in chart.frames] == ["parts of an epoch", *quantities]
@@ -69,9 +63,8 @@ def test_the_menu_has_every_quantity_of_a_knob(settings: tuple[SettingSummary, .
     assert [frame.label for frame in unmetered.frames] == ["parts of an epoch", *quantities[:2]]
 
 
-def test_the_plane_marks_what_no_other_setting_beats(settings: tuple[SettingSummary, ...]) -> None:
+def test_the_plane_marks_what_no_other_setting_beats(settings):
     section = setting_charts.build_plane_section(settings)
-    assert section is not None
     (chart,) = section.charts
     frame = chart.frames[0]
     dots, front, *named = frame.data
@@ -82,14 +75,13 @@ def test_the_plane_marks_what_no_other_setting_beats(settings: tuple[SettingSumm
     assert "numbers as in the legend" in chart.caption
 
 
-def test_named_modes_at_one_place_share_a_label(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_named_modes_at_one_place_share_a_label(sweep, base):
     modes = find("agx-xavier").presets
     points = [replace(base, mode=mode) for mode in modes.values()]
     settings = settings_in(sweep(points, steps=12))
     place = {"e2e_s": settings[0].stats.e2e_s, "energy_j": settings[0].stats.energy_j}
     near = [replace(one, stats=replace(one.stats, **place)) for one in settings[:3]]
     section = setting_charts.build_plane_section([*near, *settings[3:]])
-    assert section is not None
     named = section.charts[0].frames[0].data[2:]
     labels = [label for trace in named for label in trace["text"] if label]
     assert len(labels) == len(named)
@@ -97,18 +89,17 @@ def test_named_modes_at_one_place_share_a_label(sweep: Callable[..., SweepResult
     assert ", ".join(trace["name"] for trace in named).count("MODE_") == len(modes) - 1
 
 
-def test_a_board_with_one_setting_has_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_a_board_with_one_setting_has_no_plane(sweep, base):
     section = setting_charts.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
-    assert section is not None
     assert section.charts == ()
     assert "only one setting" in section.lead
 
 
-def test_without_a_meter_there_is_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_without_a_meter_there_is_no_plane(sweep, base):
     assert setting_charts.build_plane_section(settings_in(sweep([base], metered=False))) is None
 
 
-def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep, base):
     result = sweep([base], steps=4000)
     chart, _ = point_timeline.build_point_section(settings_in(result), by_key(result), 1).charts
     (frame,) = chart.frames
@@ -124,7 +115,7 @@ def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep: Callable[..., S
     assert any(f"{number(longest, 4)} ms" in text for text in beyond["hovertext"])
 
 
-def test_the_timeline_marks_outliers_and_shades_epochs_that_do_not_count(few: SweepResult) -> None:
+def test_the_timeline_marks_outliers_and_shades_epochs_that_do_not_count(few):
     chart, _ = point_timeline.build_point_section(settings_in(few), by_key(few), 1).charts
     frame = chart.frames[0]
     marked = next(trace for trace in frame.data if trace["name"] == "outlier")
@@ -135,7 +126,7 @@ def test_the_timeline_marks_outliers_and_shades_epochs_that_do_not_count(few: Sw
     assert shade["x1"] < finished.read_minibatches().start_s[-1]
 
 
-def test_a_lost_file_costs_its_picture_and_is_named(few: SweepResult) -> None:
+def test_a_lost_file_costs_its_picture_and_is_named(few):
     def lost() -> None:
         raise BadInput("minibatches/abc.parquet", "no file", "the one that the sweep wrote")
 
@@ -147,7 +138,7 @@ def test_a_lost_file_costs_its_picture_and_is_named(few: SweepResult) -> None:
     assert all(chart.frames for chart in section.charts)
 
 
-def test_a_missing_sensor_is_named_and_not_drawn(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+def test_a_missing_sensor_is_named_and_not_drawn(sweep, base):
     result = sweep([base], metered=False, gpu=False)
     _, chart = point_timeline.build_point_section(settings_in(result), by_key(result), 1).charts
     (frame,) = chart.frames
@@ -155,7 +146,7 @@ def test_a_missing_sensor_is_named_and_not_drawn(sweep: Callable[..., SweepResul
     assert frame.summary.startswith("No sensor: GPU, power.")
 
 
-def test_what_is_drawn_in_detail_says_why(settings: tuple[SettingSummary, ...]) -> None:
+def test_what_is_drawn_in_detail_says_why(settings):
     picked = choose_settings(settings, 5)
     assert len(picked) == 5
     assert picked[0][1] == "typical"
@@ -164,7 +155,7 @@ def test_what_is_drawn_in_detail_says_why(settings: tuple[SettingSummary, ...]) 
     assert choose_settings((), 5) == []
 
 
-def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResult) -> None:
+def test_variability_shows_repeats_and_boards_around_their_means(few):
     found = compute_variability([compute_point_stats(one, few.plan.course) for one in few.points])
     section = setting_charts.build_variability_section(found)
     assert [(chart.key, frame.label) for chart in section.charts for frame in chart.frames] == [
@@ -176,5 +167,5 @@ def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResul
     assert section.charts[0].frames[0].summary.startswith("Time varies by")
 
 
-def test_without_repeats_nothing_is_said_about_variability() -> None:
+def test_without_repeats_nothing_is_said_about_variability():
     assert "course.repeats" in setting_charts.build_variability_section(()).lead

@@ -1,11 +1,8 @@
 """The pages and tables of both studies show every run, draw valid charts, escape names, and fit a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,7 +58,7 @@ RUNS = [run_of(policy, seed) for policy in ("least-energy-within-deadline", "<b>
 FLEET = Experiment(name="demo", fleet=(FleetEntry(device="nano", count=2),))
 
 
-def test_the_page_of_one_board_has_energy_regret_and_modes_per_ratio(tmp_path: Path) -> None:
+def test_the_page_of_one_board_has_energy_regret_and_modes_per_ratio(tmp_path):
     write_mode_choice_page(TABLE, 200, CHOICES, tmp_path / "page.html")
 
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -74,7 +71,7 @@ def test_the_page_of_one_board_has_energy_regret_and_modes_per_ratio(tmp_path: P
     assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
-def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path: Path) -> None:
+def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path):
     write_fleet_page(FLEET, RUNS, tmp_path / "page.html")
 
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -88,7 +85,7 @@ def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path: 
     assert "<b>mine</b>" not in page.split("<script", 1)[0]
 
 
-def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path):
     write_fleet_page(FLEET, [run_of("balanced", 1, 2)], tmp_path / "page.html")
 
     assert "Rounds 1 to 2, seed 1" in (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -102,7 +99,7 @@ def choice_text(choices: Sequence[Any], width: int = 80) -> str:
     return shown_text(print_mode_choice, TABLE, 200, choices, width=width)
 
 
-def test_the_terminals_tables_fit_eighty_columns_uncut() -> None:
+def test_the_terminals_tables_fit_eighty_columns_uncut():
     fleet = fleet_text(RUNS)
     board = choice_text(CHOICES)
 
@@ -119,8 +116,8 @@ def test_the_terminals_tables_fit_eighty_columns_uncut() -> None:
     [(100.0, False, 3, ("0.00 (0.00)", "28.6 (28.6)", "3.0 (3)")), (245.67, True, 15, ("145.7 (145.7)", "15.0 (15)"))],
 )
 def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_the_figures(
-    energy_j: float, missed: bool, explored: int, cells: tuple[str, ...]
-) -> None:
+    energy_j, missed, explored, cells
+):
     figures = {"energy_j": energy_j, "maxn_j": 140.0, "missed": missed, "explored": explored}
     choices = [
         choice_of(policy, ratio, seed, 100, **figures)
@@ -140,7 +137,7 @@ def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_th
         assert len(re.findall(rf"^(?:policy:)? ?{policy}\b", text, re.MULTILINE)) == 2, "a policy begins its line"
 
 
-def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
+def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path):
     run = run_of("fastest", 1)
     beyond = replace(run, rounds=tuple(replace(one, limits_kept=False) for one in run.rounds))
 
@@ -155,7 +152,7 @@ def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
     assert "even the oracle" not in fleet_text(RUNS)
 
 
-def test_a_row_of_one_board_has_the_published_keys() -> None:
+def test_a_row_of_one_board_has_the_published_keys():
     row = CHOICES[0].row
 
     assert list(row) == [
@@ -164,11 +161,11 @@ def test_a_row_of_one_board_has_the_published_keys() -> None:
     ]  # fmt: skip
 
 
-def test_a_figure_that_no_seed_has_is_a_dash() -> None:
+def test_a_figure_that_no_seed_has_is_a_dash():
     assert ChoiceColumn("x", "x").format_cell([{"x": None}]) == "–"
     assert ChoiceColumn("x", "x").format_cell([{"x": 1.0}, {"x": None}]) == "1.00"
 
 
-def test_counts_show_the_worst_as_the_whole_number_that_it_is_and_large_figures_fewer_digits() -> None:
+def test_counts_show_the_worst_as_the_whole_number_that_it_is_and_large_figures_fewer_digits():
     assert ChoiceColumn("x", "x", 1, is_whole_number=True).format_cell([{"x": 1}, {"x": 2}]) == "1.5 (2)"
     assert ChoiceColumn("x", "x").format_cell([{"x": 99.994}, {"x": 123.456}]) == "111.7 (123.5)"

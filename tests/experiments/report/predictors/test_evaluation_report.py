@@ -1,9 +1,6 @@
 """The page of a study draws valid charts of what was played, says what is measured, and survives what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,16 +51,14 @@ def outcomes(target: PredictionTarget) -> list[CellResult]:
     return [outcome_of(target, way, n, seed, 1.1) for way in WAYS for n in (5, 10) for seed in (0, 1)]
 
 
-def test_every_chart_of_the_page_is_one_that_plotly_draws(
-    target: PredictionTarget, outcomes: list[CellResult], tmp_path: Path
-) -> None:
+def test_every_chart_of_the_page_is_one_that_plotly_draws(target, outcomes, tmp_path):
     write_evaluation_page(PredictionStudy((target,), WAYS, (5, 10), 2), outcomes, tmp_path / "page.html")
 
     drawn = check_drawn((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert set(drawn) == {"t0-time-error", "t0-power-error", "t0-predicted-time", "t0-predicted-power", "t0-fronts"}
 
 
-def test_what_users_wrote_is_escaped(target: PredictionTarget, outcomes: list[CellResult], tmp_path: Path) -> None:
+def test_what_users_wrote_is_escaped(target, outcomes, tmp_path):
     write_evaluation_page(PredictionStudy((target,), WAYS, (5, 10), 2), outcomes, tmp_path / "page.html")
 
     words = (tmp_path / "page.html").read_text(encoding="utf-8").split("<script")[0]
@@ -72,7 +67,7 @@ def test_what_users_wrote_is_escaped(target: PredictionTarget, outcomes: list[Ce
     assert "a &lt;note&gt;" in words
 
 
-def test_axes_say_what_is_measured_and_what_is_predicted(target: PredictionTarget, outcomes: list[CellResult]) -> None:
+def test_axes_say_what_is_measured_and_what_is_predicted(target, outcomes):
     for chart, unit in zip(evaluation_report.build_scatter_charts("k", target, outcomes), ("ms", "W"), strict=True):
         layout = chart.frames[-1].layout
         assert layout["xaxis"]["title"]["text"].startswith("measured")
@@ -85,11 +80,11 @@ def test_axes_say_what_is_measured_and_what_is_predicted(target: PredictionTarge
     assert "physical: measured there" in names
 
 
-def test_an_axis_whose_ends_no_float_tells_apart_has_no_ticks_of_its_own() -> None:
+def test_an_axis_whose_ends_no_float_tells_apart_has_no_ticks_of_its_own():
     assert log_ticks(0.0, 1e-17) == {}
 
 
-def test_profiled_modes_are_not_among_the_points(target: PredictionTarget, outcomes: list[CellResult]) -> None:
+def test_profiled_modes_are_not_among_the_points(target, outcomes):
     time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
     points = time.frames[-1].data[1]
 
@@ -98,7 +93,7 @@ def test_profiled_modes_are_not_among_the_points(target: PredictionTarget, outco
     np.testing.assert_allclose(points["y"], 1.1 * np.array(points["x"]))
 
 
-def test_implausible_modes_are_hollow(target: PredictionTarget, outcomes: list[CellResult]) -> None:
+def test_implausible_modes_are_hollow(target, outcomes):
     time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
     points = time.frames[0].data[1]
 
@@ -106,16 +101,14 @@ def test_implausible_modes_are_hollow(target: PredictionTarget, outcomes: list[C
     assert hollow == [pytest.approx(1e3 * target.table.step_s[7])]
 
 
-def test_large_tables_are_thinned(target: PredictionTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_are_thinned(target, monkeypatch):
     monkeypatch.setattr(evaluation_report, "MAX_SCATTER_POINTS", 20)
     time, _ = evaluation_report.build_scatter_charts("k", target, [outcome_of(target, WAYS[0], 10, 0, 1.1)])
 
     assert len(time.frames[0].data[1]["x"]) == 20
 
 
-def test_the_measured_front_is_the_tables_own_without_implausible_rows(
-    target: PredictionTarget, outcomes: list[CellResult]
-) -> None:
+def test_the_measured_front_is_the_tables_own_without_implausible_rows(target, outcomes):
     measured = evaluation_report.build_fronts_chart("k", target, outcomes).frames[0].data[0]
     rows = np.flatnonzero(target.plausible)
     expected = rows[front_mask(target.table.step_s[rows], target.table.power_w[rows])]
@@ -123,7 +116,7 @@ def test_the_measured_front_is_the_tables_own_without_implausible_rows(
     assert sorted(measured["x"]) == sorted((1e3 * target.table.step_s[expected]).tolist())
 
 
-def test_bars_reach_from_the_best_seed_to_the_worst(target: PredictionTarget, outcomes: list[CellResult]) -> None:
+def test_bars_reach_from_the_best_seed_to_the_worst(target, outcomes):
     time, _ = evaluation_report.build_error_charts("k", [outcome.row for outcome in outcomes])
 
     bars = time.data[0]["error_y"]
@@ -133,7 +126,7 @@ def test_bars_reach_from_the_best_seed_to_the_worst(target: PredictionTarget, ou
     assert time.layout["xaxis"]["ticktext"] == ["5", "10"]
 
 
-def test_a_study_of_failures_only_still_has_a_page(target: PredictionTarget, tmp_path: Path) -> None:
+def test_a_study_of_failures_only_still_has_a_page(target, tmp_path):
     way = WAYS[0]
     failed = CellResult(
         PredictionCell(0, way, 5, 0), PredictionRow(way.method, target.table.path, 5, 0, error="out of <luck>")
@@ -146,7 +139,7 @@ def test_a_study_of_failures_only_still_has_a_page(target: PredictionTarget, tmp
     assert "out of &lt;luck&gt;" in page
 
 
-def test_targets_of_one_name_are_told_apart_by_their_paths() -> None:
+def test_targets_of_one_name_are_told_apart_by_their_paths():
     rows = [
         PredictionRow("m", path, 5, 0, device="b", workload=name) for path, name in (("x", "n"), ("y", "n"), ("z", "o"))
     ]
@@ -155,7 +148,7 @@ def test_targets_of_one_name_are_told_apart_by_their_paths() -> None:
     assert list(group_seeds(rows)) == [("x", "m", 5), ("y", "m", 5), ("b/o", "m", 5)]
 
 
-def test_a_column_shows_the_mean_and_the_worst_of_what_is_known() -> None:
+def test_a_column_shows_the_mean_and_the_worst_of_what_is_known():
     row = PredictionRow("m", "t", 5, 0)
     rows = [replace(row, time_mape=value, coverage90=value) for value in (10.0, 20.0)]
 

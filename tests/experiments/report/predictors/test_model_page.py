@@ -1,7 +1,5 @@
 """The page of a front holds its figures, needs nothing but itself, and escapes what came from a file."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run whose clients evaluate shows their accuracy beside the server's, and what it cost, with its label."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,7 +29,7 @@ def play(folder: Path, by: str) -> LoadedRun:
     return load_run(folder)
 
 
-def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(tmp_path: Path) -> None:
+def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(tmp_path):
     run = play(tmp_path / "run", "both")
     (section,) = build_evaluation_sections(run)
     accuracy, cost = list_evaluation_cards(run)
@@ -52,7 +50,7 @@ def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(t
     assert run.energy_with_idle_j == run.summary["energy_j"] + run.summary["evaluation_energy_j"]
 
 
-def test_without_evaluations_by_clients_there_is_nothing_of_them(tmp_path: Path) -> None:
+def test_without_evaluations_by_clients_there_is_nothing_of_them(tmp_path):
     run = play(tmp_path / "run", "server")
 
     assert build_evaluation_sections(run) == []

@@ -1,7 +1,5 @@
 """A comparison opens with a sentence per group; its Pareto charts mark what is dominated; its runs differ in colour."""
 
-from __future__ import annotations
-
 import re
 
 import plotly.graph_objects as go
@@ -129,5 +127,4 @@ def test_names_are_escaped(make_run, tmp_path):
     assert "&lt;img src=x" in page
     assert not re.search(r"<img|b<script>", page.partition("<script>")[0])
     data = re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)
-    assert data is not None
     assert "<" not in data[1]

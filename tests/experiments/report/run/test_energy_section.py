@@ -1,7 +1,5 @@
 """Power over time: the area under what is drawn is the energy of the store's samples."""
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 import pytest
 from hypothesis import HealthCheck, given, settings

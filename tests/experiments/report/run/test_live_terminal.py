@@ -1,7 +1,5 @@
 """The live view shows the last round in a terminal, prints a line per round in a pipe, and reads only what is new."""
 
-from __future__ import annotations
-
 import dataclasses
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """The page holds the run's figures, needs nothing but itself, and survives runs that lack something."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The summary's savings: over the rounds in which every board's truth is known, against both baselines."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 
@@ -21,27 +19,6 @@ def summary_of(folder):
     return summarise_run(
         experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), 1.0, read_rows(folder, EventRow)
     )
-
-
-def test_savings_are_against_maxn_and_against_maxn_with_low_waiting(make_run):
-    found = summary_of(make_run())
-    assert found["compared_rounds"] == 3
-    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
-    assert found["saving_vs_maxn_parked"] == pytest.approx(1 - 100 / 120)
-    assert found["oracle_saving_vs_maxn"] == pytest.approx(1 - 90 / 150)
-    assert found["oracle_saving_vs_maxn_parked"] == pytest.approx(1 - 90 / 120)
-
-
-def test_a_round_with_a_failed_board_is_left_out_of_the_savings(make_run, fail):
-    found = summary_of(make_run(change=fail))
-    assert (found["compared_rounds"], found["maxn_energy_j"]) == (2, None)
-    assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
-
-
-def test_without_truth_there_are_no_savings(make_run):
-    found = summary_of(make_run(truth=False))
-    assert found["compared_rounds"] == 0
-    assert found["saving_vs_maxn"] is found["oracle_saving_vs_maxn_parked"] is None
 
 
 def test_a_round_is_compared_with_maxn_only_where_all_did_their_whole_work(make_run, fail):
@@ -101,13 +78,13 @@ class Told:
 @pytest.mark.parametrize(
     ("backend", "begins"), [("fleet", "<b>Measured by the boards"), ("sim", "<b>Emulated:</b> time, power")]
 )
-def test_the_page_says_what_is_measured(backend: str, begins: str) -> None:
+def test_the_page_says_what_is_measured(backend, begins):
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": backend})
 
     assert describe_emulation(Told(experiment)).startswith(begins)
 
 
-def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
+def test_a_recorded_folder_in_place_of_a_board_is_told():
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
     labels = experiment_checks.build_labels(experiment, {"nano-1"})
 
@@ -115,7 +92,7 @@ def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
     assert "measure nothing" in describe_emulation(Told(experiment, labels))
 
 
-def test_the_page_says_which_model_is_moved_and_which_is_trained() -> None:
+def test_the_page_says_which_model_is_moved_and_which_is_trained():
     fleet = [{"device": "nano"}, {"device": "nano", "name": "vit", "cost": "vit-b16-cifar10"}]
     one, two = (Experiment.model_validate({"fleet": fleet[:count]}) for count in (1, 2))
 
@@ -129,7 +106,7 @@ def test_the_page_says_which_model_is_moved_and_which_is_trained() -> None:
     )
 
 
-def test_a_model_of_unknown_size_is_said_to_be_the_trained_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_unknown_size_is_said_to_be_the_trained_one(monkeypatch):
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}]})
     monkeypatch.setattr("fedge.costs.layered_work.find_known_network", lambda _: None)
 
@@ -140,13 +117,13 @@ def test_a_model_of_unknown_size_is_said_to_be_the_trained_one(monkeypatch: pyte
     )
 
 
-def test_a_size_of_the_users_own_is_moved() -> None:
+def test_a_size_of_the_users_own_is_moved():
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "workload": {"model_mb": 23.4}})
     moved = describe_links(experiment_checks.build_link_labels(experiment))
     assert moved == "23.4 MB each way (workload.model_mb); the trained model has 24.7 kB"
 
 
-def test_real_boards_move_what_they_train() -> None:
+def test_real_boards_move_what_they_train():
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
     moved = describe_links(experiment_checks.build_link_labels(experiment))
     assert moved == "24.7 kB each way (the trained model); the trained model has 24.7 kB"

@@ -1,7 +1,5 @@
 """The terminal and the report say what the boards started from, and how each entry was used."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 
@@ -52,7 +50,7 @@ OTHER = {"nano-1": [origin("other workload")], "nano-2": [origin("other workload
         ({"boards": 1, "contradicted": {"nano-1": 1}}, "note: what was known of nano-1 contradicts"),
     ],
 )
-def test_the_terminal_says_what_was_used(changes: dict[str, object], start: str) -> None:
+def test_the_terminal_says_what_was_used(changes, start):
     assert next(describe_knowledge(NOTHING | changes)).startswith(start)
 
 
@@ -64,7 +62,7 @@ def test_the_terminal_says_what_was_used(changes: dict[str, object], start: str)
         ("other workload", "as a reference table"),
     ],
 )
-def test_the_report_says_how_an_entry_was_used(relation: Relation, use: str) -> None:
+def test_the_report_says_how_an_entry_was_used(relation, use):
     summary = {"knowledge": NOTHING | {"origins": {"nano-1": [origin(relation)]}}}
     (section,) = build_knowledge_sections(SimpleNamespace(summary=summary))
 

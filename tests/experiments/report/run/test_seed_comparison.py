@@ -1,7 +1,5 @@
 """Runs that differ in the seed alone are one group, whose figures have intervals and whose pairs decide."""
 
-from __future__ import annotations
-
 import csv
 import io
 

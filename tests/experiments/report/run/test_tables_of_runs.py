@@ -1,7 +1,5 @@
 """Every table as a file, and the quantiles of prediction errors."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 

@@ -3,8 +3,6 @@
 A board's parameters from measured placements: found again, bad rows set aside, what was not measured predicted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

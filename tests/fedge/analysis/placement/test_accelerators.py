@@ -3,8 +3,6 @@
 What the paper on multi-accelerator inference says in words (arXiv 2503.09546) comes out of the model, one by one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

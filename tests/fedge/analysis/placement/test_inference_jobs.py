@@ -1,7 +1,5 @@
 """What can run on which machine, and the reason in words where something cannot; other machines are made up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

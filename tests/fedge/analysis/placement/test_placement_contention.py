@@ -3,8 +3,6 @@
 Instances beside each other: nothing is drawn twice, nobody is faster than alone, and the fixed point is one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contracts.placement_boards import layer, made_up_board, made_up_network, resnet50

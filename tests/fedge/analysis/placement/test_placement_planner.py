@@ -1,7 +1,5 @@
 """The planner's answer is that of trying everything; what it leaves out is worse; what is nearest can be reached."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Instances as processes: started together, timed, none left behind when one fails; torch and ONNX Runtime for real."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 

@@ -3,8 +3,6 @@
 Fitting finds again what made the tables, whatever few rows say, and for a batch size that it never saw.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 The micro-benchmark runs every kernel on this processor, counts its work, and meters it where there is a meter.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The chosen mode is the cheapest that is fast enough, lowers nothing for nothing, and says why it was chosen.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Cutting a module after a plan, and telling a plan that harms from one that does not.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

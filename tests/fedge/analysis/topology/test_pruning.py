@@ -1,7 +1,5 @@
 """Networks pruned to a share of their parameters: what is cut, what stays, and that nothing else changes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

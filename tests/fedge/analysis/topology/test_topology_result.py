@@ -1,7 +1,5 @@
 """The search for the largest variants that fit, beside trying everything."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

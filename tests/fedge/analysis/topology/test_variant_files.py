@@ -1,7 +1,5 @@
 """A variant in a folder and back, without pickle, and a few real steps of its training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An emulated board's pipeline follows its cores, the images, the batch and the loader; what a page cache answers."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import numpy as np

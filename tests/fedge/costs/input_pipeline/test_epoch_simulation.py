@@ -1,7 +1,5 @@
 """An epoch is simulated as PyTorch's own DataLoader runs it; the clock jumps to the next end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What was measured without workers, and with one, says how it goes with more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -55,7 +53,7 @@ def test_a_setting_with_workers_alone_is_undone_to_what_it_would_be_without():
 
 
 @pytest.mark.parametrize("measured", [1, 2, 4])
-def test_from_one_number_of_workers_the_pace_with_others_follows(measured: int):
+def test_from_one_number_of_workers_the_pace_with_others_follows(measured):
     model = fit_pipeline([means(with_loader(TRUE, measured))], cores=2.0)
     for workers in (1, 2, 4):
         truth, said = (simulate_epoch(with_loader(one, workers), 200).step_s[40:].mean() for one in (TRUE, model))

@@ -1,7 +1,5 @@
 """The closed form agrees with the simulation, and work slows down beside other work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

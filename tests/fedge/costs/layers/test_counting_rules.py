@@ -1,7 +1,5 @@
 """Every rule counts what loops over the definition count, and the totals are those of the definition."""
 
-from __future__ import annotations
-
 from itertools import product as grid
 from math import prod
 

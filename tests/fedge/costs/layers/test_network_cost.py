@@ -1,7 +1,5 @@
 """Layers summed by what bounds them, and the cost of a narrower network."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Costs survive a file, a wrong field is named, and the shipped networks are what tracing them gives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -137,7 +135,6 @@ def test_a_known_network_is_the_traced_one(workload, model):
 def test_every_workload_with_costs_is_known_and_computes_what_its_costs_say():
     for name, size in load_workload_sizes().items():
         network = find_known_network(name)
-        assert network is not None
         assert network.batch_work(size.batch_size, "train").flop / 1e9 == pytest.approx(
             size.gflop_per_step, rel=0.002
         ), name

@@ -1,7 +1,5 @@
 """What a user names as NETWORK is found, and what cannot be meant is one line that says what can."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -146,8 +144,7 @@ def geometry(name: str) -> list[list[float]]:
 def measured(profiles_root: Path, network: str) -> list[list[float]]:
     data = json.loads((profiles_root / "perf4sight-tx2" / f"{network}.layers.json").read_text(encoding="utf-8"))
     assert tuple(data["columns"]) == CONVOLUTION_COLUMNS
-    unpruned: list[list[float]] = data["levels"]["0"]
-    return unpruned
+    return data["levels"]["0"]
 
 
 @pytest.mark.parametrize(

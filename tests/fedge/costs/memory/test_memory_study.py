@@ -3,8 +3,6 @@
 The study learns from what it may and is judged on the rest; on the measured tables it reaches what is claimed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

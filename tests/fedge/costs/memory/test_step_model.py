@@ -3,8 +3,6 @@
 Memory and time models, and the robust fit of relative errors behind them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contracts.measured_steps import layers_at

@@ -3,8 +3,6 @@
 A step's need grows with batch and network, is labelled by what it rests on, and is quick and light to compute.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

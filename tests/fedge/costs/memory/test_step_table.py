@@ -1,7 +1,5 @@
 """Measured steps are read with their geometry, and a bad file is named with what would be right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Energy counters of GPUs and of the processor."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -20,10 +18,9 @@ def open_counter(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> GpuEnergyCo
     return GpuEnergyCounter.try_open()
 
 
-def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch):
     nvml = count_cards(5_000_000, 70_000)
     counter = open_counter(monkeypatch, nvml)
-    assert counter is not None
 
     for card, counted_mj in zip(nvml.cards, (5_012_500, 71_000), strict=True):
         card.counted_mj, card.seen_s = counted_mj, 0.0
@@ -31,10 +28,9 @@ def test_the_joules_of_all_cards_since_the_counter_was_opened(monkeypatch: pytes
     assert counter.try_read_energy_j() == pytest.approx(13.5)
 
 
-def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch):
     nvml = count_cards(1_000)
     counter = open_counter(monkeypatch, nvml)
-    assert counter is not None
 
     nvml.cards[0].counted_mj = None
 
@@ -44,11 +40,11 @@ def test_a_card_that_is_lost_meanwhile_leaves_the_energy_unknown(monkeypatch: py
 @pytest.mark.parametrize(
     "nvml", [FakeNvml([]), FakeNvml([FakeCard(), FakeCard(None)]), FakeNvml([FakeCard()], driver=False)]
 )
-def test_without_cards_that_all_count_there_is_no_counter(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
+def test_without_cards_that_all_count_there_is_no_counter(monkeypatch, nvml):
     assert open_counter(monkeypatch, nvml) is None
 
 
-def test_without_the_package_there_is_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_there_is_no_counter(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert GpuEnergyCounter.try_open() is None
@@ -62,36 +58,33 @@ def package(root: Path, name: str, energy_uj: int, most_uj: int = 10_000_000) ->
     return folder
 
 
-def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_path: Path) -> None:
+def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_path):
     one, two = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 1_000_000)
     core = package(tmp_path, "intel-rapl:0:0", 0)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (one / "energy_uj").write_text("6000000")
     (two / "energy_uj").write_text("3500000")
     (core / "energy_uj").write_text("900000")
     assert counter.read_energy_j() == 3.5
 
 
-def test_a_counter_that_wraps_around_is_followed(tmp_path: Path) -> None:
+def test_a_counter_that_wraps_around_is_followed(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 9_000_000)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (folder / "energy_uj").write_text("500000")
     assert counter.read_energy_j() == 1.5
     (folder / "energy_uj").write_text("600000")
     assert counter.try_read_energy_j() == 1.6
 
 
-def test_a_machine_without_counters_has_none(tmp_path: Path) -> None:
+def test_a_machine_without_counters_has_none(tmp_path):
     assert PackageEnergyCounter.try_open(str(tmp_path)) is None
     (tmp_path / RAPL_FOLDER / "intel-rapl:0").mkdir(parents=True)
     assert PackageEnergyCounter.try_open(str(tmp_path)) is None
 
 
-def test_a_counter_that_goes_away_is_not_read_as_zero(tmp_path: Path) -> None:
+def test_a_counter_that_goes_away_is_not_read_as_zero(tmp_path):
     folder = package(tmp_path, "intel-rapl:0", 1)
     counter = PackageEnergyCounter.try_open(str(tmp_path))
-    assert counter is not None
     (folder / "energy_uj").unlink()
     assert counter.try_read_energy_j() is None

@@ -94,7 +94,7 @@ class PoorClient(FakeClient):
 
 def _install(monkeypatch: pytest.MonkeyPatch, client: type[FakeClient]) -> None:
     module = ModuleType("jtop")
-    module.jtop = client  # type: ignore[attr-defined]
+    module.jtop = client
     client.made = []
     monkeypatch.setitem(sys.modules, "jtop", module)
 
@@ -125,7 +125,7 @@ class TestJtopSensor(PowerSensorContract):
         rig.sensor.close()
 
 
-def test_older_versions_give_plain_temperatures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_versions_give_plain_temperatures(monkeypatch):
     _install(monkeypatch, FakeClient)
     sensor = JtopSensor(Machine(), RealClock())
     FakeClient.made[0].data["temperature"] = {"CPU": 41.5, "PMIC": 100.0, "iwlwifi": -256}
@@ -134,7 +134,7 @@ def test_older_versions_give_plain_temperatures(monkeypatch: pytest.MonkeyPatch)
     assert sensor.read().temperatures_c == {"CPU": 41.5}
 
 
-def test_the_memorys_load_is_there_where_the_service_can_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memorys_load_is_there_where_the_service_can_read_it(monkeypatch):
     _install(monkeypatch, FakeClient)
     sensor = JtopSensor(Machine(), RealClock())
     unread = sensor.read().mem_load
@@ -144,14 +144,14 @@ def test_the_memorys_load_is_there_where_the_service_can_read_it(monkeypatch: py
     assert (unread, sensor.read().mem_load) == (None, 0.37)
 
 
-def test_it_asks_for_no_interval_below_the_services_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_for_no_interval_below_the_services_least(monkeypatch):
     _install(monkeypatch, FakeClient)
     sensor = JtopSensor(Machine(), RealClock(), interval_s=0.1)
 
     assert (FakeClient.made[0].interval, sensor.interval_s) == (0.5, 0.5)
 
 
-def test_without_jetson_stats_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jetson_stats_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jtop", None)
 
     with pytest.raises(SensorLost, match=r"jtop cannot be imported .*fedge\[jetson\].*or choose sysfs"):
@@ -165,9 +165,7 @@ def test_without_jetson_stats_the_error_says_what_to_install(monkeypatch: pytest
         (PoorClient, r"its data has a form that is not known \(AttributeError"),
     ],
 )
-def test_a_service_that_does_not_answer_well_is_refused_and_left(
-    monkeypatch: pytest.MonkeyPatch, client: type[FakeClient], message: str
-) -> None:
+def test_a_service_that_does_not_answer_well_is_refused_and_left(monkeypatch, client, message):
     _install(monkeypatch, client)
 
     with pytest.raises(SensorLost, match=message):
@@ -175,7 +173,7 @@ def test_a_service_that_does_not_answer_well_is_refused_and_left(
     assert client.made[0].closed == 1
 
 
-def test_no_source_of_the_project_imports_jtop_when_it_is_loaded() -> None:
+def test_no_source_of_the_project_imports_jtop_when_it_is_loaded():
     imports = [
         f"{path.relative_to(SOURCES)}: {line.strip()}"
         for package in ("fedge", "clients", "server", "experiments")

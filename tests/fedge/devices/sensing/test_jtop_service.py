@@ -4,8 +4,6 @@ Not run here: the service's temperatures, clocks and loads (they need a Jetson's
 unit and its group of users.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
@@ -75,7 +73,7 @@ def service(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
             del sys.modules[name]
 
 
-def test_the_total_of_the_service_is_the_input_rail(service: Path) -> None:
+def test_the_total_of_the_service_is_the_input_rail(service):
     sensor = JtopSensor(Machine(str(service)), RealClock(), "VDD_IN")
 
     sample = sensor.read()
@@ -86,7 +84,7 @@ def test_the_total_of_the_service_is_the_input_rail(service: Path) -> None:
     assert sample.rails_w == pytest.approx({"VDD_IN": 6.0, "VDD_CPU_GPU_CV": 1.5, "VDD_SOC": 1.25})
 
 
-def test_a_change_of_the_board_arrives_within_two_intervals(service: Path) -> None:
+def test_a_change_of_the_board_arrives_within_two_intervals(service):
     sensor = JtopSensor(Machine(str(service)), RealClock(), "VDD_IN")
     before = sensor.read()
     (service / HWMON / "curr1_input").write_text("2400")
@@ -95,7 +93,7 @@ def test_a_change_of_the_board_arrives_within_two_intervals(service: Path) -> No
     sensor.close()
 
 
-def test_auto_takes_the_service_if_it_agrees_with_the_files(service: Path) -> None:
+def test_auto_takes_the_service_if_it_agrees_with_the_files(service):
     sensor = open_sensor("auto", Machine(str(service)), RealClock(), "VDD_IN")
     sensor.close()
 
@@ -105,7 +103,7 @@ def test_auto_takes_the_service_if_it_agrees_with_the_files(service: Path) -> No
     assert sensor.interval_s == 0.5
 
 
-def test_auto_takes_the_files_if_the_service_says_otherwise(service: Path) -> None:
+def test_auto_takes_the_files_if_the_service_says_otherwise(service):
     plant(other := service / "other", ORIN_NX)
     (other / HWMON / "curr1_input").write_text("2000")
     (other / "run").mkdir()
@@ -120,7 +118,7 @@ def test_auto_takes_the_files_if_the_service_says_otherwise(service: Path) -> No
     assert "differs by 40%" in sensor.reason
 
 
-def test_auto_takes_the_files_where_no_service_is(tmp_path: Path) -> None:
+def test_auto_takes_the_files_where_no_service_is(tmp_path):
     plant(tmp_path, ORIN_NX)
 
     sensor = open_sensor("auto", Machine(str(tmp_path)), RealClock(), "VDD_IN")

@@ -1,7 +1,5 @@
 """Power of GPUs by NVML: against a stand-in for ``pynvml`` with its documented functions and units, on no card."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,7 @@ def plant_rapl(root: Path, microjoules: int) -> None:
     (root / RAPL / "energy_uj").write_text(str(microjoules))
 
 
-def test_a_card_that_counts_gives_the_mean_power_since_the_last_reading(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_card_that_counts_gives_the_mean_power_since_the_last_reading(monkeypatch, tmp_path):
     clock, card = SimulatedClock(), FakeCard()
     install(monkeypatch, FakeNvml([card], now_s=clock.now_s))
     clock.sleep_s(1.0)
@@ -37,7 +33,7 @@ def test_a_card_that_counts_gives_the_mean_power_since_the_last_reading(
     assert (sample.gpu_load, sample.gpu_mhz, sample.mem_mhz, sample.hottest_c) == (0.97, 2100, 5001, 61)
 
 
-def test_a_card_that_does_not_count_gives_its_present_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_card_that_does_not_count_gives_its_present_power(monkeypatch, tmp_path):
     install(monkeypatch, FakeNvml([FakeCard(counted_mj=None, busy=True), FakeCard(counted_mj=None)]))
 
     sample = open_sensor("nvml", Machine(str(tmp_path)), SimulatedClock()).read()
@@ -46,9 +42,7 @@ def test_a_card_that_does_not_count_gives_its_present_power(monkeypatch: pytest.
     assert sample.total_w == 280.0
 
 
-def test_the_processor_is_a_rail_where_its_counters_can_be_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_processor_is_a_rail_where_its_counters_can_be_read(monkeypatch, tmp_path):
     clock = SimulatedClock()
     install(monkeypatch, FakeNvml([FakeCard(counted_mj=None)]))
     plant_rapl(tmp_path, 0)
@@ -61,7 +55,7 @@ def test_the_processor_is_a_rail_where_its_counters_can_be_read(
     assert sensor.read().total_w == pytest.approx(20.0 + 45.0)
 
 
-def test_without_a_card_there_is_no_sensor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_card_there_is_no_sensor(monkeypatch, tmp_path):
     install(monkeypatch, FakeNvml([]))
 
     with pytest.raises(SensorLost, match="no NVIDIA GPU"):

@@ -1,9 +1,5 @@
 """Every recorded board's sensors are read as they are documented, with a kernel's manners."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from contracts import jetsons
 from contracts.jetsons.kernel import KernelMachine, lost_sensor
@@ -20,7 +16,7 @@ def _wanted(name: str) -> str:
     return catalogue.find(jetsons.board(name).catalogue, where="test").total_power
 
 
-def test_the_sensors_read_what_is_on_record(tmp_path: Path, name: str) -> None:
+def test_the_sensors_read_what_is_on_record(tmp_path, name):
     board, machine = jetsons.board(name), KernelMachine(str(jetsons.build(name, tmp_path)))
     zones = {zone.name: zone.milli_c / 1e3 for zone in board.zones if not zone.again}
     sensor = SysfsSensor(machine, SimulatedClock(), _wanted(name))
@@ -40,7 +36,7 @@ def test_the_sensors_read_what_is_on_record(tmp_path: Path, name: str) -> None:
     assert (sample.throttle_events is None) == board.jetpack4
 
 
-def test_a_lost_power_monitor_is_a_loss_and_comes_back(tmp_path: Path, name: str) -> None:
+def test_a_lost_power_monitor_is_a_loss_and_comes_back(tmp_path, name):
     machine = KernelMachine(str(jetsons.build(name, tmp_path)))
     sensor = SysfsSensor(machine, SimulatedClock(), _wanted(name))
     before = sensor.read()

@@ -1,7 +1,5 @@
 """The sampler keeps its pace, marks what it missed, and gives a window's energy; on a clock that the test moves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +94,7 @@ def times_kept(sampler: Sampler) -> list[float]:
     return [sample.at_s for sample in sampler._samples]
 
 
-def test_a_window_has_the_energy_between_two_times() -> None:
+def test_a_window_has_the_energy_between_two_times():
     with sampling() as (sampler, _, clock):
         clock.move(3.0)
 
@@ -106,7 +104,7 @@ def test_a_window_has_the_energy_between_two_times() -> None:
     assert (energy.samples, energy.gaps, energy.total_power) == (11, 0, "VDD_IN")
 
 
-def test_looks_do_not_drift_when_each_takes_a_while() -> None:
+def test_looks_do_not_drift_when_each_takes_a_while():
     with sampling() as (sampler, sensor, clock):
         sensor.takes_s = 0.03
         clock.move(5.0)
@@ -116,7 +114,7 @@ def test_looks_do_not_drift_when_each_takes_a_while() -> None:
     assert times == pytest.approx([i / 10 for i in range(len(times))], abs=1e-6)
 
 
-def test_looks_that_were_missed_are_left_out_and_the_pace_is_kept() -> None:
+def test_looks_that_were_missed_are_left_out_and_the_pace_is_kept():
     with sampling() as (sampler, sensor, clock):
         sensor.takes_s = 0.25
         clock.move(3.0)
@@ -126,7 +124,7 @@ def test_looks_that_were_missed_are_left_out_and_the_pace_is_kept() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0, 2_000), st.sampled_from([1.0, 0.1, 0.05]))
-def test_the_next_look_lies_ahead_and_after_the_last(tick: int, elapsed_s: float, period_s: float) -> None:
+def test_the_next_look_lies_ahead_and_after_the_last(tick, elapsed_s, period_s):
     found = next_tick(tick, elapsed_s, period_s)
 
     assert found > tick
@@ -134,7 +132,7 @@ def test_the_next_look_lies_ahead_and_after_the_last(tick: int, elapsed_s: float
     assert found == tick + 1 or (found - 1) * period_s < elapsed_s
 
 
-def test_a_window_waits_for_a_sample_past_its_end() -> None:
+def test_a_window_waits_for_a_sample_past_its_end():
     with sampling() as (sampler, _, clock):
         found = []
         asking = threading.Thread(target=lambda: found.append(sampler.energy_between(0.0, 1.05)))
@@ -147,7 +145,7 @@ def test_a_window_waits_for_a_sample_past_its_end() -> None:
     assert found[0].energy_j == pytest.approx(5 * 1.05 + 1.05**2 / 2)
 
 
-def test_the_wait_for_a_sample_is_bounded() -> None:
+def test_the_wait_for_a_sample_is_bounded():
     with sampling() as (sampler, _, clock):
         clock.move(1.0)
 
@@ -156,7 +154,7 @@ def test_the_wait_for_a_sample_is_bounded() -> None:
     assert energy.samples == 6
 
 
-def test_a_sensor_that_is_lost_in_a_window_and_stays_away_makes_no_energy_of_what_it_saw_before() -> None:
+def test_a_sensor_that_is_lost_in_a_window_and_stays_away_makes_no_energy_of_what_it_saw_before():
     with sampling() as (sampler, sensor, clock):
         clock.move(1.0)
         sensor.broken = OSError("bus stuck")
@@ -170,7 +168,7 @@ def test_a_sensor_that_is_lost_in_a_window_and_stays_away_makes_no_energy_of_wha
         assert sampler.energy_between(0.5, 1.9).gaps == 1
 
 
-def test_a_failing_sensor_is_a_gap_and_is_tried_again() -> None:
+def test_a_failing_sensor_is_a_gap_and_is_tried_again():
     with sampling() as (sampler, sensor, clock):
         clock.move(1.0)
         sensor.broken = OSError("bus stuck")
@@ -185,7 +183,7 @@ def test_a_failing_sensor_is_a_gap_and_is_tried_again() -> None:
     assert energy.longest_gap_s == pytest.approx(1.1)
 
 
-def test_the_sensors_error_is_raised_where_no_sample_covers_the_window() -> None:
+def test_the_sensors_error_is_raised_where_no_sample_covers_the_window():
     with sampling() as (sampler, sensor, clock):
         clock.move(1.0)
         sensor.broken = SensorLost("VDD_IN is gone; look at dmesg")
@@ -202,7 +200,7 @@ def test_the_sensors_error_is_raised_where_no_sample_covers_the_window() -> None
     assert isinstance(now.value.__cause__, SensorLost)
 
 
-def test_mode_changes_and_throttling_mark_their_windows() -> None:
+def test_mode_changes_and_throttling_mark_their_windows():
     with sampling() as (sampler, _, clock):
         clock.move(1.0)
         sampler.record_mode_change()
@@ -214,7 +212,7 @@ def test_mode_changes_and_throttling_mark_their_windows() -> None:
     assert not marked.throttled
 
 
-def test_only_the_newest_samples_are_kept() -> None:
+def test_only_the_newest_samples_are_kept():
     with sampling(keep_s=2.0) as (sampler, _, clock):
         clock.move(10.0)
         kept = times_kept(sampler)
@@ -224,7 +222,7 @@ def test_only_the_newest_samples_are_kept() -> None:
     assert old.gaps == 1
 
 
-def test_a_sample_that_comes_again_is_kept_once_and_a_slow_sensor_sets_the_period() -> None:
+def test_a_sample_that_comes_again_is_kept_once_and_a_slow_sensor_sets_the_period():
     class Slow(FakeSensor):
         interval_s = 0.5
 
@@ -243,13 +241,13 @@ def test_a_sample_that_comes_again_is_kept_once_and_a_slow_sensor_sets_the_perio
 
 
 @pytest.mark.parametrize("hz", [0.5, 21.0, float("nan")])
-def test_a_rate_out_of_range_is_refused(hz: float) -> None:
+def test_a_rate_out_of_range_is_refused(hz):
     clock = HandClock()
     with pytest.raises(BadInput, match="1 to 20 Hz"):
         Sampler(FakeSensor(clock), clock, hz)
 
 
-def test_the_thread_ends_with_the_context_and_no_sampler_is_used_twice() -> None:
+def test_the_thread_ends_with_the_context_and_no_sampler_is_used_twice():
     clock: Clock = RealClock()
 
     class Real:
@@ -261,7 +259,6 @@ def test_the_thread_ends_with_the_context_and_no_sampler_is_used_twice() -> None
     with Sampler(Real(), clock, 20.0) as sampler:
         start_s = clock.now_s()
         assert sampler.energy_between(start_s, start_s + 0.2).mean_w == pytest.approx(5.0)
-    assert sampler._thread is not None
     assert not sampler._thread.is_alive()
     assert sampler.energy_between(start_s, start_s + 0.2).samples >= 3
     with pytest.raises(RuntimeError, match="entered already"), sampler:

@@ -1,7 +1,5 @@
 """The board's own sensors are read below a recorded root, whatever is missing or moves; made-up values."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -65,7 +63,7 @@ def _sensor(root: Path, tree: dict[str, str], total_power: str | None = None) ->
     return SysfsSensor(Machine(str(plant(root, tree))), SimulatedClock(3.0), total_power)
 
 
-def test_a_nano_of_jetpack_4_has_its_power_from_iio(tmp_path: Path) -> None:
+def test_a_nano_of_jetpack_4_has_its_power_from_iio(tmp_path):
     sensor = _sensor(tmp_path, dict(NANO))
 
     sample = sensor.read()
@@ -75,7 +73,7 @@ def test_a_nano_of_jetpack_4_has_its_power_from_iio(tmp_path: Path) -> None:
     assert (sample.at_s, sample.total_w, sample.gpu_load, sample.gpu_mhz, sample.cpu_mhz) == (3.0, 2.15, 0, 76.8, 1479)
 
 
-def test_iio_without_a_power_file_multiplies(tmp_path: Path) -> None:
+def test_iio_without_a_power_file_multiplies(tmp_path):
     tree = {path: text for path, text in NANO.items() if "in_power0" not in path}
     tree |= {f"{IIO}/in_voltage0_input": "5000", f"{IIO}/in_current0_input": "430"}
 
@@ -91,7 +89,7 @@ def test_iio_without_a_power_file_multiplies(tmp_path: Path) -> None:
         (("GPU", "CPU"), "GPU + CPU"),
     ],
 )
-def test_the_input_rail_that_is_there_is_the_total(tmp_path: Path, labels: tuple[str, ...], total: str) -> None:
+def test_the_input_rail_that_is_there_is_the_total(tmp_path, labels, total):
     tree = {}
     for channel, name in enumerate(labels):
         tree |= {f"{IIO}/rail_name_{channel}": name, f"{IIO}/in_power{channel}_input": "1000"}
@@ -99,13 +97,13 @@ def test_the_input_rail_that_is_there_is_the_total(tmp_path: Path, labels: tuple
     assert _sensor(tmp_path, tree).total_power == total
 
 
-def test_a_chip_is_found_by_its_name_where_its_driver_is_not_listed(tmp_path: Path) -> None:
+def test_a_chip_is_found_by_its_name_where_its_driver_is_not_listed(tmp_path):
     tree = {path.replace(HWMON, "sys/class/hwmon/hwmon9"): text for path, text in ORIN_NX.items()}
 
     assert _sensor(tmp_path, tree).read().total_w == pytest.approx(6.0)
 
 
-def test_a_chip_that_comes_back_under_another_number_is_found_again(tmp_path: Path) -> None:
+def test_a_chip_that_comes_back_under_another_number_is_found_again(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     assert sensor.read().total_w == pytest.approx(6.0)
 
@@ -115,7 +113,7 @@ def test_a_chip_that_comes_back_under_another_number_is_found_again(tmp_path: Pa
     assert sensor.read().total_w == pytest.approx(7.0)
 
 
-def test_new_values_are_seen_in_files_that_stay_open(tmp_path: Path) -> None:
+def test_new_values_are_seen_in_files_that_stay_open(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     seen = []
     for ma in (1200, 900, 14_000):
@@ -126,7 +124,7 @@ def test_new_values_are_seen_in_files_that_stay_open(tmp_path: Path) -> None:
 
 
 @needs_proc
-def test_a_look_opens_no_file_again(tmp_path: Path) -> None:
+def test_a_look_opens_no_file_again(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     sensor.read()
     before = _open_files()
@@ -139,7 +137,7 @@ def test_a_look_opens_no_file_again(tmp_path: Path) -> None:
 
 
 @needs_proc
-def test_a_long_loss_leaks_no_file(tmp_path: Path) -> None:
+def test_a_long_loss_leaks_no_file(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     (tmp_path / HWMON / "curr1_input").unlink()
     counts = set()
@@ -164,7 +162,7 @@ def test_a_long_loss_leaks_no_file(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENODEV, errno.EACCES])
-def test_the_loss_of_any_other_sensor_only_leaves_it_out(tmp_path: Path, gone: str, field: str, number: int) -> None:
+def test_the_loss_of_any_other_sensor_only_leaves_it_out(tmp_path, gone, field, number):
     machine = Kernel(plant(tmp_path, ORIN_NX))
     sensor = SysfsSensor(machine, SimulatedClock(), temperatures_every_s=0.0)
     before = sensor.read()
@@ -179,7 +177,7 @@ def test_the_loss_of_any_other_sensor_only_leaves_it_out(tmp_path: Path, gone: s
     assert sensor.read() == before
 
 
-def test_zones_that_are_asleep_at_the_start_are_read_when_they_wake(tmp_path: Path) -> None:
+def test_zones_that_are_asleep_at_the_start_are_read_when_they_wake(tmp_path):
     machine = Kernel(plant(tmp_path, ORIN_NX))
     machine.faults["/sys/class/thermal/thermal_zone1/temp"] = errno.EAGAIN
     sensor = SysfsSensor(machine, SimulatedClock(), temperatures_every_s=0.0)
@@ -189,7 +187,7 @@ def test_zones_that_are_asleep_at_the_start_are_read_when_they_wake(tmp_path: Pa
     assert sensor.read().temperatures_c == {"cpu-thermal": 47.5, "gpu-thermal": 46.0}
 
 
-def test_temperatures_are_read_once_a_second_and_power_at_every_look(tmp_path: Path) -> None:
+def test_temperatures_are_read_once_a_second_and_power_at_every_look(tmp_path):
     clock, seen = SimulatedClock(), []
     sensor = SysfsSensor(Machine(str(plant(tmp_path, ORIN_NX))), clock)
     for i in range(22):
@@ -202,7 +200,7 @@ def test_temperatures_are_read_once_a_second_and_power_at_every_look(tmp_path: P
     assert len({sample.total_w for sample in seen}) == 22
 
 
-def test_a_cluster_whose_cores_went_off_and_on_is_read_again(tmp_path: Path) -> None:
+def test_a_cluster_whose_cores_went_off_and_on_is_read_again(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     policy = tmp_path / "sys/devices/system/cpu/cpufreq/policy4"
     seen = [sensor.read().cpu_mhz]
@@ -214,7 +212,7 @@ def test_a_cluster_whose_cores_went_off_and_on_is_read_again(tmp_path: Path) -> 
     assert seen == [1984, 729.6, 1344]
 
 
-def test_the_error_of_a_lost_rail_names_its_cause(tmp_path: Path) -> None:
+def test_the_error_of_a_lost_rail_names_its_cause(tmp_path):
     machine = Kernel(plant(tmp_path, ORIN_NX))
     sensor = SysfsSensor(machine, SimulatedClock(), temperatures_every_s=0.0)
     machine.faults[f"/{HWMON}/in1_input"] = errno.EIO
@@ -223,12 +221,12 @@ def test_the_error_of_a_lost_rail_names_its_cause(tmp_path: Path) -> None:
         sensor.read()
 
 
-def test_a_machine_without_a_power_monitor_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_machine_without_a_power_monitor_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(SensorLost, match=r"no power rail found: looked for INA3221 .* check that this is a Jetson"):
         _sensor(tmp_path, {})
 
 
-def test_what_a_board_does_not_show_is_noted(tmp_path: Path) -> None:
+def test_what_a_board_does_not_show_is_noted(tmp_path):
     sensor = _sensor(tmp_path, dict(NANO), "VDD_IN")
 
     assert sensor.notes == (
@@ -238,11 +236,11 @@ def test_what_a_board_does_not_show_is_noted(tmp_path: Path) -> None:
     )
 
 
-def test_throttle_counters_are_added_up(tmp_path: Path) -> None:
+def test_throttle_counters_are_added_up(tmp_path):
     assert _sensor(tmp_path, dict(ORIN_NX)).read().throttle_events == 7
 
 
-def test_a_sensor_is_found_by_its_name(tmp_path: Path) -> None:
+def test_a_sensor_is_found_by_its_name(tmp_path):
     machine = Machine(str(plant(tmp_path, ORIN_NX)))
 
     assert isinstance(open_sensor("sysfs", machine, SimulatedClock()), SysfsSensor)
@@ -250,7 +248,7 @@ def test_a_sensor_is_found_by_its_name(tmp_path: Path) -> None:
         open_sensor("ina", machine, SimulatedClock())
 
 
-def test_two_threads_never_look_at_once(tmp_path: Path) -> None:
+def test_two_threads_never_look_at_once(tmp_path):
     sensor, inside, most = _sensor(tmp_path, dict(ORIN_NX)), [0], [0]
     look = sensor._rails["VDD_IN"]
     both = threading.Event()
@@ -274,7 +272,7 @@ def test_two_threads_never_look_at_once(tmp_path: Path) -> None:
     assert most == [1]
 
 
-def test_closing_waits_for_the_look_of_another_thread(tmp_path: Path) -> None:
+def test_closing_waits_for_the_look_of_another_thread(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     look, looking, closed = sensor._rails["VDD_IN"], threading.Event(), threading.Event()
 

@@ -1,7 +1,5 @@
 """tegrastats as a sensor, with fake programs, and its lines as JetPack 3 to 7 print them."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex
@@ -74,7 +72,7 @@ class TestTegrastatsSensor(PowerSensorContract):
         rig.sensor.close()
 
 
-def test_the_interval_is_passed_on_in_milliseconds(tmp_path: Path) -> None:
+def test_the_interval_is_passed_on_in_milliseconds(tmp_path):
     sensor = TegrastatsSensor(install(tmp_path, SHOWING), RealClock(), interval_ms=250)
     sensor.close()
 
@@ -82,10 +80,9 @@ def test_the_interval_is_passed_on_in_milliseconds(tmp_path: Path) -> None:
     assert sensor.interval_s == 0.25
 
 
-def test_closing_ends_the_program(tmp_path: Path) -> None:
+def test_closing_ends_the_program(tmp_path):
     sensor = TegrastatsSensor(install(tmp_path, SHOWING), RealClock())
     process = sensor._process
-    assert process is not None
     assert process.poll() is None
 
     sensor.close()
@@ -93,13 +90,12 @@ def test_closing_ends_the_program(tmp_path: Path) -> None:
     assert process.poll() is not None
 
 
-def test_a_program_that_ended_is_a_loss_with_its_exit_code_and_is_started_anew(tmp_path: Path) -> None:
+def test_a_program_that_ended_is_a_loss_with_its_exit_code_and_is_started_anew(tmp_path):
     machine = install(tmp_path, 'cat "$FOLDER/line"; read wait < "$FOLDER/go"; exit 3')
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     sensor = TegrastatsSensor(machine, RealClock())
     first = sensor._process
-    assert first is not None
     fifo.write_text("\n")
     first.wait(10.0)
 
@@ -126,17 +122,17 @@ def test_a_program_that_ended_is_a_loss_with_its_exit_code_and_is_started_anew(t
         ("exit 1", "", "it ended with exit code 1; try .*tegrastats --interval 100 by hand"),
     ],
 )
-def test_a_program_that_shows_no_power_is_refused(tmp_path: Path, script: str, line: str, message: str) -> None:
+def test_a_program_that_shows_no_power_is_refused(tmp_path, script, line, message):
     with pytest.raises(SensorLost, match=message):
         TegrastatsSensor(install(tmp_path, script, line), RealClock())
 
 
-def test_a_machine_without_the_program_is_refused(tmp_path: Path) -> None:
+def test_a_machine_without_the_program_is_refused(tmp_path):
     with pytest.raises(SensorLost, match=r"no tegrastats in /usr/sbin, /usr/bin.*is this a Jetson"):
         open_sensor("tegrastats", Machine(str(tmp_path)), RealClock())
 
 
-def test_a_line_that_is_too_old_is_a_loss() -> None:
+def test_a_line_that_is_too_old_is_a_loss():
     clock = SimulatedClock()
     arrival = arrival_module.LatestSample("tegrastats", clock, 0.1)
     arrival.put(SensorSample(0.0, 5.0))
@@ -149,13 +145,13 @@ def test_a_line_that_is_too_old_is_a_loss() -> None:
         arrival.wait_for_sample()
 
 
-def test_nothing_at_all_is_a_loss_after_the_limit() -> None:
+def test_nothing_at_all_is_a_loss_after_the_limit():
     with pytest.raises(SensorLost, match=r"tegrastats: no sample within 0\.01 s"):
         arrival_module.LatestSample("tegrastats", SimulatedClock(), 0.1).wait_for_sample(0.01)
 
 
 @pytest.mark.parametrize(("said", "load"), [("EMC_FREQ 2%@2133 ", 0.02), ("EMC_FREQ @2133 ", None), ("", None)])
-def test_the_memorys_load_is_what_the_line_says(tmp_path: Path, said: str, load: float | None) -> None:
+def test_the_memorys_load_is_what_the_line_says(tmp_path, said, load):
     line = LINE.format(RAILS).replace("EMC_FREQ 2%@2133 ", said)
     sensor = TegrastatsSensor(install(tmp_path, SHOWING, line), RealClock())
 
@@ -163,7 +159,7 @@ def test_the_memorys_load_is_what_the_line_says(tmp_path: Path, said: str, load:
     sensor.close()
 
 
-def test_two_threads_start_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_start_one_program(tmp_path, monkeypatch):
     sensor = TegrastatsSensor(install(tmp_path, SHOWING), RealClock())
     sensor.close()
     real, started, both = subprocess.Popen, [], threading.Event()
@@ -235,7 +231,7 @@ TX2_OLD = "RAM 2136/7846MB (lfb 1157x4MB) cpu [0%@345,off,off,7%@345] EMC 3%@160
         (TX2_OLD, {"rails_w": {"VDD_IN": 1.913}}),
     ],
 )
-def test_the_lines_of_every_board_are_read_whole(text: str, expected: dict[str, object]) -> None:
+def test_the_lines_of_every_board_are_read_whole(text, expected):
     line = parse_line(text)
 
     assert {name: getattr(line, name) for name in expected} == expected
@@ -255,13 +251,13 @@ def test_the_lines_of_every_board_are_read_whole(text: str, expected: dict[str, 
         ("", None, None),
     ],
 )
-def test_the_gpu_is_read_in_all_its_forms(text: str, load: float | None, mhz: float | None) -> None:
+def test_the_gpu_is_read_in_all_its_forms(text, load, mhz):
     line = parse_line(f"RAM 1/2MB {text} APE 150")
 
     assert (line.gpu_load, line.gpu_mhz) == (load, mhz)
 
 
-def test_a_rail_is_no_memory_and_nothing_that_is_not_connected() -> None:
+def test_a_rail_is_no_memory_and_nothing_that_is_not_connected():
     assert parse_rails_mw("RAM 1/2MB IRAM 0/252kB(lfb 252kB) NC 0mW/0mW VDD_IN 4940/4941") == {"VDD_IN": 4940}
 
 
@@ -269,14 +265,14 @@ def test_a_rail_is_no_memory_and_nothing_that_is_not_connected() -> None:
 @example("CPU [")
 @example("GR3D_FREQ %@[]")
 @example("RAM ١/٢MB CPU@١C")
-def test_any_text_is_read_without_an_error(text: str) -> None:
+def test_any_text_is_read_without_an_error(text):
     line = parse_line(text)
 
     assert all(math.isfinite(value) for value in (*line.temperatures_c.values(), *line.rails_w.values()))
 
 
 @given(st.sampled_from([NANO, XAVIER, ORIN, ORIN_NANO, THOR]), st.integers(0, 400), st.integers(0, 100), st.text())
-def test_a_damaged_line_is_read_as_far_as_it_goes(line: str, start: int, cut: int, put: str) -> None:
+def test_a_damaged_line_is_read_as_far_as_it_goes(line, start, cut, put):
     damaged = parse_line(f"{line[:start]}{put}{line[start + cut :]}")
 
     assert all(math.isfinite(watts) and watts >= 0 for watts in damaged.rails_w.values())
@@ -284,7 +280,7 @@ def test_a_damaged_line_is_read_as_far_as_it_goes(line: str, start: int, cut: in
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z][A-Z0-9_]{1,12}", fullmatch=True), st.integers(0, 200_000), max_size=8))
-def test_rails_come_back_as_they_were_printed(rails_mw: dict[str, int]) -> None:
+def test_rails_come_back_as_they_were_printed(rails_mw):
     rails_mw = {name: mw for name, mw in rails_mw.items() if name != "NC"}
     for form in ("{0} {1}/{1}", "{0} {1}mW/{1}mW", "{0} {1}mW/{1}mW/{1}mW"):
         text = " ".join(form.format(name, mw) for name, mw in rails_mw.items())

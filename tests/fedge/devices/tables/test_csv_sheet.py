@@ -1,7 +1,5 @@
 """A CSV is read whatever its separator, line ends and byte order mark, and its bad lines are named."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedge.devices.tables.csv_sheet import decode_text, parse_number, parse_sheet
@@ -29,11 +27,11 @@ def _values(text: str) -> list[tuple[str, str]]:
         decode_text("f.csv", b"\xef\xbb\xbfa,b\n1.5,2\n3,4\n"),
     ],
 )
-def test_the_same_numbers_come_out_of_every_way_to_write_them(text: str) -> None:
+def test_the_same_numbers_come_out_of_every_way_to_write_them(text):
     assert _values(text) == [("1.5", "2"), ("3", "4")]
 
 
-def test_a_quoted_comma_in_a_comma_file_is_no_decimal_point() -> None:
+def test_a_quoted_comma_in_a_comma_file_is_no_decimal_point():
     assert _values('a,b\n"1,500",2\n') == [("1,500", "2")]
 
 
@@ -47,18 +45,18 @@ def test_a_quoted_comma_in_a_comma_file_is_no_decimal_point() -> None:
         ("a,b\n1," + "9" * 200_000 + "\n", "line 2: got a line that is not CSV"),
     ],
 )
-def test_what_is_no_table_is_named(text: str, message: str) -> None:
+def test_what_is_no_table_is_named(text, message):
     with pytest.raises(BadInput, match=message) as error:
         parse_sheet("f.csv", text, NEEDED)
 
     assert "\n" not in str(error.value)
 
 
-def test_a_short_line_has_empty_cells() -> None:
+def test_a_short_line_has_empty_cells():
     assert _values("a,b\n1\n") == [("1", "")]
 
 
-def test_a_long_cell_is_cut_in_the_message() -> None:
+def test_a_long_cell_is_cut_in_the_message():
     with pytest.raises(BadInput) as error:
         parse_number("f.csv: line 2", "a", "x" * 500)
 

@@ -1,7 +1,5 @@
 """A measured table is read in SI units, refused with the line and the reason, and written as it is read."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +34,7 @@ def _file(folder: Path, *rows: str, head: str = HEAD) -> Path:
     return path
 
 
-def test_units_become_mhz_seconds_and_watts(tmp_path: Path) -> None:
+def test_units_become_mhz_seconds_and_watts(tmp_path):
     table = read_mode_table(_file(tmp_path, *ROWS))
 
     assert list(table.modes) == [PowerMode(4, 1500, 500, 800), PowerMode(8, 2000, 1000, 1600)]
@@ -45,27 +43,27 @@ def test_units_become_mhz_seconds_and_watts(tmp_path: Path) -> None:
     assert table.maxn == PowerMode(8, 2000, 1000, 1600)
 
 
-def test_names_come_from_the_path_and_can_be_given(tmp_path: Path) -> None:
+def test_names_come_from_the_path_and_can_be_given(tmp_path):
     path = _file(tmp_path, *ROWS)
 
     assert (read_mode_table(path).device, read_mode_table(path).workload) == ("my-board", "my-net")
     assert (read_mode_table(path, "a", "b").device, read_mode_table(path, "a", "b").workload) == ("a", "b")
 
 
-def test_the_sum_names_the_rows_whatever_their_order_and_their_file(tmp_path: Path) -> None:
+def test_the_sum_names_the_rows_whatever_their_order_and_their_file(tmp_path):
     sums = {read_mode_table(_file(tmp_path, *rows)).sha256 for rows in (ROWS, ROWS[::-1], (*ROWS, ""))}
 
     assert len(sums) == 1
 
 
-def test_the_sum_changes_with_any_number(tmp_path: Path) -> None:
+def test_the_sum_changes_with_any_number(tmp_path):
     first, *others = ROWS
     changed = first.replace(first.split(",")[5], f"{float(first.split(',')[5]) * 1.0001:.8g}")
 
     assert read_mode_table(_file(tmp_path, *ROWS)).sha256 != read_mode_table(_file(tmp_path, changed, *others)).sha256
 
 
-def test_repeated_modes_become_their_median_in_place(tmp_path: Path) -> None:
+def test_repeated_modes_become_their_median_in_place(tmp_path):
     repeats = [ROWS[1].replace(",100,20", f",{time_ms},{watts}") for time_ms, watts in ((90, 19), (300, 30))]
 
     table = read_mode_table(_file(tmp_path, ROWS[1], ROWS[0], *repeats))
@@ -76,7 +74,7 @@ def test_repeated_modes_become_their_median_in_place(tmp_path: Path) -> None:
     np.testing.assert_allclose(table.power_w, [20, 9.5])
 
 
-def test_of_several_batch_sizes_one_must_be_chosen(tmp_path: Path) -> None:
+def test_of_several_batch_sizes_one_must_be_chosen(tmp_path):
     path = _file(tmp_path, ROWS[0], ROWS[1].replace(",16,", ",32,"))
 
     with pytest.raises(BadInput, match="batch sizes 16, 32; choose one"):
@@ -98,7 +96,7 @@ def test_of_several_batch_sizes_one_must_be_chosen(tmp_path: Path) -> None:
         ("4,1500000,500000000,800000000,16,250", r"line 3, power_w: got ''"),
     ],
 )
-def test_a_bad_number_is_named_with_its_line_and_column(tmp_path: Path, row: str, message: str) -> None:
+def test_a_bad_number_is_named_with_its_line_and_column(tmp_path, row, message):
     with pytest.raises(BadInput, match=message) as error:
         read_mode_table(_file(tmp_path, ROWS[0], row))
 
@@ -113,7 +111,7 @@ def test_a_bad_number_is_named_with_its_line_and_column(tmp_path: Path, row: str
         (b"\xff\xd8\xff\xe0", "bytes that are not text"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_file_that_is_no_table_is_refused_by_name(tmp_path, content, message):
     if content is not None:
         (tmp_path / "my.csv").write_bytes(content)
     with pytest.raises(BadInput, match=message):
@@ -132,14 +130,14 @@ def _grid_rows() -> list[list[str]]:
 GOOD = _grid_rows()
 
 
-def test_wrong_units_are_refused_by_the_reader_itself(tmp_path: Path) -> None:
+def test_wrong_units_are_refused_by_the_reader_itself(tmp_path):
     rows = [row.replace("1500000", "1500000000").replace("2000000,", "2000000000,") for row in ROWS]
 
     with pytest.raises(BadInput, match=r"cpu_khz: got 2e\+06 MHz as the top; .* looks like Hz: divide it by 1000"):
         read_mode_table(_file(tmp_path, *rows))
 
 
-def test_one_row_and_repeats_are_read_and_noted(tmp_path: Path) -> None:
+def test_one_row_and_repeats_are_read_and_noted(tmp_path):
     table = read_mode_table(_file(tmp_path, ROWS[0], ROWS[0]))
 
     assert len(table.modes) == 1
@@ -213,9 +211,7 @@ def _reads_or_refuses(path: Path) -> None:
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=_mutated(), separator=st.sampled_from([",", ";", "\t"]), end=st.sampled_from(["\n", "\r\n", "\r"]))
-def test_a_mutated_table_is_read_or_refused_in_one_line(
-    tmp_path: Path, rows: list[list[str]], separator: str, end: str
-) -> None:
+def test_a_mutated_table_is_read_or_refused_in_one_line(tmp_path, rows, separator, end):
     path = tmp_path / "mutated.csv"
     path.write_bytes(end.join(separator.join(row) for row in rows).encode("utf-8", errors="surrogatepass"))
 
@@ -224,7 +220,7 @@ def test_a_mutated_table_is_read_or_refused_in_one_line(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2_000), st.integers(0, 60), st.binary(max_size=30))
-def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path, start: int, cut: int, put: bytes) -> None:
+def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path, start, cut, put):
     whole = "\n".join(map(",".join, GOOD)).encode()
     path = tmp_path / "damaged.csv"
     path.write_bytes(whole[:start] + put + whole[start + cut :])
@@ -232,13 +228,13 @@ def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path, start: in
     _reads_or_refuses(path)
 
 
-def test_a_tables_batch_sizes_are_listed_in_order(tmp_path: Path) -> None:
+def test_a_tables_batch_sizes_are_listed_in_order(tmp_path):
     rows = [row.replace(",16,", f",{size},") for size in (32, 4) for row in ROWS]
 
     assert list_batch_sizes(_file(tmp_path, *rows)) == (4, 32)
 
 
-def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path: Path) -> None:
+def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path):
     assert parse_workload_kind(tmp_path / "infer" / "net.csv") == "infer"
     assert parse_workload_kind(tmp_path / "train" / "net.csv") == "train"
     assert parse_workload_kind(tmp_path / "net.csv") == "train"
@@ -253,20 +249,20 @@ def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path: Path) -> 
         (("measured", ""), "unknown"),
     ],
 )
-def test_a_tables_label_is_the_weakest_of_its_rows(labels: tuple[str, str], label: str, tmp_path: Path) -> None:
+def test_a_tables_label_is_the_weakest_of_its_rows(labels, label, tmp_path):
     rows = [f"{row},{word}" for row, word in zip(ROWS, labels, strict=True)]
 
     assert read_mode_table(_file(tmp_path, *rows, head=f"{HEAD},label")).label == label
 
 
-def test_a_table_without_labels_is_of_unknown_origin_also_when_it_is_written_again(tmp_path: Path) -> None:
+def test_a_table_without_labels_is_of_unknown_origin_also_when_it_is_written_again(tmp_path):
     table = read_mode_table(_file(tmp_path, *ROWS))
 
     assert table.label == "unknown"
     assert format_mode_tables(table).startswith(f"{HEAD}\n")
 
 
-def test_a_written_table_keeps_its_label_and_its_sum(tmp_path: Path) -> None:
+def test_a_written_table_keeps_its_label_and_its_sum(tmp_path):
     path = tmp_path / "board" / "train" / "net.csv"
 
     for label in ("estimated", "measured"):
@@ -276,14 +272,14 @@ def test_a_written_table_keeps_its_label_and_its_sum(tmp_path: Path) -> None:
     assert read_mode_table(path).sha256 == read_mode_table(tmp_path / "bare.csv").sha256
 
 
-def test_a_label_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_label_that_does_not_exist_is_refused(tmp_path):
     path = _file(tmp_path, *(f"{row},sure" for row in ROWS), head=f"{HEAD},label")
 
     with pytest.raises(BadInput, match="line 2, label: got 'sure'; one of measured, calibrated, estimated, unknown"):
         read_mode_table(path)
 
 
-def test_idle_power_is_an_optional_column(tmp_path: Path) -> None:
+def test_idle_power_is_an_optional_column(tmp_path):
     table = made_up_table()
     with_idle = dataclasses.replace(table, idle_w=0.5 * table.power_w)
 
@@ -297,7 +293,7 @@ def test_idle_power_is_an_optional_column(tmp_path: Path) -> None:
     assert read_mode_table(tmp_path / "mixed.csv", batch_size=16).idle_w is None
 
 
-def test_a_written_table_is_read_back(tmp_path: Path) -> None:
+def test_a_written_table_is_read_back(tmp_path):
     path = tmp_path / "board" / "train" / "net.csv"
 
     write_mode_table(path, made_up_table())
@@ -312,7 +308,7 @@ def test_a_written_table_is_read_back(tmp_path: Path) -> None:
 
 
 @given(st.floats(102, 3_000), st.floats(1e-4, 100), st.floats(1, 100))
-def test_any_value_keeps_its_digits(mhz: float, seconds: float, watts: float) -> None:
+def test_any_value_keeps_its_digits(mhz, seconds, watts):
     modes = Modes(np.array([[4.0, mhz, mhz, mhz]]))
     table = ProfileTable("b", "n", 1, modes, np.array([seconds]), np.array([watts]), "", "")
 
@@ -321,13 +317,13 @@ def test_any_value_keeps_its_digits(mhz: float, seconds: float, watts: float) ->
     np.testing.assert_allclose(cells, [4, mhz * 1e3, mhz * 1e6, mhz * 1e6, 1, seconds * 1e3, watts], rtol=1e-11)
 
 
-def test_batch_sizes_share_a_file(tmp_path: Path) -> None:
+def test_batch_sizes_share_a_file(tmp_path):
     write_mode_table(tmp_path / "net.csv", made_up_table(batch_size=4), made_up_table())
 
     assert [len(read_mode_table(tmp_path / "net.csv", batch_size=size).modes) for size in (4, 16)] == [len(grid())] * 2
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "net.csv"
     path.write_text("mine", encoding="utf-8")
     torn = replace(made_up_table(), step_s=np.ones(3))
@@ -358,7 +354,7 @@ def _check(column: int, factor: float, rows: slice = slice(None)) -> None:
     check_units("t.csv", Modes(numbers[:, :4]), numbers[:, 4], numbers[:, 5])
 
 
-def test_a_good_table_has_nothing_to_say() -> None:
+def test_a_good_table_has_nothing_to_say():
     check_units("t.csv", GRID, STEP_S, POWER_W)
 
     assert list_table_notes(_table()) == ()
@@ -378,18 +374,18 @@ def test_a_good_table_has_nothing_to_say() -> None:
         (0, 1e5, "cores: got 800000 cores as the top; a count: a board's core count lies between 1 and 128 cores$"),
     ],
 )
-def test_another_unit_is_recognised(column: int, factor: float, message: str) -> None:
+def test_another_unit_is_recognised(column, factor, message):
     with pytest.raises(BadInput, match=message):
         _check(column, factor)
 
 
 @given(st.sampled_from([1, 2, 3, 5]), st.sampled_from([1e3, 1e-3, 1e6, 1e-6]), st.integers(1, len(GRID) - 1))
-def test_no_mix_of_two_units_a_thousand_apart_passes(column: int, factor: float, rows: int) -> None:
+def test_no_mix_of_two_units_a_thousand_apart_passes(column, factor, rows):
     with pytest.raises(BadInput, match=r"as the top; |in \d+ of 630 rows; "):
         _check(column, factor, slice(rows))
 
 
-def test_few_rows_in_another_unit_are_counted() -> None:
+def test_few_rows_in_another_unit_are_counted():
     with pytest.raises(BadInput, match="cpu_khz: got 500000 MHz in 3 of 630 rows; kHz in every row"):
         _check(1, 1e3, slice(3))
 
@@ -404,5 +400,5 @@ def test_few_rows_in_another_unit_are_counted() -> None:
         (_table(power_w=9.0), "power_w is the same in every row (9 W): was it measured in every mode?"),
     ],
 )
-def test_what_was_repaired_or_cannot_be_learnt_is_noted(table: ProfileTable, note: str) -> None:
+def test_what_was_repaired_or_cannot_be_learnt_is_noted(table, note):
     assert any(said.startswith(note) for said in list_table_notes(table))

@@ -1,7 +1,5 @@
 """Logs of tegrastats and jtop with a steps file."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -56,7 +54,7 @@ def _orin_log(watts_at: dict[int, int]) -> str:
     return "\n".join(ORIN.format(1000 * watts_at.get(s, 1), s) for s in range(15))
 
 
-def test_every_mode_gets_the_power_of_its_own_time() -> None:
+def test_every_mode_gets_the_power_of_its_own_time():
     log = _orin_log({2: 10, 3: 11, 4: 12, 5: 11, 8: 30, 9: 31, 10: 30, 11: 29})
 
     (table,), notes = (imported := _orin(log)).tables, imported.notes
@@ -78,7 +76,7 @@ def test_every_mode_gets_the_power_of_its_own_time() -> None:
         ("{date} " + XAVIER, XAVIER_TOTAL, 6.0),
     ],
 )
-def test_jetpack_4_logs_need_a_stamp_and_have_no_unit(form: str, total: str, expected: float) -> None:
+def test_jetpack_4_logs_need_a_stamp_and_have_no_unit(form, total, expected):
     lines = []
     for s in range(15):
         line = form.replace("{stamp}", f"{1709546400 + s}.25").replace("{date}", f"2024-03-04T10:00:{s:02d}.250")
@@ -89,7 +87,7 @@ def test_jetpack_4_logs_need_a_stamp_and_have_no_unit(form: str, total: str, exp
     np.testing.assert_allclose(imported.tables[0].power_w, [expected, expected])
 
 
-def test_times_of_steps_may_be_seconds_since_1970_or_since_the_logs_first_line() -> None:
+def test_times_of_steps_may_be_seconds_since_1970_or_since_the_logs_first_line():
     log = "\n".join(f"{1709546400 + s}.0 {NANO.format(1000 * (s + 1))}" for s in range(15))
     since_1970 = HEAD + "1709546402,1709546405,4,1479000,921600000,1600000000,16,3\n"
     since_first = HEAD + "2,5,4,1479000,921600000,1600000000,16,3\n"
@@ -100,14 +98,14 @@ def test_times_of_steps_may_be_seconds_since_1970_or_since_the_logs_first_line()
     assert "the steps' times were counted from the log's first sample" in tables[1].notes
 
 
-def test_lines_that_share_a_second_are_spread_over_it() -> None:
+def test_lines_that_share_a_second_are_spread_over_it():
     log = "\n".join(ORIN.format(1000 * (1 + s), 3) for s in range(10))
     steps = HEAD + "2023-03-04 10:00:03.5,2023-03-04 10:00:04,4,1344000,510000000,2133000000,16,1\n"
 
     assert _orin(log, _steps(steps)).tables[0].power_w[0] == pytest.approx((6 + 7 + 8 + 9 + 10) / 5 + 4)
 
 
-def test_minibatches_one_per_row_give_the_median_time() -> None:
+def test_minibatches_one_per_row_give_the_median_time():
     knobs = "4,1344000,510000000,2133000000"
     ends = (2.0, 2.5, 3.1, 3.6, 5.6)
     rows = [f"{a},{b},{knobs}" for a, b in itertools.pairwise(ends)]
@@ -119,7 +117,7 @@ def test_minibatches_one_per_row_give_the_median_time() -> None:
     assert table.batch_size == 8
 
 
-def test_batch_sizes_become_a_table_each_or_one_is_picked() -> None:
+def test_batch_sizes_become_a_table_each_or_one_is_picked():
     both = TWO_MODES.replace("3199000000,16", "3199000000,4")
 
     assert [table.batch_size for table in _orin(_orin_log({}), _steps(both)).tables] == [4, 16]
@@ -128,7 +126,7 @@ def test_batch_sizes_become_a_table_each_or_one_is_picked() -> None:
         _steps(both, 9)
 
 
-def test_modes_and_lines_without_power_are_left_out_and_noted() -> None:
+def test_modes_and_lines_without_power_are_left_out_and_noted():
     log = _orin_log({}) + "\nRAM 1/2MB no rails here\n" + "03-04-2023 10:00:05 VDD_GPU_SOC 1mW/1mW\n"
     late = "2023-03-04 11:00:02,2023-03-04 11:00:06,12,1344000,510000000,2133000000,16,8\n"
     short = "2023-03-04 10:00:13,2023-03-04 10:00:14,2,1344000,510000000,2133000000,16,8\n"
@@ -141,7 +139,7 @@ def test_modes_and_lines_without_power_are_left_out_and_noted() -> None:
     assert "1 mode (2c/1344/510/2133 MHz) with fewer than 3 power samples: run longer" in imported.notes
 
 
-def test_an_unknown_board_is_measured_at_its_input_rail() -> None:
+def test_an_unknown_board_is_measured_at_its_input_rail():
     log = "\n".join(NX.format(7000, s) for s in range(15))
 
     imported = _orin(log, _steps(TWO_MODES.replace("2023-", "2024-")), None)
@@ -164,7 +162,7 @@ def test_an_unknown_board_is_measured_at_its_input_rail() -> None:
         ),
     ],
 )
-def test_logs_that_cannot_be_used_are_refused(log: str, total: str | None, message: str) -> None:
+def test_logs_that_cannot_be_used_are_refused(log, total, message):
     with pytest.raises(BadInput, match=message) as error:
         _orin(log, total=total)
 
@@ -183,18 +181,18 @@ def test_logs_that_cannot_be_used_are_refused(log: str, total: str | None, messa
         (TWO_MODES.replace(",4,1344000", ",x,1344000"), "line 2, cores: got 'x'"),
     ],
 )
-def test_steps_files_that_cannot_be_used_are_refused_by_line(text: str, message: str) -> None:
+def test_steps_files_that_cannot_be_used_are_refused_by_line(text, message):
     with pytest.raises(BadInput, match=rf"steps\.csv: .*{message}|steps\.csv: {message}"):
         _steps(text)
 
 
-def test_clocks_of_another_unit_name_the_steps_file() -> None:
+def test_clocks_of_another_unit_name_the_steps_file():
     with pytest.raises(BadInput, match=r"t\.log with steps\.csv: cpu_khz: .* looks like Hz"):
         _orin(_orin_log({}), _steps(re.sub(r",(1344000|2201600),", r",\g<1>000,", TWO_MODES)))
 
 
 @given(st.integers(0, 3_000), st.integers(0, 400), st.text(max_size=20), st.booleans())
-def test_damaged_logs_and_steps_are_read_or_refused(start: int, cut: int, put: str, in_steps: bool) -> None:
+def test_damaged_logs_and_steps_are_read_or_refused(start, cut, put, in_steps):
     log, steps = _orin_log({}), TWO_MODES
     if in_steps:
         start %= len(steps)
@@ -232,7 +230,7 @@ def _imported(log: str, total: str | None) -> ImportedTables:
     return assemble_tables(import_jtop_log("j.csv", log, STEPS, total), "board", "net")
 
 
-def test_the_boards_rails_are_summed_where_they_are_logged() -> None:
+def test_the_boards_rails_are_summed_where_they_are_logged():
     imported = _imported(_log(NEW + ORIN_RAILS, "8000,1000,3000,600,99000,ON,MAXN"), ORIN_TOTAL)
 
     np.testing.assert_allclose(imported.tables[0].power_w, [12.6])
@@ -256,14 +254,14 @@ def test_the_boards_rails_are_summed_where_they_are_logged() -> None:
         ),
     ],
 )
-def test_else_jtops_own_total_is_taken_and_noted(log: str, total: str | None, note: str) -> None:
+def test_else_jtops_own_total_is_taken_and_noted(log, total, note):
     imported = _imported(log, total)
 
     np.testing.assert_allclose(imported.tables[0].power_w, [9.0])
     assert imported.notes[0].startswith(note)
 
 
-def test_rows_that_say_nothing_are_left_out_and_noted() -> None:
+def test_rows_that_say_nothing_are_left_out_and_noted():
     imported = _imported(_log(OLD, "9000,8800", "\nnever,1,ON\n2024-05-06 10:00:05,1,ON\n"), None)
 
     assert imported.notes[0] == "2 rows (line 12, line 13) without a time or a power: left out"
@@ -279,13 +277,13 @@ def test_rows_that_say_nothing_are_left_out_and_noted() -> None:
         (_log(OLD, "9000000,8800"), "power_w: got 9000 W as the top; .* looks like milliwatts"),
     ],
 )
-def test_jtop_logs_that_cannot_be_used_are_refused(log: str, message: str) -> None:
+def test_jtop_logs_that_cannot_be_used_are_refused(log, message):
     with pytest.raises(BadInput, match=message):
         _imported(log, None)
 
 
 @given(st.integers(0, 1_500), st.integers(0, 200), st.text(max_size=20))
-def test_damaged_logs_are_read_or_refused(start: int, cut: int, put: str) -> None:
+def test_damaged_logs_are_read_or_refused(start, cut, put):
     log = _log(NEW + ORIN_RAILS, "8000,1000,3000,600,99000,ON,MAXN")
     try:
         imported = _imported(log[:start] + put + log[start + cut :], ORIN_TOTAL)

@@ -1,7 +1,5 @@
 """The measurements of BoFL and PowerTrain."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ def _table(content: Any, where: str = "AGX/CIFAR10.json", batch_size: int | None
     return assemble_tables(import_bofl_json(where, json.dumps(content), batch_size, cores), "board", "net")
 
 
-def test_joules_over_seconds_are_watts() -> None:
+def test_joules_over_seconds_are_watts():
     (table,) = _table(XAVIER).tables
 
     np.testing.assert_allclose(table.modes.knobs, [[8, 1190.4, 675.75, 1600], [8, 2265.6, 1377, 2133]])
@@ -41,21 +39,21 @@ def test_joules_over_seconds_are_watts() -> None:
 @pytest.mark.parametrize(
     ("where", "given_size", "size"), [("a/CIFAR10.json", None, 32), ("IMDB.json", None, 8), ("mine.json", 4, 4)]
 )
-def test_the_batch_size_is_the_programs_or_the_one_given(where: str, given_size: int | None, size: int) -> None:
+def test_the_batch_size_is_the_programs_or_the_one_given(where, given_size, size):
     imported = _table(XAVIER, where, given_size)
 
     assert imported.tables[0].batch_size == size
     assert any(note.startswith("batch size") for note in imported.notes) == (given_size is None)
 
 
-def test_the_core_count_is_the_boards_known_or_by_its_gpu_clocks() -> None:
+def test_the_core_count_is_the_boards_known_or_by_its_gpu_clocks():
     assert _table(XAVIER).tables[0].maxn.cores == 8
     assert _table(TX2).tables[0].maxn.cores == 6
     assert _table(XAVIER, cores=4).tables[0].maxn.cores == 4
     assert _table(XAVIER).notes[0] == "cores 8: the file does not say; all of the board's were on"
 
 
-def test_modes_without_energy_are_left_out_and_noted() -> None:
+def test_modes_without_energy_are_left_out_and_noted():
     imported = _table({**XAVIER, "115200,1377000000,2133000000": [0.5, 0.0]})
 
     assert len(imported.tables[0].modes) == 2
@@ -76,7 +74,7 @@ def test_modes_without_energy_are_left_out_and_noted() -> None:
         (json.dumps({"1190400000,675750000,1600000000": [1, 2]}), "IMDB.json", "cpu_khz: .* looks like Hz"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused(text: str, where: str, message: str) -> None:
+def test_files_that_cannot_be_used_are_refused(text, where, message):
     with pytest.raises(BadInput, match=message) as error:
         assemble_tables(import_bofl_json(where, text), "board", "net")
 
@@ -91,7 +89,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*XAVIER, "1,2,3", "a,b,c"]), JSON | st.lists(st.floats(), max_size=3)) | JSON)
-def test_any_json_is_read_or_refused(content: Any) -> None:
+def test_any_json_is_read_or_refused(content):
     try:
         imported = _table(content)
     except BadInput:
@@ -125,7 +123,7 @@ def _imported(*modes: ModeFiles, batch_size: int | None = None) -> ImportedTable
     return assemble_tables(import_folders("runs", modes, batch_size), "agx-orin", "net")
 
 
-def test_the_last_minibatches_count_and_the_power_meanwhile() -> None:
+def test_the_last_minibatches_count_and_the_power_meanwhile():
     during = dict.fromkeys(range(106, 126), 20.0)
 
     imported = _imported(_mode(tegrastats=_samples(during)))
@@ -137,14 +135,14 @@ def test_the_last_minibatches_count_and_the_power_meanwhile() -> None:
     assert imported.notes[0] == "batch size 16: the paper's; the files do not say"
 
 
-def test_the_first_minibatch_never_counts() -> None:
+def test_the_first_minibatch_never_counts():
     (table,) = _imported(_mode(epoch_stats=_epochs(4, slow_first=1)), batch_size=8).tables
 
     assert table.step_s[0] == pytest.approx(0.500)
     assert table.batch_size == 8
 
 
-def test_fetch_and_compute_are_added_where_their_sum_is_not_logged() -> None:
+def test_fetch_and_compute_are_added_where_their_sum_is_not_logged():
     fetch = ["epoch,batch_idx,fetchtime,fetchtime_ms,log_time", *(f"0,{i},null,100,{100 + i}" for i in range(5))]
     compute = ["epoch,batch_idx,computetime,computetime_ms,log_time", *(f"0,{i},null,250,{100 + i}" for i in range(4))]
     text = {"fetch": "\n".join(fetch), "compute": "\n".join(compute), "tegrastats": _samples({})}
@@ -154,7 +152,7 @@ def test_fetch_and_compute_are_added_where_their_sum_is_not_logged() -> None:
     assert table.step_s[0] == pytest.approx(0.35)
 
 
-def test_modes_with_incomplete_files_are_left_out_and_noted() -> None:
+def test_modes_with_incomplete_files_are_left_out_and_noted():
     other = "pm_8_2201600_1300500000_3199000000"
     silent = ModeFiles(other, {"epoch_stats": _epochs(51)})
     early = _mode("pm_2_2201600_1300500000_3199000000", tegrastats=_samples({}, last=100))
@@ -175,7 +173,7 @@ def _write(folder: Path, mode: ModeFiles) -> None:
     (folder / mode.name / "mn_nw4_pf2_cpufreq_stats.csv").write_text("1,2\n", encoding="utf-8")
 
 
-def test_a_folder_of_modes_is_found_at_any_depth(tmp_path: Path) -> None:
+def test_a_folder_of_modes_is_found_at_any_depth(tmp_path):
     for name in (MODE, "pm_8_2201600_1300500000_3199000000"):
         _write(tmp_path / "runs" / "net", _mode(name))
 
@@ -188,7 +186,7 @@ def test_a_folder_of_modes_is_found_at_any_depth(tmp_path: Path) -> None:
     assert len(_imported(*one).tables[0].modes) == 1
 
 
-def test_folders_of_several_workloads_are_not_mixed(tmp_path: Path) -> None:
+def test_folders_of_several_workloads_are_not_mixed(tmp_path):
     for workload in ("mobnet", "resnet"):
         _write(tmp_path / workload, _mode())
 
@@ -196,7 +194,7 @@ def test_folders_of_several_workloads_are_not_mixed(tmp_path: Path) -> None:
         read_source(tmp_path)
 
 
-def test_two_runs_in_a_folder_and_an_empty_one_are_refused(tmp_path: Path) -> None:
+def test_two_runs_in_a_folder_and_an_empty_one_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"got no pm_\.\.\. folder; a folder with pm_CORES_KHZ_HZ_HZ folders"):
         read_source(tmp_path)
     _write(tmp_path, _mode())
@@ -210,7 +208,7 @@ def test_two_runs_in_a_folder_and_an_empty_one_are_refused(tmp_path: Path) -> No
 RESULTS = "powermode,predicted_time,predicted_power,observed_time,observed_power\n"
 
 
-def test_observed_columns_of_a_result_table_are_taken(tmp_path: Path) -> None:
+def test_observed_columns_of_a_result_table_are_taken(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text(RESULTS + "4_1344000_510000000_2133000000,1,2,300,11\nall,,,,\n", encoding="utf-8")
     text = read_source(path)
@@ -230,6 +228,6 @@ def test_observed_columns_of_a_result_table_are_taken(tmp_path: Path) -> None:
         (RESULTS + f"4_{'9' * 5000}_510000000_2133000000,1,2,300,11\n", "no power mode with a time and a power"),
     ],
 )
-def test_result_tables_that_cannot_be_used_are_refused(text: str, message: str) -> None:
+def test_result_tables_that_cannot_be_used_are_refused(text, message):
     with pytest.raises(BadInput, match=message):
         assemble_tables(import_results("results.csv", text), "b", "n")

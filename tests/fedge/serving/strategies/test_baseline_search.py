@@ -1,10 +1,7 @@
 """Fulcrum's baselines: random draws, brute force, and networks that verify nothing."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,6 @@ from fedge.serving.strategies.baseline_search import (
 )
 from fedge.serving.trial_search import (
     FAMILIES,
-    ProblemFamily,
     ServingProblem,
     default_problems,
     find_best_choice,
@@ -39,13 +35,13 @@ class TestDrawn(StrategyContract):
 
 
 @pytest.mark.parametrize(("family", "count"), [("train", TRAIN_TRIES), ("infer", INFER_TRIES)])
-def test_it_tries_as_many_as_the_paper(family: ProblemFamily, count: int) -> None:
+def test_it_tries_as_many_as_the_paper(family, count):
     pair = made_up_pair(0, family)
 
     assert len(search_pair(RandomSearch(ground_of(pair)), pair, made_up_problem(0, family)).tried) == count
 
 
-def test_every_problem_is_drawn_for_anew_unless_trials_are_reused() -> None:
+def test_every_problem_is_drawn_for_anew_unless_trials_are_reused():
     pair = made_up_pair(0, "train")
 
     def drawn(reuse: bool) -> set[tuple[object, ...]]:
@@ -60,9 +56,7 @@ def test_every_problem_is_drawn_for_anew_unless_trials_are_reused() -> None:
     ("table", "low", "high"),
     [("resnet18-imagenet", 24, 36), ("mobilenetv3l-gld23k", 20, 31), ("yolov8n-coco", 17, 28)],
 )
-def test_ten_random_modes_cost_about_a_quarter_of_the_time(
-    profiles_root: Path, table: str, low: int, high: int
-) -> None:
+def test_ten_random_modes_cost_about_a_quarter_of_the_time(profiles_root, table, low, high):
     """The median over problems and seeds. Fulcrum's 43, 55 and 96 % are not reproduced: see ``drawn``."""
     pair = build_pair(*measured_tables(profiles_root, table, None))
     measure, medians = measure_from_table(pair), []
@@ -108,7 +102,7 @@ def served(problem: ServingProblem, pair: JobPair, row: int, place: int) -> list
 
 @given(seed=st.integers(0, 10**6), family=st.sampled_from(FAMILIES))
 @settings(max_examples=40)
-def test_it_is_brute_force(seed: int, family: ProblemFamily) -> None:
+def test_it_is_brute_force(seed, family):
     pair, problem = made_up_pair(seed, family), made_up_problem(seed, family)
     choice = search_pair(ExhaustiveSearch(SearchContext(pair.modes, pair.batch_sizes)), pair, problem).choice
 
@@ -141,7 +135,7 @@ class TestNetworks(StrategyContract):
     seeds = range(1)
 
 
-def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_search() -> None:
+def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_search():
     pair = made_up_pair(0, "concurrent", batch_sizes=(1, 4, 16, 32))
     strategy = NetworkSearch(ground_of(pair))
     first, second = (search_pair(strategy, pair, problem) for problem in (BOTH, BOTH))
@@ -151,7 +145,7 @@ def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_s
     assert set(Counter(trial.batch for trial in first.tried).values()) <= {62, 63}
 
 
-def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch):
     pair, other, fits = made_up_pair(0, "train"), made_up_pair(1, "train"), []
     learn = baseline_search._predict_pair
     monkeypatch.setattr(baseline_search, "_predict_pair", lambda *given: fits.append(1) or learn(*given))
@@ -164,7 +158,7 @@ def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch: pyt
     assert len(fits) == 2
 
 
-def test_with_reuse_a_later_search_asks_for_nothing() -> None:
+def test_with_reuse_a_later_search_asks_for_nothing():
     pair = made_up_pair(0, "concurrent")
     strategy = NetworkSearch(ground_of(pair, reuse=True))
     search_pair(strategy, pair, BOTH)
@@ -172,12 +166,11 @@ def test_with_reuse_a_later_search_asks_for_nothing() -> None:
     assert search_pair(strategy, pair, BOTH).tried == ()
 
 
-def test_readings_that_are_no_numbers_are_left_out() -> None:
+def test_readings_that_are_no_numbers_are_left_out():
     pair = made_up_pair(0, "concurrent")
     pair.train_w[:50] = np.nan
     pair.infer_s[1] = np.nan
 
     choice = search_pair(NetworkSearch(ground_of(pair)), pair, BOTH).choice
 
-    assert choice is not None
     assert choice.batch != 1

@@ -1,9 +1,5 @@
 """fedge's own strategy: few trials, measured answers, and over a stream what was tried once is known."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from contracts.strategy import (
@@ -20,7 +16,6 @@ from fedge.serving.job_pair import build_pair
 from fedge.serving.strategies import strategy_for
 from fedge.serving.strategies.expected_improvement import FIRST_TRIALS, MAX_MODES, MAX_TRIALS, MODES_AHEAD
 from fedge.serving.trial_search import (
-    ProblemFamily,
     ServingProblem,
     Trial,
     default_problems,
@@ -37,7 +32,7 @@ class TestExpecting(StrategyContract):
 
 
 @pytest.mark.parametrize("family", ["train", "infer", "concurrent"])
-def test_fifteen_trials_are_enough_to_come_close_to_the_best(family: ProblemFamily) -> None:
+def test_fifteen_trials_are_enough_to_come_close_to_the_best(family):
     solvable, losses = 0, []
     for seed in range(3):
         pair = made_up_pair(seed, family)
@@ -49,7 +44,7 @@ def test_fifteen_trials_are_enough_to_come_close_to_the_best(family: ProblemFami
     assert np.nanmean(1 / (1 + np.array(losses))) >= 0.85
 
 
-def test_a_batch_size_that_cannot_be_collected_in_time_is_not_tried() -> None:
+def test_a_batch_size_that_cannot_be_collected_in_time_is_not_tried():
     pair = made_up_pair(0, "infer")
     problem = made_up_problem(3, "infer")
     found = search_pair(strategy_for("fedge", ground_of(pair)), pair, problem)
@@ -59,7 +54,7 @@ def test_a_batch_size_that_cannot_be_collected_in_time_is_not_tried() -> None:
     assert all(size < problem.rate_hz * problem.latency_s for size in sizes)
 
 
-def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_sizes() -> None:
+def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_sizes():
     pair = made_up_pair(1, "train")
     strategy = strategy_for("fedge", ground_of(pair))
     first = [search_pair(strategy, pair, made_up_problem(number, "train")).tried[:FIRST_TRIALS] for number in range(3)]
@@ -78,8 +73,8 @@ def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_siz
     ],
 )
 def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
-    profiles_root: Path, train: str | None, infer: str | None, family: ProblemFamily, every: int
-) -> None:
+    profiles_root, train, infer, family, every
+):
     trained, served = measured_tables(profiles_root, train, infer)
     pair = build_pair(trained, served)
     strategy = strategy_for("fedge", build_pair_knowledge(pair, trained, served).context)
@@ -89,7 +84,7 @@ def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
     assert np.nanmean(losses) <= 0.04
 
 
-def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> None:
+def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice():
     pair = made_up_pair(0, "concurrent")
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
     measure, tried, solved, solvable = measure_from_table(pair), [], 0, 0
@@ -108,7 +103,7 @@ def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> No
     assert solved >= 0.9 * solvable > 0
 
 
-def test_a_mode_is_tried_at_every_batch_size_at_once() -> None:
+def test_a_mode_is_tried_at_every_batch_size_at_once():
     pair = made_up_pair(1, "infer")
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
     tried = search_pair(strategy, pair, made_up_problem(1, "infer")).tried
@@ -117,7 +112,7 @@ def test_a_mode_is_tried_at_every_batch_size_at_once() -> None:
     assert len(set(rows)) <= MODES_AHEAD + 2
 
 
-def test_a_problem_that_came_before_needs_no_trial() -> None:
+def test_a_problem_that_came_before_needs_no_trial():
     pair = made_up_pair(2, "train")
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
     problem = ServingProblem("train", 25.0)

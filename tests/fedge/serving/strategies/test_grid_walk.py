@@ -1,9 +1,6 @@
 """GMD and binary search find what their published rules find, and their moves end."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +19,6 @@ from fedge.serving.strategies.grid_walk import (
     MAX_TRIALS,
     BinarySearch,
     GradientSearch,
-    GridSearch,
 )
 from fedge.serving.trial_search import (
     BATCH_SIZES,
@@ -77,7 +73,7 @@ def score(root: Path, train: str | None, infer: str | None, family: ProblemFamil
     ("train", "excess", "tries"),
     [("resnet18-imagenet", 8.8, 9.5), ("mobilenetv3l-gld23k", 3.4, 9.1), ("yolov8n-coco", 3.4, 8.9)],
 )
-def test_training_alone_is_as_published(profiles_root: Path, train: str, excess: float, tries: float) -> None:
+def test_training_alone_is_as_published(profiles_root, train, excess, tries):
     found = score(profiles_root, train, None, "train")
 
     assert (round(found.excess, 1), round(found.tries, 1)) == (excess, tries)
@@ -89,9 +85,7 @@ def test_training_alone_is_as_published(profiles_root: Path, train: str, excess:
     ("infer", "solvable", "solved", "excess"),
     [("resnet50-imagenet", 4041, 3570, 5.1), ("mobilenetv3l-gld23k", 4297, 3905, 7.4)],
 )
-def test_inference_alone_is_as_published(
-    profiles_root: Path, infer: str, solvable: int, solved: int, excess: float
-) -> None:
+def test_inference_alone_is_as_published(profiles_root, infer, solvable, solved, excess):
     found = score(profiles_root, None, infer, "infer")
 
     assert (found.solvable, found.solved, round(found.excess, 1)) == (solvable, solved, excess)
@@ -106,7 +100,7 @@ def test_inference_alone_is_as_published(
         ("mobilenetv3l-gld23k", "mobilenetv3l-gld23k", 5626, 5523),
     ],
 )
-def test_both_at_once_are_as_published(profiles_root: Path, train: str, infer: str, solvable: int, solved: int) -> None:
+def test_both_at_once_are_as_published(profiles_root, train, infer, solvable, solved):
     found = score(profiles_root, train, infer, "concurrent")
 
     assert (found.solvable, found.solved) == (solvable, solved)
@@ -121,7 +115,7 @@ def grids() -> st.SearchStrategy[tuple[tuple[float, ...], ...]]:
 
 @given(seed=st.integers(0, 10**6), values=grids(), family=st.sampled_from(FAMILIES))
 @settings(max_examples=60)
-def test_its_moves_end_on_every_grid(seed: int, values: Sequence[tuple[float, ...]], family: ProblemFamily) -> None:
+def test_its_moves_end_on_every_grid(seed, values, family):
     pair = made_up_pair(seed, family, tuple(values))
     strategy = GradientSearch(SearchContext(pair.modes, pair.batch_sizes))
     tried = search_pair(strategy, pair, made_up_problem(seed, family)).tried
@@ -133,9 +127,7 @@ def test_its_moves_end_on_every_grid(seed: int, values: Sequence[tuple[float, ..
 @pytest.mark.parametrize("strategy", [GradientSearch, BinarySearch])
 @given(seed=st.integers(0, 10**6), values=grids(), family=st.sampled_from(FAMILIES), share=st.floats(0.3, 1.0))
 @settings(max_examples=60)
-def test_a_table_with_holes_is_searched_in_the_modes_that_it_has(
-    strategy: type[GridSearch], seed: int, values: Sequence[tuple[float, ...]], family: ProblemFamily, share: float
-) -> None:
+def test_a_table_with_holes_is_searched_in_the_modes_that_it_has(strategy, seed, values, family, share):
     whole = made_up_pair(seed, family, tuple(values))
     keep = np.random.default_rng(seed).random(len(whole.modes)) < share
     keep[seed % len(keep)] = True
@@ -154,7 +146,7 @@ class TestBinary(StrategyContract):
     name = "bs"
 
 
-def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn() -> None:
+def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn():
     pair = made_up_pair(0, "train", FULCRUM_GRID)
     tried = search_pair(BinarySearch(SearchContext(pair.modes)), pair, ServingProblem("train", 1000.0)).tried
     knobs = [pair.modes.knobs[trial.row] for trial in tried]
@@ -166,7 +158,7 @@ def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn() -> N
 
 
 @given(seed=st.integers(0, 10**6), power_w=st.floats(5.0, 45.0))
-def test_it_tries_seven_modes_and_goes_up_while_below_the_budget(seed: int, power_w: float) -> None:
+def test_it_tries_seven_modes_and_goes_up_while_below_the_budget(seed, power_w):
     pair = made_up_pair(seed, "train", FULCRUM_GRID)
     tried = search_pair(BinarySearch(SearchContext(pair.modes)), pair, ServingProblem("train", power_w)).tried
 

@@ -1,7 +1,5 @@
 """Beliefs begin with other workloads, follow what is measured, one by one as all at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +43,7 @@ def truth() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("infers", [False, True])
-def test_before_anything_is_measured_the_prior_is_believed(infers: bool) -> None:
+def test_before_anything_is_measured_the_prior_is_believed(infers):
     of = job(infers=infers)
     prior = coefficients()
     for belief, expected in zip(
@@ -57,14 +55,14 @@ def test_before_anything_is_measured_the_prior_is_believed(infers: bool) -> None
 
 
 @pytest.mark.parametrize("infers", [False, True])
-def test_without_measurements_the_prior_is_believed(infers: bool) -> None:
+def test_without_measurements_the_prior_is_believed(infers):
     of = job(infers=infers)
     for before, after in zip(compute_priors(of), compute_posteriors(of, *NOTHING), strict=True):
         np.testing.assert_allclose(after.mean, before.mean, atol=1e-6)
         assert (np.diag(after.covariance) > 0.0).all()
 
 
-def test_what_was_measured_is_met_and_is_surer_than_before() -> None:
+def test_what_was_measured_is_met_and_is_surer_than_before():
     of, (log_s, log_w) = job(), truth()
     rows = np.arange(0, N, 9, dtype=np.intp)
 
@@ -80,7 +78,7 @@ def test_what_was_measured_is_met_and_is_surer_than_before() -> None:
         )
 
 
-def test_what_was_measured_at_one_batch_size_tells_of_the_other_less_than_of_its_own() -> None:
+def test_what_was_measured_at_one_batch_size_tells_of_the_other_less_than_of_its_own():
     of, (log_s, log_w) = job(), truth()
     rows = np.arange(0, N, 9, dtype=np.intp)
     seconds, _ = compute_posteriors(of, rows, log_s[rows] + 1.0, log_w[rows])
@@ -94,7 +92,7 @@ def test_what_was_measured_at_one_batch_size_tells_of_the_other_less_than_of_its
     assert sd[0] < sd[1] < sd_before[1]
 
 
-def test_a_covariance_is_one() -> None:
+def test_a_covariance_is_one():
     of, (log_s, log_w) = job(), truth()
     rows = np.arange(0, N, 5, dtype=np.intp)
     for belief in (*compute_posteriors(of, rows + N, log_s[rows], log_w[rows]), *compute_priors(of)):
@@ -102,7 +100,7 @@ def test_a_covariance_is_one() -> None:
         assert np.linalg.eigvalsh(belief.covariance).min() > -1e-4
 
 
-def test_without_a_prior_there_is_nothing_to_believe() -> None:
+def test_without_a_prior_there_is_nothing_to_believe():
     known = PriorKnowledge(MAXN, (coefficients(),))
     with pytest.raises(BadInput, match="at least one calibrated workload"):
         build_job_model([known, replace(known, priors=())], SIZES, Modes(MODES.knobs), infers=True)
@@ -127,9 +125,7 @@ def conditioned(before: JobBelief, told: list[tuple[int, float]]) -> tuple[np.nd
     seed=st.integers(0, 10**6),
     surprises=st.lists(st.tuples(st.integers(0, 5), st.floats(-0.9, 0.9)), min_size=1, max_size=8),
 )
-def test_small_surprises_are_learnt_exactly_as_a_gaussian_belief_learns_them(
-    seed: int, surprises: list[tuple[int, float]]
-) -> None:
+def test_small_surprises_are_learnt_exactly_as_a_gaussian_belief_learns_them(seed, surprises):
     """A surprise of less than one standard deviation has the full weight; points may be measured again."""
     before = belief(seed)
     updated, told = SequentialBelief(before), []
@@ -144,7 +140,7 @@ def test_small_surprises_are_learnt_exactly_as_a_gaussian_belief_learns_them(
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_wild_measurement_moves_the_belief_less_than_a_plain_one_would(sign: float) -> None:
+def test_a_wild_measurement_moves_the_belief_less_than_a_plain_one_would(sign):
     before = belief(2)
     wild = (3, float(before.mean[3] + sign * 20.0 * SequentialBelief(before).sd[3]))
     exact, _ = conditioned(before, [wild])
@@ -157,7 +153,7 @@ def test_a_wild_measurement_moves_the_belief_less_than_a_plain_one_would(sign: f
     assert updated.sd[3] > np.sqrt(before.noise_sd**2 + conditioned(before, [wild])[1][3])
 
 
-def test_the_belief_that_it_began_with_stays_as_it_was() -> None:
+def test_the_belief_that_it_began_with_stays_as_it_was():
     before = belief(3)
     mean, covariance = before.mean.copy(), before.covariance.copy()
     SequentialBelief(before).tell(2, 5.0)

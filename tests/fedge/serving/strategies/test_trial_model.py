@@ -1,7 +1,5 @@
 """The first trials are the most informative ones, or dealt evenly."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -55,7 +53,7 @@ def left(given: list[TrialQuantity], trials: list[int]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_next_trial_is_the_most_telling_of_all(seed: int) -> None:
+def test_every_next_trial_is_the_most_telling_of_all(seed):
     given = quantities(seed)
     chosen = choose_initial_trials(given, 5)
 
@@ -66,7 +64,7 @@ def test_every_next_trial_is_the_most_telling_of_all(seed: int) -> None:
         assert chosen[known] == min(open_trials, key=lambda trial: left(given, [*before, trial]))
 
 
-def test_trials_that_are_fixed_come_first_and_the_others_are_chosen_beside_them() -> None:
+def test_trials_that_are_fixed_come_first_and_the_others_are_chosen_beside_them():
     given = quantities(3)
     fixed = [6, 1]
     chosen = choose_initial_trials(given, 3, fixed)
@@ -78,7 +76,7 @@ def test_trials_that_are_fixed_come_first_and_the_others_are_chosen_beside_them(
 
 
 @given(st.integers(1, 40), st.integers(0, 6), st.integers(0, 300), st.integers(0, 99))
-def test_trials_are_dealt_evenly_and_never_twice(modes: int, batches: int, count: int, seed: int) -> None:
+def test_trials_are_dealt_evenly_and_never_twice(modes, batches, count, seed):
     trials = deal_trials(modes, batches, count, np.random.default_rng(seed))
 
     assert len(set(trials)) == len(trials) == min(count, modes * max(batches, 1))
@@ -90,7 +88,7 @@ def test_trials_are_dealt_evenly_and_never_twice(modes: int, batches: int, count
         assert max(shares.values()) - min(shares[place] for place in range(batches)) <= 1
 
 
-def test_readings_become_columns() -> None:
+def test_readings_become_columns():
     assert stack_readings([TrialReading(1.0, 2.0, 3.0, 4.0)]).tolist() == [[1.0, 2.0, 3.0, 4.0]]
     assert stack_readings([]).shape == (0, 4)
 
@@ -127,8 +125,7 @@ def watts(seed: int, places: int) -> Drawn:
 
 
 def improved(on: float, values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.maximum(np.log(on / values), 0.0).mean(axis=0)
-    return found
+    return np.maximum(np.log(on / values), 0.0).mean(axis=0)
 
 
 def held(problem: ServingProblem, infer_s: np.ndarray) -> np.ndarray:
@@ -136,18 +133,17 @@ def held(problem: ServingProblem, infer_s: np.ndarray) -> np.ndarray:
     assert problem.latency_s is not None
     assert problem.rate_hz is not None
     in_time = SIZES / problem.rate_hz + infer_s <= problem.latency_s
-    found: np.ndarray = (in_time & (infer_s * problem.rate_hz <= SIZES)).mean(axis=0)
-    return found
+    return (in_time & (infer_s * problem.rate_hz <= SIZES)).mean(axis=0)
 
 
-def test_the_normal_distribution_is_near_enough_to_the_exact_one() -> None:
+def test_the_normal_distribution_is_near_enough_to_the_exact_one():
     z = np.linspace(-6.0, 6.0, 2001)
     exact = np.array([0.5 * (1.0 + math.erf(one / math.sqrt(2.0))) for one in z])
 
     assert np.abs(normal_cdf(z) - exact).max() < 2e-4
 
 
-def test_training_gains_what_draws_gain() -> None:
+def test_training_gains_what_draws_gain():
     problem, train_s, train_w = ServingProblem("train", 28.0), seconds_of_training(), watts(3, 1)
     holds = (train_w.values <= 28.0).mean(axis=0)
 
@@ -158,7 +154,7 @@ def test_training_gains_what_draws_gain() -> None:
     np.testing.assert_allclose(later, holds * improved(0.07, train_s.values), atol=0.01)
 
 
-def test_inference_gains_what_draws_gain() -> None:
+def test_inference_gains_what_draws_gain():
     problem, infer_s, infer_w = ServingProblem("infer", 28.0, 0.5, 50.0), seconds_of_inference(), watts(4, 2)
     holds = held(problem, infer_s.values) * (infer_w.values <= 28.0).mean(axis=0)
 
@@ -171,7 +167,7 @@ def test_inference_gains_what_draws_gain() -> None:
     np.testing.assert_allclose(later, holds * improved(0.06, infer_s.values), atol=0.01)
 
 
-def test_both_gain_what_draws_gain() -> None:
+def test_both_gain_what_draws_gain():
     """The sum of two log-normal times is taken for log-normal: within 2 % of a probability."""
     problem = ServingProblem("concurrent", 34.0, 0.5, 50.0)
     train_s, infer_s, train_w, infer_w = seconds_of_training(), seconds_of_inference(), watts(5, 1), watts(6, 2)
@@ -181,8 +177,7 @@ def test_both_gain_what_draws_gain() -> None:
     )
 
     def fit(steps: int) -> np.ndarray:
-        found: np.ndarray = (steps * train_s.values + infer_s.values <= SIZES / 50.0).mean(axis=0)
-        return found
+        return (steps * train_s.values + infer_s.values <= SIZES / 50.0).mean(axis=0)
 
     expected = sum(fit(2 + more) / (2 + more) for more in range(1, MAX_EXTRA_STEPS + 1))
     expected = expected + TIE_WEIGHT * fit(2) * improved(0.1, infer_s.values)
@@ -193,7 +188,7 @@ def test_both_gain_what_draws_gain() -> None:
     np.testing.assert_allclose(found, holds * expected, atol=0.02)
 
 
-def test_until_a_trial_holds_the_most_promising_is_one_that_probably_holds_and_trains_most() -> None:
+def test_until_a_trial_holds_the_most_promising_is_one_that_probably_holds_and_trains_most():
     problem = ServingProblem("concurrent", 31.0, 0.5, 50.0)
     jobs = [seconds_of_training(), watts(5, 1), seconds_of_inference(), watts(6, 2)]
     sure = [LogNormalSpread(job.spread.mean, np.full_like(job.spread.sd, 0.02)) for job in jobs]
@@ -207,5 +202,5 @@ def test_until_a_trial_holds_the_most_promising_is_one_that_probably_holds_and_t
 
 
 @pytest.mark.parametrize("limit", [0.0, -0.3])
-def test_nothing_is_below_a_limit_that_is_not_above_nothing(limit: float) -> None:
+def test_nothing_is_below_a_limit_that_is_not_above_nothing(limit):
     assert (seconds_of_training().spread.probability_below(limit) == 0.0).all()

@@ -1,7 +1,5 @@
 """Columns of clients: deviations as large as those of emulated boards, offsets that are learnt, idle batteries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ def experiment(*entries: FleetEntry) -> Experiment:
     return Experiment(fleet=entries, exploration=ExplorationSpec(modes=6), rounds=5)
 
 
-def test_clients_deviate_from_their_kind_as_boards_do() -> None:
+def test_clients_deviate_from_their_kind_as_boards_do():
     columns = build_fleet_columns(experiment(NANO.model_copy(update={"count": 500})), None)
 
     for deviation in (columns.log_time, columns.log_power):
@@ -36,7 +34,7 @@ def test_clients_deviate_from_their_kind_as_boards_do() -> None:
     assert 38.0 < work_s.max() < 40.5
 
 
-def test_columns_move_the_same_model_over_the_same_links_as_the_clients_of_a_run() -> None:
+def test_columns_move_the_same_model_over_the_same_links_as_the_clients_of_a_run():
     vit = FleetEntry(name="vit", device="nano", cost="vit-b16-cifar10", link=LinkSpec(down_mbps=10, up_mbps=5))
     asked = experiment(NANO.model_copy(update={"count": 1}), vit)
     columns = build_fleet_columns(asked, None)
@@ -48,7 +46,7 @@ def test_columns_move_the_same_model_over_the_same_links_as_the_clients_of_a_run
     assert columns.up_s.min() > 18.0
 
 
-def test_entries_of_one_board_and_workload_share_a_kind() -> None:
+def test_entries_of_one_board_and_workload_share_a_kind():
     other = FleetEntry(name="others", device="nano", battery=BatterySpec(capacity_wh=10))
     columns = build_fleet_columns(experiment(NANO, other, FleetEntry(device="tx2")), 30)
 
@@ -59,7 +57,7 @@ def test_entries_of_one_board_and_workload_share_a_kind() -> None:
     assert (columns.steps == 30).all()
 
 
-def test_a_client_learns_its_own_offsets() -> None:
+def test_a_client_learns_its_own_offsets():
     asked = experiment(NANO)
     columns = build_fleet_columns(asked, None)
     state = start_state(columns, 1)
@@ -73,7 +71,7 @@ def test_a_client_learns_its_own_offsets() -> None:
     assert (own.time_sd < 0.006).all()
 
 
-def test_pooled_measurements_are_freed_of_their_clients_offsets() -> None:
+def test_pooled_measurements_are_freed_of_their_clients_offsets():
     asked = experiment(NANO)
     columns = build_fleet_columns(asked, None)
     state = start_state(columns, 1)
@@ -87,7 +85,7 @@ def test_pooled_measurements_are_freed_of_their_clients_offsets() -> None:
     assert apart.std() < 0.012, "eight clients that deviate by 5 % each would leave 1.8 %"
 
 
-def test_idle_boards_draw_from_their_batteries_and_charge_them() -> None:
+def test_idle_boards_draw_from_their_batteries_and_charge_them():
     battery = BatterySpec(capacity_wh=1.0, charge=0.5, charging_w=0.5)
     columns = build_fleet_columns(experiment(NANO.model_copy(update={"battery": battery, "count": 3})), 30)
     state = start_state(columns, 1)
@@ -99,7 +97,7 @@ def test_idle_boards_draw_from_their_batteries_and_charge_them() -> None:
     assert empty.left_j.tolist() == [0.0] * 3
 
 
-def test_availability_alternates_with_its_mean_lengths() -> None:
+def test_availability_alternates_with_its_mean_lengths():
     entry = NANO.model_copy(update={"count": 2000, "availability": AvailabilitySpec(on_s=300.0, off_s=100.0)})
     columns = build_fleet_columns(experiment(entry), 30)
     state, rng = start_state(columns, 1), np.random.default_rng(1)
@@ -115,7 +113,7 @@ def test_availability_alternates_with_its_mean_lengths() -> None:
 CLIENTS, COUNT, ROUND, DRAWS = 12, 4, 30, 1500
 
 
-def test_oort_takes_each_client_as_often_as_the_selector_of_a_run() -> None:
+def test_oort_takes_each_client_as_often_as_the_selector_of_a_run():
     seconds = np.linspace(10.0, 40.0, CLIENTS)
     last_round = np.array([0, 0, 0, *range(20, 29)])
     clients = [

@@ -1,7 +1,5 @@
 """A study in columns: equal seeds, books that add up, batteries, absences, and agreement with the coordinator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -45,7 +43,7 @@ ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="n
 
 
 def experiment(*entries: FleetEntry, rounds: int = 4, policy: str = "balanced", **fields: object) -> Experiment:
-    base = Experiment(fleet=entries, exploration=ExplorationSpec(modes=8), **fields)  # type: ignore[arg-type]
+    base = Experiment(fleet=entries, exploration=ExplorationSpec(modes=8), **fields)
     return build_run_experiment(base, PolicySpec(name=policy), seed=1, rounds=rounds)
 
 
@@ -53,7 +51,7 @@ def of(entry: FleetEntry, count: int, **changes: object) -> FleetEntry:
     return entry.model_copy(update={"count": count, **changes})
 
 
-def test_equal_seeds_give_equal_rows_and_others_differ() -> None:
+def test_equal_seeds_give_equal_rows_and_others_differ():
     asked = experiment(of(ORIN, 30), of(NANO, 20), selection=SelectionSpec(name="oort", count=10), rounds=3)
     first, again = run_column_study(asked, None).row, run_column_study(asked, None).row
     other = run_column_study(asked.model_copy(update={"seed": 2}), None).row
@@ -63,7 +61,7 @@ def test_equal_seeds_give_equal_rows_and_others_differ() -> None:
     assert first["engine"] == "columns"
 
 
-def test_every_round_adds_up_and_the_oracle_is_not_beaten() -> None:
+def test_every_round_adds_up_and_the_oracle_is_not_beaten():
     run = run_column_study(experiment(of(ORIN, 12), of(NANO, 9), rounds=6), None)
 
     for one in run.rounds:
@@ -80,7 +78,7 @@ def test_every_round_adds_up_and_the_oracle_is_not_beaten() -> None:
     assert run.explored[-1] > run.explored[0]
 
 
-def test_maxn_costs_what_maxn_costs() -> None:
+def test_maxn_costs_what_maxn_costs():
     run = run_column_study(experiment(of(ORIN, 10), of(NANO, 10), policy="maxn", rounds=2), None)
 
     for one in run.rounds:
@@ -89,14 +87,14 @@ def test_maxn_costs_what_maxn_costs() -> None:
     assert run.row["saving_pct"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_preset_pins_the_mode_of_work_and_of_waiting() -> None:
+def test_a_preset_pins_the_mode_of_work_and_of_waiting():
     run = run_column_study(experiment(of(NANO, 10), policy="preset:5W", rounds=2), None)
 
     assert run.rounds[0].chosen.round_s > 1.2 * run.rounds[0].maxn.round_s
     assert run.explored == (1.0, 1.0)
 
 
-def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floor() -> None:
+def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floor():
     battery = BatterySpec(capacity_wh=1.0, charge=0.5, floor=0.2)
     asked = experiment(of(NANO, 8, battery=battery), of(ORIN, 2), rounds=8)
     columns = build_fleet_columns(asked, None)
@@ -115,7 +113,7 @@ def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floo
     assert (state.last_round[8:] == 8).all()
 
 
-def test_clients_that_go_away_fail_and_take_part_later() -> None:
+def test_clients_that_go_away_fail_and_take_part_later():
     present = AvailabilitySpec(on_s=60.0, off_s=60.0)
     asked = experiment(of(NANO, 200, availability=present), rounds=6, late=LateReplySpec(action="drop"))
     columns = build_fleet_columns(asked, None)
@@ -132,7 +130,7 @@ def test_clients_that_go_away_fail_and_take_part_later() -> None:
     assert failed > 100, "a round takes about as long as a stay"
 
 
-def test_a_fleet_that_can_never_be_asked_again_ends_with_one_line() -> None:
+def test_a_fleet_that_can_never_be_asked_again_ends_with_one_line():
     battery = BatterySpec(capacity_wh=0.05, charge=1.0, floor=0.9)
 
     with pytest.raises(RunFailed, match="no client can be asked, now or later"):
@@ -153,7 +151,7 @@ def test_a_fleet_that_can_never_be_asked_again_ends_with_one_line() -> None:
         ({"fleet": (of(ORIN, 2, availability=AvailabilitySpec(trace="a.csv")),)}, r"fleet\[0\].availability.trace"),
     ],
 )
-def test_what_columns_do_not_play_is_refused_by_its_name(changes: dict[str, object], field: str) -> None:
+def test_what_columns_do_not_play_is_refused_by_its_name(changes, field):
     asked = experiment(of(ORIN, 2))
     check_columns(asked)
 
@@ -164,7 +162,7 @@ def test_what_columns_do_not_play_is_refused_by_its_name(changes: dict[str, obje
     assert "\n" not in str(caught.value)
 
 
-def test_columns_save_about_as_much_as_the_coordinator() -> None:
+def test_columns_save_about_as_much_as_the_coordinator():
     asked = experiment(of(ORIN, 3), of(NANO, 3), rounds=6)
     coordinated = run_study_fleet(asked, count_board_steps(asked, 40))
     columns = run_column_study(asked, 40)
@@ -226,7 +224,7 @@ def is_like(found: FleetCost, expected: FleetCost, rel: float) -> bool:
     )
 
 
-def test_baselines_are_those_of_single_boards(columns: FleetColumns) -> None:
+def test_baselines_are_those_of_single_boards(columns):
     experiment = Experiment(fleet=FLEET, policy=POLICY)
     _, played = simulate_round(columns, experiment, start_state(columns, 1), 1)
     found = compare_columns(columns, played, POLICY, 1)

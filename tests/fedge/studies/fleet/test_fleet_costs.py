@@ -1,7 +1,5 @@
 """Every policy is judged by what it minimises, and by nothing where it minimises nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -43,16 +41,16 @@ SPENT, SPENT_AT_MAXN = FleetCost(30.0, {"a": 60.0, "b": 40.0}, {}), FleetCost(20
         (PolicySpec(name="maxn"), None),
     ],
 )
-def test_a_policy_is_judged_by_what_it_minimises(policy: PolicySpec, aim: float | None) -> None:
+def test_a_policy_is_judged_by_what_it_minimises(policy, aim):
     assert compute_objective(policy, SPENT, SPENT_AT_MAXN) == aim
 
 
-def test_a_round_may_be_as_long_as_the_deadline_and_the_slowdown_allow() -> None:
+def test_a_round_may_be_as_long_as_the_deadline_and_the_slowdown_allow():
     assert max_round_s(PolicySpec(max_slowdown=1.5), 20.0) == 30.0
     assert max_round_s(PolicySpec(max_slowdown=1.5, deadline_s=25.0), 20.0) == 25.0
 
 
-def test_a_round_is_worth_what_its_modes_really_cost_whatever_was_measured() -> None:
+def test_a_round_is_worth_what_its_modes_really_cost_whatever_was_measured():
     parts = in_mode(LOW, 5), in_mode(MAXN, 15, first=False, changed=True)
     lucky = in_mode(LOW, 5, 0.5), in_mode(MAXN, 15, 3.0, first=False, changed=True)
     link = report_of("a", *parts).link
@@ -72,7 +70,7 @@ def test_a_round_is_worth_what_its_modes_really_cost_whatever_was_measured() -> 
         assert spent.busy_s["a"] == pytest.approx(link.down_s + link.up_s + work_s)
 
 
-def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_work() -> None:
+def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_work():
     fronts = {"a": true_front(), "b": true_front(2.0)}
     radio_j = {"a": 1.0, "b": 2.0}
 
@@ -93,7 +91,7 @@ def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_wor
     ),
     st.integers(1, 10),
 )
-def test_the_best_presets_are_those_of_trying_all(fleet_of: list[list[tuple[int, int, int]]], limit_s: int) -> None:
+def test_the_best_presets_are_those_of_trying_all(fleet_of, limit_s):
     options = {
         f"b{i}": [PresetWork(float(t), float(t * (p + idle)), float(idle)) for t, p, idle in of_board]
         for i, of_board in enumerate(fleet_of)
@@ -115,7 +113,7 @@ def test_the_best_presets_are_those_of_trying_all(fleet_of: list[list[tuple[int,
     assert found.round_s <= limit
 
 
-def test_a_preset_that_is_maxn_counts_only_where_maxn_may() -> None:
+def test_a_preset_that_is_maxn_counts_only_where_maxn_may():
     reports = {"a": report_of("a", in_mode(MAXN, STEPS))}
 
     judged = compare_round(row_of(), reports, {"a": TRUTH}, PolicySpec(name="balanced", time_weight=1.0))
@@ -150,9 +148,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 60)), min_size=1, 
 
 
 @given(POINTS, st.integers(2, 12), st.floats(1.0, 120.0))
-def test_no_split_into_two_modes_that_ends_in_time_takes_less_than_the_oracle(
-    points: list[tuple[int, int]], steps: int, room_s: float
-) -> None:
+def test_no_split_into_two_modes_that_ends_in_time_takes_less_than_the_oracle(points, steps, room_s):
     front = front_of(points)
     tried = splits(front, steps, room_s)
 
@@ -168,9 +164,7 @@ def test_no_split_into_two_modes_that_ends_in_time_takes_less_than_the_oracle(
 
 
 @given(POINTS, st.integers(1, 12), st.floats(1.0, 120.0))
-def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(
-    points: list[tuple[int, int]], steps: int, room_s: float
-) -> None:
+def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(points, steps, room_s):
     front = front_of(points)
     found = find_least_energy_work(front, steps, front.link_s + room_s)
     each = [(point.work_s, point.work_j - IDLE_W * point.work_s) for point in front.points]
@@ -183,7 +177,7 @@ def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(
     assert found.work_j - IDLE_W * found.work_s >= least_j * (1 - 1e-6)
 
 
-def test_each_board_mixes_at_the_deadline_that_was_planned_for_all() -> None:
+def test_each_board_mixes_at_the_deadline_that_was_planned_for_all():
     fronts = {"a": true_front(), "b": true_front(1.3)}
     policy = PolicySpec(name="least-energy", max_slowdown=1.0)
 
@@ -197,7 +191,7 @@ def test_each_board_mixes_at_the_deadline_that_was_planned_for_all() -> None:
     )
 
 
-def test_implausible_modes_are_not_among_the_oracles_but_maxn_always_is() -> None:
+def test_implausible_modes_are_not_among_the_oracles_but_maxn_always_is():
     marked = TRUTH.plausible.copy()
     marked[:2] = False
     told = filter_plausible_points(true_front(), dataclasses.replace(TRUTH, plausible=marked))

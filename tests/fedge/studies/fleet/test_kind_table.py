@@ -1,7 +1,5 @@
 """The choice of many clients at once, against the search of a single board and the policy that a board runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -35,7 +33,7 @@ def room_of(steps: Floats, left_s: Floats, switch_s: float = SWITCH_S) -> WorkRo
 
 
 @given(SEEDS, st.integers(1, 30))
-def test_no_split_of_a_single_board_is_better_by_more_than_a_step(seed: int, count: int) -> None:
+def test_no_split_of_a_single_board_is_better_by_more_than_a_step(seed, count):
     rng = np.random.default_rng(seed)
     step_s, step_j = draw_modes(rng, count)
     steps = np.round(rng.uniform(20, 200, 12))
@@ -59,7 +57,7 @@ def test_no_split_of_a_single_board_is_better_by_more_than_a_step(seed: int, cou
 
 
 @given(SEEDS)
-def test_each_client_chooses_as_a_board_with_these_predictions_would(seed: int) -> None:
+def test_each_client_chooses_as_a_board_with_these_predictions_would(seed):
     rng = np.random.default_rng(seed)
     count, idle_w, offset_sd, z = 8, 2.0, 0.03, 0.9944578832097532  # of a confidence of 0.84
     step_s, step_j = draw_modes(rng, count)
@@ -97,11 +95,11 @@ def sum_energy(own: Predictions, idle_w: float, mode: PowerMode, mix: object, st
     above_j = own.step_s * (own.power_w - idle_w)
     if mix is None:
         return float(steps * above_j[rows[mode]])
-    return float(mix.steps * above_j[rows[mix.mode]] + (steps - mix.steps) * above_j[rows[mode]])  # type: ignore[attr-defined]
+    return float(mix.steps * above_j[rows[mix.mode]] + (steps - mix.steps) * above_j[rows[mode]])
 
 
 @given(st.lists(st.floats(-0.2, 0.2), max_size=30))
-def test_an_offset_is_the_mean_of_a_normal_posterior(ratios: list[float]) -> None:
+def test_an_offset_is_the_mean_of_a_normal_posterior(ratios):
     prior_sd, noise_sd = 0.05, 0.012
     precision = 1.0 / prior_sd**2 + len(ratios) / noise_sd**2
     count = np.array([len(ratios)])

@@ -1,7 +1,5 @@
 """A round judged by the truth: the oracle is not beaten, and deadlines are missed by choice or by bad luck."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from fedge.experiment import PolicySpec
 from fedge.studies.fleet.fleet_costs import FleetCost
 from fedge.studies.fleet.round_comparison import FleetRun, RoundComparison, compare_round
-from fedge.types import Measurement, PowerMode
+from fedge.types import Measurement
 
 MODES = st.sampled_from([MAXN, MIDDLE, LOW])
 
@@ -31,9 +29,7 @@ def works(draw: st.DrawFn) -> tuple[Measurement, ...]:
 
 
 @given(st.lists(works(), min_size=1, max_size=5), st.floats(0.0, 1.0), st.floats(1.0, 3.0))
-def test_no_choice_of_modes_beats_the_oracle_in_the_same_time(
-    parts: list[tuple[Measurement, ...]], time_weight: float, max_slowdown: float
-) -> None:
+def test_no_choice_of_modes_beats_the_oracle_in_the_same_time(parts, time_weight, max_slowdown):
     reports = {f"b{i}": report_of(f"b{i}", *of_board) for i, of_board in enumerate(parts)}
     policy = PolicySpec(name="balanced", time_weight=time_weight, max_slowdown=max_slowdown)
 
@@ -45,9 +41,7 @@ def test_no_choice_of_modes_beats_the_oracle_in_the_same_time(
 
 
 @given(st.lists(MODES, min_size=1, max_size=5), st.floats(0.0, 1.0), st.floats(1.0, 3.0))
-def test_no_choice_of_single_modes_within_the_limit_beats_the_oracle(
-    modes: list[PowerMode], time_weight: float, max_slowdown: float
-) -> None:
+def test_no_choice_of_single_modes_within_the_limit_beats_the_oracle(modes, time_weight, max_slowdown):
     reports = {f"b{i}": report_of(f"b{i}", in_mode(mode, STEPS)) for i, mode in enumerate(modes)}
     policy = PolicySpec(name="balanced", time_weight=time_weight, max_slowdown=max_slowdown)
 
@@ -68,7 +62,7 @@ def test_no_choice_of_single_modes_within_the_limit_beats_the_oracle(
     assert judged.at_length.energy_j <= min(judged.chosen.energy_j, judged.oracle.energy_j) * (1 + 1e-9)
 
 
-def test_without_a_plan_the_oracle_takes_the_rounds_own_length() -> None:
+def test_without_a_plan_the_oracle_takes_the_rounds_own_length():
     reports = {"a": report_of("a", in_mode(MAXN, STEPS)), "b": report_of("b", in_mode(LOW, STEPS))}
 
     judged = compare_round(row_of(), reports, dict.fromkeys(reports, TRUTH), PolicySpec(name="maxn"))
@@ -78,7 +72,7 @@ def test_without_a_plan_the_oracle_takes_the_rounds_own_length() -> None:
     assert judged.oracle.energy_j < judged.chosen.energy_j
 
 
-def test_a_deadline_is_missed_by_choice_or_by_bad_luck() -> None:
+def test_a_deadline_is_missed_by_choice_or_by_bad_luck():
     busy_s = report_of("a", in_mode(LOW, STEPS)).busy_s
     reports = {
         "chose": report_of("chose", in_mode(LOW, STEPS)),
@@ -91,7 +85,7 @@ def test_a_deadline_is_missed_by_choice_or_by_bad_luck() -> None:
     assert (judged.played_s, judged.played_j) == (9.0, 77.0)
 
 
-def test_the_oracle_leaves_implausible_modes_alone_unless_all_rows_count() -> None:
+def test_the_oracle_leaves_implausible_modes_alone_unless_all_rows_count():
     truth = dataclasses.replace(TRUTH, plausible=np.array([True, False, True]))
     reports = {"a": report_of("a", in_mode(MAXN, STEPS))}
     policy = PolicySpec(name="least-energy", max_slowdown=1.5)
@@ -115,7 +109,7 @@ def judged_round(number: int, energy_j: float) -> RoundComparison:
     )  # fmt: skip
 
 
-def test_a_row_tells_all_rounds_and_apart_those_of_learning_and_after() -> None:
+def test_a_row_tells_all_rounds_and_apart_those_of_learning_and_after():
     run = FleetRun(
         "least-energy", 3, tuple(judged_round(i, 80.0 if i < 10 else 61.2) for i in range(1, 13)), (4.0,) * 12
     )
@@ -132,7 +126,7 @@ def test_a_row_tells_all_rounds_and_apart_those_of_learning_and_after() -> None:
     assert row["preset_but_maxn_energy_j"] == 85.0
 
 
-def test_figures_that_do_not_exist_are_none() -> None:
+def test_figures_that_do_not_exist_are_none():
     row = FleetRun("maxn", 1, (dataclasses.replace(judged_round(1, 100.0), objective=None),), (1.0,)).row
 
     assert row["objective_gap_pct"] is None

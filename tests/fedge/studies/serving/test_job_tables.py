@@ -1,7 +1,5 @@
 """What a strategy is told beforehand never saw either of the two jobs, by name or by table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +18,7 @@ def table(workload: str, batch_size: int = 16, sha256: str = "0" * 64, device: s
 
 
 @pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k"])
-def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> None:
+def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name):
     train, infer = table(name), [table(name, 4), table(name, 16)]
 
     def spoilt(profile: CostProfile) -> CostProfile:
@@ -32,7 +30,6 @@ def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> No
     both = pair()
     honest = build_pair_knowledge(both, train, infer, EVERY).context
     other = build_pair_knowledge(both, train, infer, [spoilt(profile) for profile in EVERY]).context
-    assert honest.train is not None
     assert other.train is not None
     assert honest.train.priors
     assert len(honest.infer) == 2
@@ -45,18 +42,16 @@ def _worse(profile: CostProfile) -> CostProfile:
     return replace(profile, coefficients=replace(profile.coefficients, time=profile.coefficients.time + 1.0))
 
 
-def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it() -> None:
+def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it():
     jobs = pair(), table("vit-b16-cifar10", 32), [table("mobilenetv3l-gld23k", 16)]
     spoilt = [_worse(p) if (p.kind, p.workload) == ("infer", "mobilenetv3l-gld23k") else p for p in EVERY]
     honest, other = (build_pair_knowledge(*jobs, profiles).context.train for profiles in (EVERY, spoilt))
-    assert honest is not None
-    assert other is not None
     for x, y in zip(honest.priors, other.priors, strict=True):
         assert np.array_equal(x.time, y.time)
 
 
 @pytest.mark.parametrize(("train", "infer"), [(None, "resnet50-imagenet"), ("vit-b16-cifar10", "mobilenetv3l-gld23k")])
-def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, infer: str) -> None:
+def test_a_table_that_moves_what_is_believed_is_named_once(train, infer):
     served = [table(infer, size) for size in (1, 4, 16, 32, 64)]
     trained = None if train is None else table(train)
     honest = build_pair_knowledge(pair(), trained, served, EVERY)
@@ -73,21 +68,19 @@ def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, in
     assert len(set(honest.priors)) == len(honest.priors)
 
 
-def test_what_the_priors_saw_is_named() -> None:
+def test_what_the_priors_saw_is_named():
     seen = build_pair_knowledge(pair(), table("yolov8n-coco"), [table("resnet50-imagenet", 4)], EVERY).priors
     assert any("resnet18-imagenet" in name for name in seen)
     assert any("mobilenetv3l-gld23k infer b16" in name for name in seen)
     assert not any("yolov8n" in name or "resnet50-imagenet" in name for name in seen)
 
 
-def test_a_board_that_no_catalogue_has_still_gets_priors() -> None:
+def test_a_board_that_no_catalogue_has_still_gets_priors():
     context = build_pair_knowledge(pair(), table("a", device="mine"), [table("b", 4, device="mine")], EVERY).context
-    assert context.train is not None
     assert context.train.priors
     assert context.infer[0].priors
 
 
-def test_without_any_calibration_there_is_a_ground_without_priors() -> None:
+def test_without_any_calibration_there_is_a_ground_without_priors():
     context = build_pair_knowledge(pair(), table("a"), [table("b", 4)], ()).context
-    assert context.train is not None
     assert (context.train.priors, context.infer[0].priors) == ((), ())

@@ -1,7 +1,5 @@
 """The plan for a person: the best choice, what limits it, what would hold where nothing does."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -46,9 +44,7 @@ limits = st.tuples(st.floats(14.0, 40.0), st.floats(0.05, 1.0), st.floats(10.0, 
 
 
 @given(limits, st.booleans())
-def test_with_one_service_the_choice_is_the_optimum_of_the_problem(
-    limit: tuple[float, float, float], trains: bool
-) -> None:
+def test_with_one_service_the_choice_is_the_optimum_of_the_problem(limit, trains):
     power_w, latency_s, rate_hz = limit
     truth = best_choice(
         ServingProblem("concurrent" if trains else "infer", power_w, latency_s, rate_hz), pair(trains=trains)
@@ -66,7 +62,7 @@ def test_with_one_service_the_choice_is_the_optimum_of_the_problem(
 
 @settings(max_examples=30)
 @given(limits)
-def test_where_nothing_holds_moving_a_limit_as_told_makes_something_hold(limit: tuple[float, float, float]) -> None:
+def test_where_nothing_holds_moving_a_limit_as_told_makes_something_hold(limit):
     power_w, latency_s, rate_hz = limit
     asked = jobs(build_demand(rate_hz, latency_s))
     if find_best_option(asked, power_w) is not None:
@@ -89,7 +85,7 @@ def test_where_nothing_holds_moving_a_limit_as_told_makes_something_hold(limit: 
             )
 
 
-def test_a_limit_that_binds_is_named_and_one_that_does_not_is_not() -> None:
+def test_a_limit_that_binds_is_named_and_one_that_does_not_is_not():
     tight = jobs(build_demand(60.0, 0.9))
     chosen = find_best_option(tight, 20.0)
     assert chosen is not None
@@ -99,7 +95,7 @@ def test_a_limit_that_binds_is_named_and_one_that_does_not_is_not() -> None:
     assert "power" not in find_binding_limits(tight, 500.0, free)
 
 
-def test_more_power_never_gives_less_and_neighbours_show_it() -> None:
+def test_more_power_never_gives_less_and_neighbours_show_it():
     asked = jobs(build_demand())
     now = find_best_option(asked, 24.0)
     assert now is not None
@@ -110,7 +106,7 @@ def test_more_power_never_gives_less_and_neighbours_show_it() -> None:
             assert (option.steps >= now.steps) if factor > 1 else (option.steps <= now.steps)
 
 
-def test_runners_up_hold_the_limits_too_and_none_is_better() -> None:
+def test_runners_up_hold_the_limits_too_and_none_is_better():
     asked = jobs(build_demand())
     found = enumerate_choices(asked)
     order = found.rank_places(28.0)
@@ -125,25 +121,23 @@ def test_runners_up_hold_the_limits_too_and_none_is_better() -> None:
     )
 
 
-def test_training_alone_takes_the_fastest_mode_within_the_power() -> None:
+def test_training_alone_takes_the_fastest_mode_within_the_power():
     found = find_best_option(jobs(), 25.0)
-    assert found is not None
     assert found.train_s == PAIR.train_s[PAIR.train_w <= 25.0].min()
     assert (found.batch_sizes, found.latency_s, found.share) == ((), (), 0.0)
     assert [move.limit for move in find_nearest_limits(jobs(), 5.0)] == ["power"]
 
 
-def test_two_services_are_chosen_by_minibatches_per_second() -> None:
+def test_two_services_are_chosen_by_minibatches_per_second():
     asked = jobs(build_demand(30.0, 1.0, "a"), build_demand(60.0, 0.6, "b"))
     found = enumerate_choices(asked)
     chosen = find_best_option(asked, 30.0)
-    assert chosen is not None
     holds = found.choices.holds & (found.choices.power_w <= 30.0)
     assert chosen.steps_per_s == found.choices.steps_per_s[holds].max() > 0
     assert len(chosen.batch_sizes) == len(chosen.latency_s) == 2
 
 
-def test_a_board_that_cannot_keep_up_in_any_mode_is_told_from_one_that_is_late() -> None:
+def test_a_board_that_cannot_keep_up_in_any_mode_is_told_from_one_that_is_late():
     flooded = jobs(build_demand(1e6, 0.5))
     assert find_best_option(flooded, 100.0) is None
     assert find_nearest_limits(flooded, 100.0) == []
@@ -168,9 +162,7 @@ def demand(name: str, rate_hz: float, latency_s: float, base_s: float, each_s: f
     st.floats(15.0, 45.0),
     st.booleans(),
 )
-def test_a_service_alone_is_judged_by_the_rules_of_fulcrum(
-    seed: int, latency_s: float, rate_hz: float, power_w: float, trains: bool
-) -> None:
+def test_a_service_alone_is_judged_by_the_rules_of_fulcrum(seed, latency_s, rate_hz, power_w, trains):
     rng = np.random.default_rng(seed)
     infer_s = np.sort(rng.uniform(0.005, 1.0, (5, 12)), axis=0)
     infer_w, train_s, train_w = rng.uniform(10, 50, (5, 12)), rng.uniform(0.02, 0.3, 12), rng.uniform(10, 50, 12)
@@ -199,9 +191,7 @@ services = st.builds(
 
 @settings(max_examples=25)
 @given(st.lists(services, min_size=1, max_size=3), st.floats(0.01, 0.3))
-def test_what_is_said_to_hold_is_held_by_the_interleaver_and_trains_as_much(
-    asked: list[MeasuredServiceDemand], train_s: float
-) -> None:
+def test_what_is_said_to_hold_is_held_by_the_interleaver_and_trains_as_much(asked, train_s):
     asked = [
         MeasuredServiceDemand(f"s{i}", one.rate_hz, one.latency_s, ALL_SIZES, one.infer_s, one.infer_w)
         for i, one in enumerate(asked)
@@ -224,7 +214,7 @@ def test_what_is_said_to_hold_is_held_by_the_interleaver_and_trains_as_much(
         assert seen.steps_per_s >= 0.95 * found.steps_per_s[c, 0]
 
 
-def test_every_combination_of_batch_sizes_is_there_once() -> None:
+def test_every_combination_of_batch_sizes_is_there_once():
     two = [demand("a", 30.0, 1.0, 0.01, 0.001), demand("b", 60.0, 1.0, 0.01, 0.001)]
     found = evaluate_combinations(two)
     assert found.places == tuple(itertools.product(range(5), range(5)))
@@ -233,7 +223,7 @@ def test_every_combination_of_batch_sizes_is_there_once() -> None:
     assert not found.steps_per_s.any()
 
 
-def test_where_a_minibatch_is_too_long_the_services_stand_but_nothing_is_trained() -> None:
+def test_where_a_minibatch_is_too_long_the_services_stand_but_nothing_is_trained():
     two = [demand("a", 30.0, 0.4, 0.01, 0.001), demand("b", 60.0, 0.4, 0.01, 0.001)]
     found = evaluate_combinations(two, np.array([0.5]), np.array([30.0]))
     assert found.holds.any()
@@ -241,7 +231,7 @@ def test_where_a_minibatch_is_too_long_the_services_stand_but_nothing_is_trained
     assert not found.steps_per_s.any()
 
 
-def test_no_service_or_more_than_three_are_refused() -> None:
+def test_no_service_or_more_than_three_are_refused():
     for count in (0, 4):
         with pytest.raises(BadInput, match="1 to 3"):
             evaluate_combinations([demand("a", 30.0, 1.0, 0.01, 0.001)] * count)

@@ -1,7 +1,5 @@
 """A strategy is played on every problem and held against brute force; its mistakes become an error in its row."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from dataclasses import replace
@@ -60,7 +58,7 @@ def case(family: ProblemFamily = "concurrent", problems: tuple[ServingProblem, .
 
 
 def played(strategy: str, **change: object) -> StrategyRow:
-    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock().now_s)  # type: ignore[arg-type]
+    return run_strategy_job(replace(StrategyJob(case(), strategy), **change), SimulatedClock().now_s)
 
 
 @pytest.fixture
@@ -68,11 +66,11 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"odd_strategies_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(ODD, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    yield name  # type: ignore[misc]
+    yield name
     sys.modules.pop(name, None)
 
 
-def test_the_optimum_is_that_of_brute_force_and_the_rate_the_best_of_all() -> None:
+def test_the_optimum_is_that_of_brute_force_and_the_rate_the_best_of_all():
     both = pair()
     solvable = [problem for problem in PROBLEMS if find_best_choice(problem, both) is not None]
     assert 0 < len(solvable) < len(PROBLEMS)
@@ -88,7 +86,7 @@ def test_the_optimum_is_that_of_brute_force_and_the_rate_the_best_of_all() -> No
         assert not told.breach.is_violation
 
 
-def test_the_oracle_solves_everything_without_loss() -> None:
+def test_the_oracle_solves_everything_without_loss():
     row = played("oracle")
     assert row.error is None
     assert row.solved == row.solvable
@@ -98,7 +96,7 @@ def test_the_oracle_solves_everything_without_loss() -> None:
     assert row.modes_max == len(SIZES) * 36
 
 
-def test_a_bold_answer_is_counted_as_a_violation_and_not_as_solved(odd: str) -> None:
+def test_a_bold_answer_is_counted_as_a_violation_and_not_as_solved(odd):
     row = played(f"{odd}:Bold")
     both = pair()
     broken = 0
@@ -119,7 +117,7 @@ def test_a_bold_answer_is_counted_as_a_violation_and_not_as_solved(odd: str) -> 
     assert row.worst_over > 10.0
 
 
-def test_what_raises_or_answers_nonsense_becomes_an_error_in_the_row(odd: str) -> None:
+def test_what_raises_or_answers_nonsense_becomes_an_error_in_the_row(odd):
     assert played(f"{odd}:Raises").error == "KeyError: 'on purpose'"
     error = played(f"{odd}:Elsewhere").error
     assert error is not None
@@ -127,7 +125,7 @@ def test_what_raises_or_answers_nonsense_becomes_an_error_in_the_row(odd: str) -
     assert played(f"{odd}:Raises").solved is None
 
 
-def test_with_reuse_a_trial_is_counted_once_for_the_whole_stream(odd: str) -> None:
+def test_with_reuse_a_trial_is_counted_once_for_the_whole_stream(odd):
     row, alone = played(f"{odd}:Bold", reuse=True), played(f"{odd}:Bold")
     assert (row.modes_total, row.power_modes_total) == (2, 2)
     assert row.modes_mean == row.modes_mean_all == 2 / len(PROBLEMS)
@@ -135,7 +133,7 @@ def test_with_reuse_a_trial_is_counted_once_for_the_whole_stream(odd: str) -> No
     assert (row.solved, row.violations) == (alone.solved, alone.violations)
 
 
-def test_figures_that_a_family_does_not_have_are_none() -> None:
+def test_figures_that_a_family_does_not_have_are_none():
     train = run_strategy_job(
         StrategyJob(case("train", (ServingProblem("train", 30.0),)), "oracle"), SimulatedClock().now_s
     )
@@ -146,7 +144,7 @@ def test_figures_that_a_family_does_not_have_are_none() -> None:
     assert (infer.loss_mean, infer.loss_median, infer.excess_mean) == (None, None, pytest.approx(0.0))
 
 
-def test_nothing_solvable_gives_a_row_without_means() -> None:
+def test_nothing_solvable_gives_a_row_without_means():
     row = run_strategy_job(
         StrategyJob(case(problems=(ServingProblem("concurrent", 1.0, 0.5, 30.0),)), "oracle"), SimulatedClock().now_s
     )
@@ -154,7 +152,7 @@ def test_nothing_solvable_gives_a_row_without_means() -> None:
     assert (row.solved_share, row.loss_mean, row.excess_mean, row.modes_mean) == (None, None, None, None)
 
 
-def test_a_stream_is_fixed_by_its_seed_and_has_every_problem_once_at_most() -> None:
+def test_a_stream_is_fixed_by_its_seed_and_has_every_problem_once_at_most():
     drawn = draw_problems(PROBLEMS, 20, 3)
     assert drawn == draw_problems(PROBLEMS, 20, 3)
     assert drawn != draw_problems(PROBLEMS, 20, 4)
@@ -162,11 +160,10 @@ def test_a_stream_is_fixed_by_its_seed_and_has_every_problem_once_at_most() -> N
     assert draw_problems(PROBLEMS, None, 3) == PROBLEMS
 
 
-def test_losses_are_those_of_the_formulas() -> None:
+def test_losses_are_those_of_the_formulas():
     both = pair()
     problem = ServingProblem("concurrent", 60.0, 0.5, 40.0)
     top = find_optimum(problem, both)
-    assert top is not None
     choice = Trial(10, 2)
     told = score_answer(problem, both, choice, 1)
     steps = (16 / 40.0 - both.infer_s[2, 10]) // both.train_s[10]
@@ -188,14 +185,8 @@ GOLDEN = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("train", "infer", "family", "solvable", "solved", "median"), GOLDEN)
 def test_gmd_on_the_measured_tables_reaches_its_golden_results(
-    profiles_root: Path,
-    train: str | None,
-    infer: str | None,
-    family: ProblemFamily,
-    solvable: int,
-    solved: int,
-    median: float | None,
-) -> None:
+    profiles_root, train, infer, family, solvable, solved, median
+):
     folder = profiles_root / "agx-orin"
     training = read_mode_table(folder / "train" / f"{train}.csv") if train else None
     path = folder / "infer" / f"{infer}.csv"
