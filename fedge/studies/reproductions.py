@@ -228,7 +228,11 @@ def reproduce_fulcrum(tables: Path, seeds: int, show_progress: ShowProgress) -> 
         label=weakest_label(map(read_table_label, (*train, *infer))),
         differs="GMD on 3 networks; the abstract means GMD and ALS on 15. Shares are of the solvable problems",
     )
-    drawn = f"the same on 3 x 2 networks and {PROBLEM_COUNT} of 6,560 problems each; the loss is of steps per second"
+    # GMD solves as many problems as the golden results say (test_strategy_study.py), so its rules are not at fault.
+    drawn = (
+        f"the same on 3 x 2 networks and {PROBLEM_COUNT} of 6,560 problems each; the loss is of steps per second. "
+        "It is 37 % where at best one step fits into a window and 7 % where nine or more fit; here the median is 2 to 6"
+    )
     pairs = partial(figure, differs=drawn)
     own = partial(figure, differs=OWN_METHOD)
     return [
@@ -391,6 +395,15 @@ EFFECTS: tuple[tuple[str, str, str, str, str, str, EpochSetting, EpochSetting], 
     (XAVIER, "ResNet", "GPU 1377 -> 115 MHz: energy", "2.5", "x", "energy_j", {}, {"mode": "lowest GPU"}),
 )
 """Effects of which none was used to fit the emulation."""
+EMULATED_EFFECTS = (
+    "emulated boards, to which none of these figures was fitted; without loader workers where the paper does not say "
+    "how many"
+)
+SECOND_WORKER = (
+    "two emulated workers load 1.9 times as fast as one, which training hides; the paper's -30 % of the epoch means "
+    "1.4 times. What slows the real ones is not published, and nothing was fitted to it"
+)
+"""Note on the stall of the Xavier NX, the only effect here of that board."""
 
 
 def reproduce_characterisation(tables: Path, seeds: int, show_progress: ShowProgress) -> list[ReproducedFigure]:
@@ -407,8 +420,7 @@ def reproduce_characterisation(tables: Path, seeds: int, show_progress: ShowProg
                     unit=unit,
                     source="paper",
                     label="estimated",
-                    differs="emulated boards, to which none of these figures was fitted; without loader workers where "
-                    "the paper does not say how many",
+                    differs=SECOND_WORKER if board == NX else EMULATED_EFFECTS,
                 )
             )
             report(figures[-1].what)

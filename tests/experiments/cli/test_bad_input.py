@@ -252,7 +252,11 @@ def test_absent_data_is_found_before_the_run_folder_is_made(refused, tmp_path):
         ("notes.txt", "", "the path of an existing Python file"),
         ("json.py", "", "a file of another name: there is a module 'json' already"),
         ("plugin_with_typo.py", "def f(:\n", "a Python file that can be imported (SyntaxError: invalid syntax"),
-        ("plugin_that_fails.py", "1 / 0\n", "a Python file that can be imported (ZeroDivisionError: division by zero)"),
+        (
+            "plugin_that_fails.py",
+            "1 / 0\n",
+            "a Python file that can be imported (ZeroDivisionError: division by zero (",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_named(refused, tmp_path, name, content, message, monkeypatch):
@@ -268,7 +272,7 @@ def test_a_task_of_the_users_that_breaks_is_named(refused, tmp_path, monkeypatch
     (tmp_path / "broken_task.py").write_text("def task(data_dir, download):\n    raise ValueError('no\\ndisk')\n")
 
     said = refused("plugins=[broken_task.py]", "workload.task=broken_task:task")
-    assert said == "workload.task: got 'broken_task:task'; a working task (ValueError: no disk)"
+    assert said.endswith("; a working task (ValueError: no disk (broken_task.py, line 2))")
 
 
 def _config(folder: Path) -> Path:
