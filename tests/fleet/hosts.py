@@ -340,7 +340,7 @@ def _end(hosts: Hosts) -> None:
 
 
 def _keys(net: Net, folder: Path) -> list[str]:
-    """The key that opens every host, and what ssh is to be told."""
+    """The key that opens every host, and the options of ssh that name a file with the rest."""
     _keygen(folder / "id", "ed25519")
     places = _control_paths(net)
     places.mkdir(mode=0o700)
@@ -355,7 +355,9 @@ def _keys(net: Net, folder: Path) -> list[str]:
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
     }
-    return ["-F", "none", *(word for name, value in told.items() for word in ("-o", f"{name}={value}"))]
+    config = folder / "ssh"
+    config.write_text("".join(f"{name} {value}\n" for name, value in told.items()), encoding="utf-8")
+    return ["-F", str(config)]
 
 
 def _control_paths(net: Net) -> Path:

@@ -18,8 +18,8 @@ from experiments.fleet.key_folder import create_keys
 
 LOCK = ROOT / "ansible" / "board.lock"
 PORT = 9443
-DAYS = 2
-"""How long the test's certificate holds."""
+DAYS = 60
+"""How long the server's certificate holds: longer than the days before its end on which ``status`` warns."""
 
 
 def write_inventory(hosts: Hosts) -> None:
