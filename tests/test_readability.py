@@ -54,6 +54,13 @@ def is_bare(name: str) -> bool:
     return word in PREPOSITIONS or re.fullmatch(r"[a-z]{2,}ed", word) is not None
 
 
+def is_program_start(node: ast.stmt) -> bool:
+    """Whether a statement is ``if __name__ == "__main__"``."""
+    return isinstance(node, ast.If) and any(
+        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
+    )
+
+
 def imports_between(sources: dict[str, ast.Module]) -> dict[str, set[str]]:
     """Which file imports which, also inside functions and under TYPE_CHECKING."""
     modules = {name[:-3].replace("/", ".").removesuffix(".__init__"): name for name in sources}
@@ -146,3 +153,9 @@ def test_docstrings_have_a_summary_line_and_sections():
     texts = [(f"{at}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or "") for at, node in documented]
     _assert_at_most(MAX_WHAT_DOCSTRINGS, [at for at, text in texts if text.startswith("What ")])
     assert sum(SECTIONS.search(text) is not None for _, text in texts) >= MIN_DOCSTRINGS_WITH_SECTIONS
+
+
+def test_a_program_starts_below_everything_that_it_needs() -> None:
+    early = [name for name, tree in _trees().items() if any(map(is_program_start, tree.body[:-1]))]
+
+    assert early == [], "what stands below `if __name__ == ...` is not defined yet when the program runs"

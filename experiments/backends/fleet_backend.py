@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from experiments.backends.run_submission import (
 )
 from experiments.spec.user_plugins import list_plugin_files
 from fedge.experiment import Experiment
+from fedge.phases import begin_phase
+from fedge.telemetry.run_folder import STORE
 from fedge.workloads import TASK_FILE_SUFFIX
+
+SLOW_START_S = 120.0
+"""Seconds without a first row after which the run counts as slow to start: several of Flower's attempts."""
+SLOW_START = "waiting for the server's program, which Flower starts anew every 30 s: is this machine too busy (uptime)?"
+"""Flower 1.41 takes a start for dead that has not reported within its HEARTBEAT_DEFAULT_INTERVAL, and lets it run on.
+On a server with a load of 30, twelve such starts slowed each other down and none succeeded.
+"""
 
 
 def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
@@ -40,7 +50,19 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     write_connection(launch.flwr_home, experiment.superlink)
     log = open_serverapp_log(launch)
     with end_processes_on_exit(launch), stop_run_on_error(launch, log):
-        submit(launch, log=log, config_file=config_file, options=[], check=lambda: None)
+        submit(launch, log=log, config_file=config_file, options=[], check=watch_start(folder))
+
+
+def watch_start(folder: Path, now_s: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+    """Return a check that says, once, what may keep the run in ``folder`` from beginning."""
+    late_s = now_s() + SLOW_START_S
+    notes = [SLOW_START]
+
+    def check() -> None:
+        if notes and now_s() > late_s and not (folder / STORE).exists():
+            begin_phase(notes.pop(), announce=True)
+
+    return check
 
 
 def _drop_references(experiment: Experiment) -> Experiment:

@@ -22,6 +22,7 @@ from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
+from fedge.telemetry.run_folder import REPORT
 from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads.datasets import DATA_FIELD as DATA
 
@@ -104,6 +105,8 @@ def adapt_to_server(experiment: Experiment, server: ServerConnection) -> Experim
 
 def _fetch(server: ServerConnection, job: str, folder: Path, console: Console) -> None:
     if remote_run.fetch_folder(server, job, folder):
+        report = folder / REPORT
+        print_lines(console, [f"report on this machine: {report}"] if report.is_file() else [])
         print_lines(console, [f"run folder: {folder} (on {server.name}: {job}/{remote_run.RUN})"])
     else:
         print_lines(console, [f"the run on {server.name} made no folder; what was sent is in {job}"])

@@ -14,6 +14,7 @@ from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
+from experiments.fleet.server_connection import list_logins
 from experiments.report.quantities import data_size
 from experiments.report.tables import print_lines
 from fedge.errors import BadInput
@@ -106,13 +107,14 @@ def follow_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> Play
         print_lines(console, [f"{stays}; log: {log}"])
         raise
     took = f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}"
-    print_lines(console, [*summarize_outcome(outcome, check=call.check, boards=frozenset(fleet.boards)), took])
+    print_lines(console, [*summarize_outcome(outcome, fleet, check=call.check), took])
     return outcome
 
 
-def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozenset[str]) -> list[str]:
+def summarize_outcome(outcome: PlaybookOutcome, fleet: SelectedFleet, *, check: bool) -> list[str]:
     """Return the closing lines: the summary, or why no host was contacted."""
-    lines = summarize_playbook(outcome.state, check=check, boards=boards)
+    boards, logins = frozenset(fleet.boards), list_logins(fleet.inventory)
+    lines = summarize_playbook(outcome.state, check=check, boards=boards, logins=logins)
     if outcome.code != 0 and not outcome.state.failures_by_host:
         return [f"Ansible ended with code {outcome.code}: {outcome.words or 'see its output'}"]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_recor
 from fedge.workloads import TASK_FILE_SUFFIX
 
 PLAYBOOK = "profile.yml"
+PER_START = ("budget-s", "wait")
+CAMPAIGN_LENGTH = 12
+"""Hexadecimal digits of the name of a campaign's folder, enough to tell the few of a board apart."""
 SHOWN_REASON = 60
 """Characters of a failure's reason in the table; the playbook's summary has all of it."""
 HEADINGS = ("board", "kind", "modes", "state", "board time", "energy", "table")
@@ -67,13 +71,27 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
         if value is not None
         for word in ((f"--{option}",) if value is True else (f"--{option}", str(value)))
     ]
-    given |= {"profile_name": name, "profile_options": json.dumps(words)}
+    given |= {
+        "profile_name": name,
+        "profile_options": json.dumps(words),
+        "profile_campaign": name_campaign({**profile, "workload": task.name}, given.get("profile_task")),
+    }
     call = replace(fleet.build_call(PLAYBOOK), variables=given)
     outcome = follow_playbook("profile", fleet, call)
     failures = {host: event.text for host, event in outcome.state.failures_by_host.items()}
     rows = [read_row(out, board, name, failures.get(board)) for board in fleet.boards]
     share_tables(fleet, rows)
     return FAILED if outcome.code != 0 or any(row.failure for row in rows) else DONE, rows
+
+
+def name_campaign(profile: Mapping[str, Any], task_file: str | None = None) -> str:
+    """Return the folder on the boards for profiles with these options; with others, a board begins anew.
+
+    The options ``PER_START`` may differ between starts that continue each other.
+    """
+    kept = {option: str(value) for option, value in profile.items() if value is not None and option not in PER_START}
+    content = b"" if task_file is None else Path(task_file).read_bytes()
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode() + content).hexdigest()[:CAMPAIGN_LENGTH]
 
 
 def share_tables(fleet: SelectedFleet, rows: list[FleetProfileRow]) -> None:

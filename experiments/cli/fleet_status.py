@@ -16,7 +16,14 @@ from experiments.cli.command_output import check_output, make_console, make_prog
 from experiments.cli.fleet_playbook import log_path
 from experiments.fleet.fleet_assessment import fleet_status_to_dict, inspect_fleet
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status_records import BoardStatus, FleetStatus, ServerStatus, format_duration
+from experiments.fleet.status_records import (
+    ON_BOARD,
+    ON_SERVER,
+    BoardStatus,
+    FleetStatus,
+    ServerStatus,
+    format_duration,
+)
 from experiments.report.tables import print_lines
 from fedge.atomic_files import write_text
 
@@ -106,7 +113,7 @@ def print_status(console: Console, status: FleetStatus) -> None:
     hosts: list[BoardStatus | ServerStatus] = [*([status.server] if status.server else []), *status.boards]
     for host in hosts:
         if not host.is_healthy:
-            _print_findings(console, host)
+            _print_findings(console, host, status.server.login if status.server is not None else "")
     _print_notes(console, [host for host in hosts if host.is_healthy])
     unwell = sum(not board.is_healthy for board in status.boards)
     console.print(Text(f"\n{len(status.boards)} boards, {unwell} with something wrong"))
@@ -123,12 +130,16 @@ def _describe_server(server: ServerStatus) -> str:
     return f"server {server.name}: {services}; runs: {', '.join(server.runs) or 'none'}"
 
 
-def _print_findings(console: Console, host: BoardStatus | ServerStatus) -> None:
+def _print_findings(console: Console, host: BoardStatus | ServerStatus, server_login: str) -> None:
+    """Print the findings with their remedies, and how to log in where a remedy needs it."""
     console.print(Text(f"\n{host.name}"))
     for finding in host.findings:
         print_lines(console, [f"  {finding.severity}: {finding.what}"])
         if finding.cure:
             print_lines(console, [f"    do: {finding.cure}"])
+    for where, login in ((ON_BOARD, host.login), (ON_SERVER, server_login)):
+        if any(f"{where}:" in finding.cure for finding in host.findings):
+            print_lines(console, [f"  {where}: ssh {login}"])
 
 
 def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,22 @@ import typer
 
 from experiments.cli.command_options import AsJson, Run, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
+from experiments.fleet.inventory import format_names
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from experiments.backends.run_list import ListedRun
     from experiments.report.tables import Table
     from fedge.experiment import Experiment
-    from fedge.telemetry.store_records import ClientRow
+    from fedge.telemetry.store_records import ClientRow, EventRow
 
 
 QUERY = "select board, sum(energy_j) from clients group by board"
 START_FROM = "start the next run from what this one measured"
 MAX_REASONS = 3
 """Reasons of failures that are listed, the most frequent first."""
+MAX_BOARDS = 4
+"""Boards that are named with a reason, before the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def read_run_status(folder: Path) -> RunStatus:
     from experiments.backends import launcher
     from experiments.backends.run_list import find_state
     from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow, RoundRow
+    from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
     experiment = launcher.load_saved_experiment(folder)
     rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
@@ -96,7 +98,7 @@ def read_run_status(folder: Path) -> RunStatus:
         rounds=len(rounds),
         planned=experiment.rounds,
         summary=summary,
-        problems=tuple(_list_problems(summary, clients)),
+        problems=tuple(_list_problems(summary, clients, read_rows(folder, EventRow))),
         next_steps=tuple(_list_next_steps(state, folder, experiment)),
     )
 
@@ -115,10 +117,30 @@ def _find_labels(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _list_problems(summary: Mapping[str, Any], clients: Sequence[ClientRow]) -> Iterator[str]:
-    reasons = Counter(row.error.splitlines()[0] for row in clients if row.status == "failed" and row.error)
-    for reason, count in reasons.most_common(MAX_REASONS):
-        yield f"{count} x failed: {reason}"
+def list_failures(clients: Sequence[ClientRow], events: Sequence[EventRow]) -> Iterator[str]:
+    """Yield the most frequent reasons for which boards failed, each with the boards."""
+    failed = [(row.board, row.error) for row in clients if row.status == "failed" and row.error]
+    asked = {row.board for row in clients}
+    # Boards that failed before the first round, of which there may be none.
+    failed += [
+        (event.board, event.message)
+        for event in events
+        if event.kind == "failed" and event.board is not None and event.board not in asked
+    ]
+    boards_by_reason: dict[str, list[str]] = {}
+    for board, error in failed:
+        boards_by_reason.setdefault(error.splitlines()[0], []).append(board)
+    reasons = sorted(boards_by_reason.items(), key=lambda pair: -len(pair[1]))
+    for reason, boards in reasons[:MAX_REASONS]:
+        yield f"{len(boards)} x failed: {reason} ({format_names(list(dict.fromkeys(boards)), MAX_BOARDS)})"
+    if len(reasons) > MAX_REASONS:
+        yield f"{len(reasons) - MAX_REASONS} more reasons of failures are among the report's events"
+
+
+def _list_problems(
+    summary: Mapping[str, Any], clients: Sequence[ClientRow], events: Sequence[EventRow]
+) -> Iterator[str]:
+    yield from list_failures(clients, events)
     if summary["late"]:
         yield f"{summary['late']} replies came after the deadline (docs/explanation/stragglers.md)"
     if summary["infeasible"]:

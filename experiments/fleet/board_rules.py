@@ -11,6 +11,8 @@ from experiments.fleet.status_records import (
     CERTIFICATE_DAYS,
     HOT_C,
     LEAST_FREE_MB,
+    ON_BOARD,
+    ON_SERVER,
     OPTIONAL_SERVICES,
     RESTARTS,
     SERVICES,
@@ -93,7 +95,7 @@ def _explain_bad_signature(case: BoardCase) -> HostFinding | None:
         else ""
     )
     what = f"the SuperLink refuses its signature, as it does with a clock more than 5 s ahead or 5 min behind{off}"
-    return make_problem(what, "on the board: date; sudo chronyc makestep; the server's clock may be the wrong one")
+    return make_problem(what, f"{ON_BOARD}: date; sudo chronyc makestep; the server's clock may be the wrong one")
 
 
 def _explain_unreachable(case: BoardCase) -> HostFinding:
@@ -110,7 +112,7 @@ def _explain_unreachable(case: BoardCase) -> HostFinding:
         what = f"its SuperNode could not connect to {case.superlink} a while ago; it can be reached now"
         return make_note(what, "wait a minute, then ask again")
     what = f"it does not reach {case.superlink}" + (f" ({attempt.get('text')})" if kind else "")
-    from_board = f"from the board: nc -vz {case.superlink.replace(':', ' ')}"
+    from_board = f"{ON_BOARD}: nc -vz {case.superlink.replace(':', ' ')}"
     return make_problem(what, f"the network between them, the server's firewall; {from_board}")
 
 
@@ -187,9 +189,9 @@ def check_board_service(unit: str, has: Facts, board: str, usual: int = 0) -> It
     """
     state, restarts, words = str(has.get("state")), as_number(has.get("restarts")) or 0, _quote_log(has)
     provision, up = f"fedge fleet provision --limit {board}", f"fedge fleet up --limit {board}"
-    look = f"on the board: journalctl -u {unit}; then {up}"
+    look = f"{ON_BOARD}: journalctl -u {unit}; then {up}"
     if error_kind(has) is not None:
-        yield _unreadable_service(unit, has)
+        yield _unreadable_service(unit, has, ON_BOARD)
     elif state == "absent":
         yield make_problem(f"{unit} is not installed", provision)
     elif state == "inactive":
@@ -210,7 +212,7 @@ def check_server_services(services: Facts, server: str) -> Iterator[HostFinding]
         has = as_mapping(services.get(unit))
         state = has.get("state")
         if error_kind(has) is not None:
-            yield _unreadable_service(unit, has)
+            yield _unreadable_service(unit, has, ON_SERVER)
         elif state == "absent":
             yield make_problem(f"{unit} is absent, so {effect}", f"fedge fleet provision --limit {server}")
         elif state not in (None, "active"):
@@ -222,10 +224,8 @@ def _quote_log(has: Facts) -> str:
     return f'; it said: "{line}"' if line else ""
 
 
-def _unreadable_service(unit: str, has: Facts) -> HostFinding:
-    return make_problem(
-        f"what {unit} does could not be asked: {has.get('text')}", f"on the host: systemctl status {unit}"
-    )
+def _unreadable_service(unit: str, has: Facts, place: str) -> HostFinding:
+    return make_problem(f"what {unit} does could not be asked: {has.get('text')}", f"{place}: systemctl status {unit}")
 
 
 BoardRule = Callable[[BoardCase], Iterator[HostFinding]]
@@ -332,7 +332,7 @@ def check_sockets(case: BoardCase) -> Iterator[HostFinding]:
                 f"{case.cure_command('down')}, then {case.cure_command('up')}",
             )
         elif kind and case.service(unit).get("state") in ("active", None):
-            cure = f"on the board: journalctl -u {unit}; then {case.cure_command('up')}"
+            cure = f"{ON_BOARD}: journalctl -u {unit}; then {case.cure_command('up')}"
             yield make_problem(f"the {who} does not answer: {reason}", cure)
 
 
@@ -365,7 +365,7 @@ def check_node(case: BoardCase) -> Iterator[HostFinding]:
         cure = f"{unregister_command(case.node.node_id)}; then {register}"
         yield make_problem(f"its key is registered as {case.node.name}", cure)
     elif not case.is_online and refused is None:
-        cure = f"on the board: journalctl -u {SUPERNODE}; then {case.cure_command('up')}"
+        cure = f"{ON_BOARD}: journalctl -u {SUPERNODE}; then {case.cure_command('up')}"
         yield make_problem(f"its node is {case.node.status}, not online", cure)
 
 
@@ -391,14 +391,12 @@ def check_clock(case: BoardCase) -> Iterator[HostFinding]:
         f"its clock is {off} {side} the server's (give or take {give}); the SuperLink takes 5 s ahead and 5 min behind"
     )
     reached = "jetson_base_time_servers in the inventory names a server that it reaches"
-    yield make_problem(what, f"on the board: sudo chronyc makestep; {reached}")
+    yield make_problem(what, f"{ON_BOARD}: sudo chronyc makestep; {reached}")
 
 
 def check_disk(case: BoardCase) -> Iterator[HostFinding]:
     """Find nearly full disks that fedge writes to."""
-    yield from find_full_folders(
-        case.part("disk_free_mb"), f"on the board: sudo du -xhd1 /var /srv | sort -h ({case.name})"
-    )
+    yield from find_full_folders(case.part("disk_free_mb"), f"{ON_BOARD}: sudo du -xhd1 /var /srv | sort -h")
 
 
 def find_full_folders(free_mb: Facts, cure: str) -> Iterator[HostFinding]:
@@ -413,7 +411,7 @@ def check_telemetry(case: BoardCase) -> Iterator[HostFinding]:
     """Find a board with telemetry enabled from which the server has not received any for a while."""
     if case.service(TELEMETRY).get("state") != "active" or case.common.ages_s is None:
         return
-    age_s, cure = case.heard_s, f"on the board: journalctl -u {TELEMETRY}"
+    age_s, cure = case.heard_s, f"{ON_BOARD}: journalctl -u {TELEMETRY}"
     if age_s is None:
         yield make_note("telemetry: no sample of it has come yet", cure)
     elif age_s > SILENT_S:
@@ -441,7 +439,7 @@ def check_changes_allowed(case: BoardCase) -> Iterator[HostFinding]:
     """Find a power daemon that has stopped changing power modes."""
     stopped = as_text(case.part("powerd").get("stopped"))
     if stopped is not None:
-        yield make_problem(f"the power daemon refuses changes: {stopped}", "on the board: journalctl -u fedge-powerd")
+        yield make_problem(f"the power daemon refuses changes: {stopped}", f"{ON_BOARD}: journalctl -u fedge-powerd")
 
 
 def check_temperature(case: BoardCase) -> Iterator[HostFinding]:

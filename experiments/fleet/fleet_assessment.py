@@ -22,7 +22,10 @@ from experiments.fleet.playbook_runner import (
     execute_playbook,
 )
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
+from experiments.fleet.server_connection import list_logins
 from experiments.fleet.status_records import (
+    ON_BOARD,
+    ON_SERVER,
     OPTIONAL_SERVICES,
     SERVICES,
     BoardCase,
@@ -86,7 +89,7 @@ def check_superlink_answer(case: ServerCase) -> Iterator[HostFinding]:
     if error_kind(nodes) is not None and superlink.get("state") == "active":
         yield make_problem(
             f"the SuperLink does not say which nodes it knows: {nodes.get('text')}",
-            "on the server: journalctl -u fedge-superlink",
+            f"{ON_SERVER}: journalctl -u fedge-superlink",
         )
 
 
@@ -109,7 +112,7 @@ def find_unknown_nodes(case: ServerCase) -> Iterator[HostFinding]:
 
 def check_disk(case: ServerCase) -> Iterator[HostFinding]:
     """Find nearly full disks that the SuperLink or a run writes to."""
-    yield from find_full_folders(case.part("disk_free_mb"), "on the server: sudo du -xhd1 /var | sort -h")
+    yield from find_full_folders(case.part("disk_free_mb"), f"{ON_SERVER}: sudo du -xhd1 /var | sort -h")
 
 
 def check_certificates(case: ServerCase) -> Iterator[HostFinding]:
@@ -161,13 +164,17 @@ def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, l
         twins=find_twins(told, fleet.asked),
         ages_s=_read_ages_s(server),
     )
-    boards = tuple(_assess_board(name, as_mapping(told.get(name)), common, lost.get(name)) for name in fleet.asked)
+    boards = tuple(
+        replace(
+            _assess_board(name, as_mapping(told.get(name)), common, fleet=fleet, lost=lost.get(name)),
+            login=fleet.login(name),
+        )
+        for name in fleet.asked
+    )
     if fleet.server is None or (fleet.server not in told and fleet.server not in lost):
         return FleetStatus(boards)
-    return FleetStatus(
-        boards,
-        _assess_server(fleet.server, record=server_record, fleet=fleet, nodes=nodes, lost=lost.get(fleet.server)),
-    )
+    found = _assess_server(fleet.server, record=server_record, fleet=fleet, nodes=nodes, lost=lost.get(fleet.server))
+    return FleetStatus(boards, replace(found, login=fleet.login(fleet.server)))
 
 
 def _read_ages_s(server: Facts) -> Facts | None:
@@ -195,23 +202,23 @@ def find_twins(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple
     }
 
 
-def _make_unreachable(name: str, lost: str | None) -> HostFinding:
+def _make_unreachable(login: str, lost: str | None) -> HostFinding:
     why = f" ({lost})" if lost else ""
-    cure = f"log in by hand: ssh {name}; is it on, is its address in the inventory right, its host key in known_hosts?"
+    cure = f"log in by hand: ssh {login}; is it on, is its address in the inventory right, its host key in known_hosts?"
     return make_problem(f"cannot be reached by ssh{why}", cure)
 
 
-def _assess_board(name: str, record: Facts, common: SharedFacts, lost: str | None) -> BoardStatus:
+def _assess_board(name: str, record: Facts, common: SharedFacts, *, fleet: FleetHosts, lost: str | None) -> BoardStatus:
     facts = as_mapping(record.get("facts"))
     kind = facts.get("kind")
     if not record:
-        return BoardStatus(name, "unreachable", (_make_unreachable(name, lost),))
+        return BoardStatus(name, "unreachable", (_make_unreachable(fleet.login(name), lost),))
     if kind == "bare":
         return BoardStatus(
             name, "bare", (make_problem("bare: fedge is not on it", f"fedge fleet provision --limit {name}"),)
         )
     if kind != "board":
-        cure = f"ssh {name}, then: sudo /usr/lib/fedge-python/bin/python3 -V; fedge fleet provision --limit {name}"
+        cure = f"{ON_BOARD}: sudo /usr/lib/fedge-python/bin/python3 -V; then fedge fleet provision --limit {name}"
         return BoardStatus(
             name, "failed", (make_problem(f"could not be asked: {as_text(facts.get('text')) or NO_FACTS}", cure),)
         )
@@ -275,7 +282,7 @@ def _assess_server(
 ) -> ServerStatus:
     facts = as_mapping(record.get("facts"))
     if not record:
-        return ServerStatus(name, "unreachable", (_make_unreachable(name, lost),))
+        return ServerStatus(name, "unreachable", (_make_unreachable(fleet.login(name), lost),))
     if facts.get("kind") != "server":
         bare = facts.get("kind") == "bare"
         reason = "it has no Python" if bare else as_text(facts.get("text")) or NO_FACTS
@@ -354,7 +361,8 @@ def query_hosts(
     if not answers and not reasons:
         words = outcome.words or f"Ansible ended with {outcome.code}"
         raise RunFailed(f"no host could be queried: {words}; Ansible's output is in {log}")
-    return FleetAnswers(FleetHosts(fleet.inventory.board_names, fleet.boards, server), answers, reasons)
+    hosts = FleetHosts(fleet.inventory.board_names, fleet.boards, server, list_logins(fleet.inventory))
+    return FleetAnswers(hosts, answers, reasons)
 
 
 def _build_status_call(fleet: SelectedFleet, folder: Path) -> PlaybookCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from experiments.fleet.inventory import format_names
@@ -22,11 +22,11 @@ MAX_CHANGES_SHOWN = 20
 CURES: tuple[tuple[str, str], ...] = (
     (
         r"host key verification failed|host key is known",
-        "its host key is not in known_hosts: log in once with `ssh {host}` and compare the key with the board's own",
+        "its host key is not in known_hosts: log in once with `ssh {login}` and compare the key with the board's own",
     ),
     (
         r"permission denied \((publickey|password)",
-        "bring your ssh key to it with `ssh-copy-id`, and check ansible_user",
+        "bring your ssh key to it: `ssh-copy-id {login}`, and check ansible_user",
     ),
     (
         r"sudo password|a password is required|missing become password",
@@ -36,8 +36,8 @@ CURES: tuple[tuple[str, str], ...] = (
         r"could not resolve|name or service not known",
         "give it an ansible_host in the inventory that this machine can reach",
     ),
-    (r"no space left", "make room on it: `df -h` there says where"),
-    (r"connect to host|unreachable|timed out|no route|refused", "see that it is on and in the network: `ssh {host}`"),
+    (r"no space left", "make room on it: `df -h` there says where (`ssh {login}`)"),
+    (r"connect to host|unreachable|timed out|no route|refused", "see that it is on and in the network: `ssh {login}`"),
 )
 """Remedies by a pattern of the failure's text; the first match counts."""
 
@@ -169,13 +169,16 @@ def format_failure(event: PlaybookEvent) -> str:
     return f"{event.host} {what} at {event.where!r}: {event.text}"
 
 
-def summarize_playbook(state: PlaybookState, *, check: bool, boards: frozenset[str]) -> list[str]:
+def summarize_playbook(
+    state: PlaybookState, *, check: bool, boards: frozenset[str], logins: Mapping[str, str]
+) -> list[str]:
     """Summarise a finished playbook in lines of text: hosts done, number of changes, each failure with a remedy.
 
     Args:
         state: The final state.
         check: Whether the playbook ran in check mode, in which changes are pending rather than made.
         boards: Names of the boards; any other host is the server.
+        logins: What a person gives to ssh, by host, for the remedies.
     """
     failed = state.failures_by_host
     done = [name for name in state.hosts if name not in failed]
@@ -185,7 +188,7 @@ def summarize_playbook(state: PlaybookState, *, check: bool, boards: frozenset[s
     if check:
         lines += [line for name in done for line in _list_pending_changes(name, state.hosts[name])]
     for event in failed.values():
-        lines += [format_failure(event), f"  what to do: {suggest_cure(event)}"]
+        lines += [format_failure(event), f"  what to do: {suggest_cure(event, logins)}"]
     missed = sorted(boards - set(state.hosts))
     if failed and missed:
         lines.append(f"not begun because of that: {', '.join(missed)}")
@@ -216,9 +219,9 @@ def _list_pending_changes(name: str, host: HostProgress) -> Iterator[str]:
         yield f"    and {len(host.changes) - MAX_CHANGES_SHOWN} more"
 
 
-def suggest_cure(event: PlaybookEvent) -> str:
-    """Return the remedy for a failed or unreachable host."""
+def suggest_cure(event: PlaybookEvent, logins: Mapping[str, str]) -> str:
+    """Return the remedy for a failed or unreachable host, given what a person gives to ssh by host."""
     text = event.text.lower()
     fitting = (advice for pattern, advice in CURES if re.search(pattern, text))
     advice = next(fitting, "mend what it says, then run the same command again; --limit {host} is for this host alone")
-    return advice.format(host=event.host)
+    return advice.format(host=event.host, login=logins.get(event.host, event.host))

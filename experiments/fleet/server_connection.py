@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.fleet.inventory import InventoryHost
+from experiments.fleet.inventory import Inventory, InventoryHost
 from fedge.child_processes import end_process
 from fedge.errors import BadInput, RunFailed
 
@@ -106,14 +106,38 @@ def build_command_prefix(member: InventoryHost) -> tuple[str, ...]:
     """Build the argument list that runs one shell command on a host: ssh, or ``sh -c`` if the host is this machine."""
     if member.text("ansible_connection") == "local":
         return ("sh", "-c")
-    options = list(CONNECTION)
+    return ("ssh", *CONNECTION, *_list_options(member), "--", member.text("ansible_host") or member.name)
+
+
+def list_logins(found: Inventory) -> dict[str, str]:
+    """Return the login of every host by its name, see ``format_login``."""
+    return {member.name: format_login(member) for member in (found.server, *found.boards)}
+
+
+def format_login(member: InventoryHost) -> str:
+    """Return what a person gives to ``ssh`` or ``ssh-copy-id`` for a host, such as ``-p 2222 me@192.168.1.41``.
+
+    Values that only Ansible can evaluate are left out, and so are all options if one is malformed.
+    """
+    plain = {key: value for key, value in member.variables.items() if "{{" not in member.text(key)}
+    user, address = plain.pop("ansible_user", None), plain.get("ansible_host") or member.name
+    try:
+        options = _list_options(InventoryHost(member.name, plain))
+    except BadInput:
+        options = []
+    return shlex.join([*options, f"{user}@{address}" if user else str(address)])
+
+
+def _list_options(member: InventoryHost) -> list[str]:
+    """Return the options of ssh that the inventory asks for."""
+    options = []
     for flag, key in (("-p", "ansible_port"), ("-l", "ansible_user"), ("-i", "ansible_ssh_private_key_file")):
         if member.text(key):
             value = member.text(key)
             options += [flag, str(Path(value).expanduser()) if flag == "-i" else value]
     for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
         options += _split_options(member, key)
-    return ("ssh", *options, "--", member.text("ansible_host") or member.name)
+    return options
 
 
 def _split_options(member: InventoryHost, key: str) -> list[str]:

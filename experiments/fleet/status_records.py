@@ -186,9 +186,13 @@ def parse_public_key(told: str | None) -> bytes | None:
     return raw[-POINT_BYTES:] if len(raw) > POINT_BYTES else None
 
 
+ON_BOARD, ON_SERVER = "on the board", "on the server"
+"""Where the commands of a remedy are to be given."""
+
+
 def unregister_command(node_id: str) -> str:
     """Return the command that unregisters a node from the SuperLink."""
-    return f"on the server: sudo /usr/lib/fedge-server/flower flwr supernode unregister {node_id} fleet"
+    return f"{ON_SERVER}: sudo /usr/lib/fedge-server/flower flwr supernode unregister {node_id} fleet"
 
 
 Severity = Literal["note", "wrong"]
@@ -234,11 +238,16 @@ class FleetHosts:
 
     Attributes:
         server: The server, if it is in the inventory.
+        logins: What a person gives to ssh to log in, by host; the host's name if it is missing.
     """
 
     boards: tuple[str, ...]
     asked: tuple[str, ...]
     server: str | None = None
+    logins: Mapping[str, str] = field(default_factory=dict)
+
+    def login(self, host: str) -> str:
+        return self.logins.get(host, host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +258,13 @@ class BoardStatus:
         node: The node's state at the SuperLink.
         offset_s: The board's clock minus the server's, in seconds.
         give_s: Uncertainty of ``offset_s``, in seconds.
+        login: What a person gives to ssh to log in.
     """
 
     name: str
     state: HostState
     findings: tuple[HostFinding, ...] = ()
+    login: str = ""
     model: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     node_id: str | None = None
@@ -282,11 +293,17 @@ class BoardStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """Status of the server; ``runs`` lists the runs that have not ended."""
+    """Status of the server.
+
+    Attributes:
+        login: What a person gives to ssh to log in.
+        runs: The runs that have not ended.
+    """
 
     name: str
     state: HostState
     findings: tuple[HostFinding, ...] = ()
+    login: str = ""
     services: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
     free_mb: float | None = None

@@ -199,7 +199,9 @@ def recall_measurements(
     others: dict[str, list[BoardEvidence]] = {}
     first = {client.kind: client.name for client in reversed(clients)}
     by_board = {(client.kind, client.board): client for client in clients}
+    entries = tuple(entries)
     found, notes = _read_evidence(first.keys(), entries, read)
+    notes += _note_other_devices(clients, entries)
     for evidence in found:
         kind = measurement_kind(evidence.entry)
         client = by_board.get((kind, evidence.board))
@@ -225,6 +227,23 @@ def recall_measurements(
         notes=tuple(notes),
         recorded=tuple(client.name for client in clients if client.is_recorded),
     )
+
+
+def _note_other_devices(clients: Sequence[ClientIdentity], entries: Iterable[KnowledgeEntry]) -> list[str]:
+    """Note each client whose board was measured under the same work as another kind than the experiment names."""
+    names = {client.board: client for client in clients}
+    found = {
+        (board, entry.device): names[board]
+        for entry in entries
+        for board in entry.boards
+        if board in names
+        and entry.device != names[board].device
+        and (entry.workload, entry.batch_size, entry.kind) == (names[board].workload, names[board].batch_size, "train")
+    }
+    return [
+        f"{client.name} was measured as {device}, the experiment says {client.device}: that is not recalled"
+        for (_, device), client in found.items()
+    ]
 
 
 def mark_recorded(clients: Sequence[ClientIdentity], entries: Sequence[KnowledgeEntry]) -> tuple[ClientIdentity, ...]:

@@ -192,10 +192,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # Sensor samples as stretches of one second, also between runs ---------------------------------------------------------
 
 
@@ -289,3 +285,7 @@ def find_board_spec(settings: NodeSettings) -> DeviceSpec | None:
     except (FedgeError, PowerdRefusal, OSError) as error:
         logger.warning("the board's kind is not known: %s", error)
         return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

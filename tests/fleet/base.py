@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,11 @@ def cache() -> Path:
     return folder
 
 
+def say(what: str) -> None:
+    """Tell who waits what takes so long."""
+    print(f"{what} ...", file=sys.stderr, flush=True)
+
+
 def ready_machine() -> None:
     """Install what is missing here; raises ``CannotHave`` where that is impossible."""
     if os.geteuid() != 0:
@@ -63,6 +69,7 @@ def ready_machine() -> None:
         return
     if not shutil.which("apt-get"):
         raise CannotHave(f"{', '.join(missing)}: missing, and there is no apt-get")
+    say(f"installing {', '.join(missing)}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *missing]):
         done = _run(["apt-get", *command], INSTALL_LIMIT_S, env)
@@ -78,6 +85,7 @@ def base_root() -> Path:
     with only_one(cache() / "base.lock"):
         if root.exists():
             return _with_modern_python(root)
+        say(f"making the disk that every host starts from, {suite} from {mirror} (minutes, once)")
         unfinished = root.with_name(root.name + ".part")
         shutil.rmtree(unfinished, ignore_errors=True)
         command = ["debootstrap", "--variant=minbase", "--components=main,universe" if _ubuntu() else ""]

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet import jetson
-from fleet.base import CannotHave, base_root, cache, ready_machine
+from fleet.base import CannotHave, base_root, cache, ready_machine, say
 from fleet.network import Net
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -291,6 +291,7 @@ def fleet_hosts(boards: Mapping[str, str] | None = None) -> Iterator[Hosts]:
             name: _board(base, net, folder, options, BOARDS_FROM + i, name, kind)
             for i, (name, kind) in enumerate((boards or BOARDS).items())
         }
+        say(f"starting {1 + len(found)} hosts")
         hosts = Hosts(folder, server, found, folder / "inventory.yml")
         _known(hosts)
         for host in hosts.all:
@@ -339,7 +340,7 @@ def _end(hosts: Hosts) -> None:
 
 
 def _keys(net: Net, folder: Path) -> list[str]:
-    """The key that opens every host, and what ssh is to be told."""
+    """The key that opens every host, and the options of ssh that name a file with the rest."""
     _keygen(folder / "id", "ed25519")
     places = _control_paths(net)
     places.mkdir(mode=0o700)
@@ -354,7 +355,9 @@ def _keys(net: Net, folder: Path) -> list[str]:
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
     }
-    return ["-F", "none", *(word for name, value in told.items() for word in ("-o", f"{name}={value}"))]
+    config = folder / "ssh"
+    config.write_text("".join(f"{name} {value}\n" for name, value in told.items()), encoding="utf-8")
+    return ["-F", str(config)]
 
 
 def _control_paths(net: Net) -> Path:
@@ -501,15 +504,24 @@ def main() -> int:
     """Hosts for a person, until the end of the input or SIGTERM."""
     begun_s = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        _offer_hosts(begun_s)
+    except CannotHave as reason:
+        print(f"no test hosts: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _offer_hosts(begun_s: float) -> None:
+    """Start hosts, say how to reach them, and end them at the end of the input."""
     with fleet_hosts() as hosts:
         print(f"up after {time.monotonic() - begun_s:.0f} s; the inventory: {hosts.inventory}")
         for host in hosts.all:
             print(f"{host.name:14} {shlex.join(['ssh', *host.ssh_options, f'root@{host.address}'])}")
         for name, value in {**hosts.environment, "FEDGE_INVENTORY": str(hosts.inventory)}.items():
             print(f"export {name}={shlex.quote(value)}")
-        sys.stdout.flush()
+        print("Ctrl-D ends the hosts", flush=True)
         sys.stdin.read()
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import yaml
 from fleet import jetson
-from fleet.base import CannotHave, cache, only_one
+from fleet.base import CannotHave, cache, only_one, say
 from fleet.hosts import INSTALLED, ROOT, SERVER, Host, Hosts
 
 from experiments.fleet.key_folder import create_keys
 
 LOCK = ROOT / "ansible" / "board.lock"
 PORT = 9443
-DAYS = 2
-"""How long the test's certificate holds."""
+DAYS = 60
+"""How long the server's certificate holds: longer than the days before its end on which ``status`` warns."""
 
 
 def write_inventory(hosts: Hosts) -> None:
@@ -42,6 +42,7 @@ def wheelhouse() -> Path:
     folder = cache() / f"wheels-{hashlib.sha256(lock).hexdigest()[:12]}"
     with only_one(cache() / "wheels.lock"):
         if not folder.exists():
+            say("fetching the boards' packages, 53 wheels (once)")
             unfinished = folder.with_name(folder.name + ".part")
             shutil.rmtree(unfinished, ignore_errors=True)
             pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts import jetsons
-from fleet.base import cache, only_one
+from fleet.base import CannotHave, cache, only_one, say
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "/opt/board"
@@ -82,13 +82,20 @@ def _works(folder: Path) -> bool:
 def _made(folder: Path, base: Path, version: str) -> Path:
     with only_one(cache() / "pythons.lock"):
         if not _works(folder):
+            say(f"installing torch for Python {version}, as a board has it (minutes, once)")
             folder.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
             pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+            _run([base, "-m", "venv", "--clear", folder], version)
             if version == "3.6":
-                subprocess.run([*pip, "pip==21.3.1"], check=True)
-            subprocess.run([*pip, *PINS[version]], check=True)
+                _run([*pip, "pip==21.3.1"], version)
+            _run([*pip, *PINS[version]], version)
     return folder
+
+
+def _run(command: list[str | Path], version: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotHave(f"torch for Python {version}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
 
 
 def binds(python: BoardPython, at: str) -> dict[str, Path]:

@@ -22,6 +22,7 @@ pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.hosts import INSTALLED, Host, Hosts, list_processes
 
+from experiments.cli.fleet_profile import name_campaign
 from fedge.telemetry.run_folder import REPORT, SUMMARY
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
@@ -33,7 +34,8 @@ LABEL = "estimated"
 KINDS = {"nano-1": "nano", "xavier-nx-1": "xavier-nx", "agx-orin-1": "agx-orin-64gb", "orin-nano-1": "orin-nano-super"}
 PROFILE = ["profile", "--workload", WORKLOAD, "--batch-size", str(BATCH_SIZE), "--modes", str(MODES)]
 PROFILE += ["--explorer", "random", "--max-mode-s", "2", "--budget-s", "300", "--folder", "profiles"]
-TABLE = f"/var/lib/fedge-app/profiles/{WORKLOAD}.csv"
+OPTIONS = {"workload": WORKLOAD, "modes": str(MODES), "explorer": "random", "batch-size": BATCH_SIZE, "seed": 0}
+TABLE = f"/var/lib/fedge-app/profiles/{name_campaign({**OPTIONS, 'max-mode-s': 2.0})}/{WORKLOAD}.csv"
 EXPERIMENT = {
     "name": "recalling",
     "seed": 1,

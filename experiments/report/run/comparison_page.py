@@ -171,7 +171,11 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
     sections = [*first, *build_comparison_sections(runs)]
     texts = dict.fromkeys(describe_emulation(run) for run in runs)
-    same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload, cost or bytes moved: see Differences below."
+    same = (
+        next(iter(texts))
+        if len(texts) == 1
+        else "The runs differ in workload, cost or bytes moved: see Differences below."
+    )
     return render_page(
         f"{len(runs)} runs side by side",
         sections,

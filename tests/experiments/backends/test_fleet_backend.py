@@ -19,6 +19,7 @@ from contracts.free_tasks import LANGUAGE_MODEL, write_texts
 from contracts.loopback_fleet import Fleet, loopback_fleet
 from contracts.processes import wait_for
 
+from experiments.backends.fleet_backend import SLOW_START, watch_start
 from experiments.backends.launcher import check_runnable
 from experiments.backends.run_submission import write_connection
 from fedge.devices.board_kinds import build_workload_kind
@@ -26,8 +27,9 @@ from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, LinkSpec, SuperlinkSpec
 from fedge.knowledge.recall import MAX_MODES, read_run_knowledge
+from fedge.phases import add_listener, remove_listener
 from fedge.powerd.powerd_client import PowerdClient as Power
-from fedge.telemetry.run_folder import RUN_YAML
+from fedge.telemetry.run_folder import RUN_YAML, STORE
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import Modes, ProfileTable, Workload
@@ -64,6 +66,40 @@ def run(
         begun()
         out, err = process.communicate(timeout=400)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_a_run_whose_program_does_not_start_says_once_what_may_keep_it(tmp_path: Path) -> None:
+    said, times = [], iter([0.0, 60.0, 121.0, 122.0])
+
+    def listen(name: str, *, announce: bool) -> None:
+        said.append((name, announce))
+
+    check = watch_start(tmp_path, lambda: next(times))
+    add_listener(listen)
+    try:
+        for _ in range(3):
+            check()
+    finally:
+        remove_listener(listen)
+
+    assert said == [(SLOW_START, True)]
+
+
+def test_a_run_that_has_begun_says_nothing_of_its_start(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / STORE).mkdir()
+    check = watch_start(tmp_path, iter([0.0, 500.0]).__next__)
+
+    def listen(name: str, *, announce: bool) -> None:
+        said.append(name)
+
+    add_listener(listen)
+    try:
+        check()
+    finally:
+        remove_listener(listen)
+
+    assert said == []
 
 
 @pytest.mark.fleet

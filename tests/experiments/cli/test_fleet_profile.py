@@ -17,7 +17,7 @@ from contracts.free_tasks import TABLE
 
 from experiments.backends.run_knowledge import import_path, recall_for_run
 from experiments.cli import fleet_profile
-from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
+from experiments.cli.fleet_profile import name_campaign, profile_fleet, profile_table, read_row
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.playbook_runner import PlaybookCall
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
@@ -95,6 +95,17 @@ def test_a_board_without_a_table_makes_the_command_fail(tmp_path, monkeypatch, b
     monkeypatch.setattr(fleet_profile, "follow_playbook", lambda *_: outcome)
 
     assert profile_fleet(FleetOptions(tmp_path, tmp_path), {"workload": "net"}, tmp_path)[0] == code
+
+
+def test_other_options_or_another_task_begin_a_profile_anew_but_not_another_budget(tmp_path):
+    asked, task = {"workload": "mine.py", "modes": "6", "batch-size": None, "budget-s": None}, tmp_path / "mine.py"
+    task.write_text("1", encoding="utf-8")
+    first = name_campaign(asked, str(task))
+
+    assert name_campaign({**asked, "budget-s": 60.0, "wait": True}, str(task)) == first
+    assert first not in {name_campaign({**asked, "batch-size": 8}, str(task)), name_campaign(asked)}
+    task.write_text("2", encoding="utf-8")
+    assert name_campaign(asked, str(task)) != first
 
 
 def test_a_server_that_takes_no_tables_is_named_and_loses_nothing(tmp_path, monkeypatch, capsys):

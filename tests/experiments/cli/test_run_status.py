@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from contracts.launching import SMALL, Launcher
+from contracts.store_rows import client_row
 
 from experiments.backends import launcher
 from experiments.cli import main
-from experiments.cli.run_status import read_run_status
+from experiments.cli.run_status import list_failures, read_run_status
 from fedge.atomic_files import FileLock, is_locked
+from fedge.telemetry.store_records import ClientRow, EventRow
 
 
 @pytest.fixture
@@ -55,6 +57,32 @@ def test_the_command_prints_text_or_the_record(fedge):
     code, _, err = fedge("status", "nowhere")
     assert code == main.BAD_INPUT
     assert "no such folder" in err
+
+
+def failed(board: str, error: str) -> ClientRow:
+    return client_row(1, board, status="failed", error=error)
+
+
+def before_the_first_round(board: str, message: str) -> EventRow:
+    return EventRow(0.0, round=0, board=board, kind="failed", message=message)
+
+
+def test_each_reason_of_failures_is_named_with_its_boards_the_most_frequent_first():
+    rows = [failed("tx2-1", "disk full\nmore"), *(failed(f"nano-{i}", "never connected") for i in (1, 1, 2, 3, 4, 5))]
+
+    assert list(list_failures(rows, [before_the_first_round("tx2-1", "no front")])) == [
+        "6 x failed: never connected (nano-1, nano-2, nano-3 and 2 more)",
+        "1 x failed: disk full (tx2-1)",
+    ]
+
+
+def test_a_board_that_failed_before_the_first_round_is_named_and_what_is_not_listed_is_counted():
+    events = [before_the_first_round(f"nano-{i}", f"nano-{i} works for run x") for i in range(5)]
+
+    assert list(list_failures([], events))[2:] == [
+        "1 x failed: nano-2 works for run x (nano-2)",
+        "2 more reasons of failures are among the report's events",
+    ]
 
 
 def test_a_lock_is_seen_and_not_taken(tmp_path):

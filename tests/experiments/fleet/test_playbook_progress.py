@@ -48,7 +48,7 @@ def told(*events: PlaybookEvent, check: bool = False) -> list[str]:
     state = PlaybookState()
     for event in events:
         state = apply_event(state, event)
-    return summarize_playbook(state, check=check, boards=BOARDS)
+    return summarize_playbook(state, check=check, boards=BOARDS, logins={})
 
 
 def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_failure_at_once():
@@ -90,7 +90,7 @@ def test_a_summary_counts_names_what_failed_and_says_what_to_do():
     assert told(*STORY) == [
         "hub and 1 board done, changed 1 task",
         "tx2-1 FAILED at 'worker: Unpack': no space left on device",
-        "  what to do: make room on it: `df -h` there says where",
+        "  what to do: make room on it: `df -h` there says where (`ssh tx2-1`)",
         "not begun because of that: thor-1",
     ]
 
@@ -111,16 +111,16 @@ def test_a_check_lists_what_would_change_on_each_host():
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("Host key verification failed.", "known_hosts"),
-        ("nobody@x: Permission denied (publickey).", "ssh-copy-id"),
+        ("Host key verification failed.", "log in once with `ssh me@10.0.0.7` and"),
+        ("nobody@x: Permission denied (publickey).", "`ssh-copy-id me@10.0.0.7`"),
         ("Missing sudo password", "NOPASSWD"),
-        ("ssh: connect to host x port 22: Connection timed out", "ssh nano-1"),
+        ("ssh: connect to host x port 22: Connection timed out", "`ssh me@10.0.0.7`"),
         ("ssh: Could not resolve hostname nano-1", "ansible_host"),
         ("something {else}", "--limit nano-1"),
     ],
 )
 def test_each_kind_of_failure_has_its_cure(text, word):
-    assert word in suggest_cure(PlaybookEvent(UNREACHABLE, "nano-1", text=text))
+    assert word in suggest_cure(PlaybookEvent(UNREACHABLE, "nano-1", text=text), {"nano-1": "me@10.0.0.7"})
 
 
 def test_the_line_counts_answers_and_names_whom_it_waits_for():

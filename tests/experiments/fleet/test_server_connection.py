@@ -25,6 +25,7 @@ from experiments.fleet.server_connection import (
     ServerConnection,
     build_command_prefix,
     find_dashboard_address,
+    format_login,
     tunnel_command,
 )
 from fedge.errors import BadInput, RunFailed
@@ -47,6 +48,22 @@ def test_the_way_is_what_the_inventory_says():
 
     assert way[-2:] == ("--", "10.0.0.1")
     assert way[-8:-2] == ("-p", "2222", "-l", "admin", "-J", "jump host")
+
+
+def test_a_person_logs_in_with_the_address_and_the_options_of_the_inventory():
+    variables = {"ansible_host": "10.0.0.1", "ansible_user": "me", "ansible_port": 2222}
+    options = {"ansible_ssh_common_args": "-J 'jump host'"}
+
+    assert format_login(InventoryHost("hub", {})) == "hub"
+    assert format_login(InventoryHost("hub", variables | options)) == "-p 2222 -J 'jump host' me@10.0.0.1"
+
+
+def test_a_login_leaves_out_what_only_ansible_can_evaluate_and_options_that_are_malformed():
+    sealed = {"ansible_user": {"__ansible_vault": "secret"}, "ansible_port": "{{ port }}", "ansible_host": "10.0.0.1"}
+    malformed = {"ansible_host": "10.0.0.1", "ansible_port": 2222, "ansible_ssh_extra_args": "-J 'jump"}
+
+    assert format_login(InventoryHost("hub", sealed)) == "10.0.0.1"
+    assert format_login(InventoryHost("hub", malformed)) == "10.0.0.1"
 
 
 def test_ssh_asks_nobody_and_no_check_of_the_host_is_switched_off():

@@ -35,7 +35,8 @@ from experiments.fleet.status_records import SERVICES, ControlNode, FleetHosts, 
 from fedge.errors import RunFailed
 
 OWN = ControlNode("0.1.0", "1.41.0", 1, 1)
-FLEET = FleetHosts(("nano-1", "nano-2"), ("nano-1", "nano-2"), "srv")
+LOGINS = {name: f"me@{name}.lan" for name in ("nano-1", "nano-2", "srv")}
+FLEET = FleetHosts(("nano-1", "nano-2"), ("nano-1", "nano-2"), "srv", LOGINS)
 NOW_S = 1795305000.0
 # One key in both of its forms, and another.
 SSH = (
@@ -373,6 +374,7 @@ def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart():
     assert [one.state for one in status.boards] == ["bare", "unreachable"]
     assert "fedge fleet provision --limit nano-1" in said(status)
     assert "cannot be reached by ssh (Connection refused)" in said(status, "nano-2")
+    assert "log in by hand: ssh me@nano-2.lan;" in said(status, "nano-2")
     hosts["nano-1"] = told({"kind": "failed", "text": "sudo: a password is required"})
     assert "sudo: a password is required" in said(verdict(hosts))
 
@@ -540,15 +542,27 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
     assert "100 boards, 1 with something wrong" in text
 
 
+def test_a_remedy_that_is_given_on_a_board_says_how_to_log_in_there() -> None:
+    hosts = answers()
+    hosts["nano-1"] = told({"kind": "failed", "text": "sudo: a password is required"})
+    hosts["nano-2"] = told({"kind": "bare"})
+
+    lines = shown(assess_fleet(FLEET, hosts, OWN, {})).splitlines()
+
+    assert [line for line in lines if "ssh" in line] == ["  on the board: ssh me@nano-1.lan"]
+
+
 # Asking
 
 
 def chosen(folder: Path, *limited: str) -> selected_fleet.SelectedFleet:
     """The fleet, or these of it."""
-    boards = tuple(InventoryHost(name, {}) for name in FLEET.boards)
+    members = [
+        InventoryHost(name, {"ansible_user": "me", "ansible_host": f"{name}.lan"}) for name in ("srv", *FLEET.boards)
+    ]
     hosts = frozenset(limited or (*FLEET.boards, "srv"))
     options = FleetOptions(folder / "i.yml", folder, ",".join(limited) or None)
-    return selected_fleet.SelectedFleet(options, Inventory(options.inventory, InventoryHost("srv", {}), boards), hosts)
+    return selected_fleet.SelectedFleet(options, Inventory(options.inventory, members[0], tuple(members[1:])), hosts)
 
 
 def nobody() -> Console:
@@ -594,7 +608,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
     asked = fleet_assessment.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
-    assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv")
+    assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv", LOGINS)
     assert assess_fleet(asked.fleet, asked.answers, OWN, asked.unreachable).boards[0].node == "online"
 
 

@@ -142,6 +142,16 @@ def test_a_damaged_entry_becomes_a_note_and_the_others_are_recalled():
     assert found.notes == ("bad.rows: got a damaged file; a whole one; skipped",)
 
 
+def test_a_board_that_was_measured_as_another_kind_than_the_experiment_says_is_noted_once():
+    other = {"device": "nano-super", "boards": ("nano-1", "nano-9")}
+
+    found = recall((entry("a", **other), {"nano-1": [seen(1)]}), (entry("b", **other), {"nano-1": [seen(2)]}))
+
+    assert found.own == {}
+    assert found.notes == ("nano-1 was measured as nano-super, the experiment says nano: that is not recalled",)
+    assert recall((entry("c", workload="other", **other), {"nano-1": [seen(1)]})).notes == ()
+
+
 def test_only_the_boards_of_the_newest_entries_are_recalled_as_peers():
     many = [(entry(f"e{i:02d}", f"2026-05-{i + 1:02d}T00:00:00Z"), {f"b{i:02d}": [seen(i)]}) for i in range(20)]
 
