@@ -38,6 +38,14 @@ def test_a_round_with_a_failed_board_is_left_out_of_the_savings(make_run, fail):
     assert found["saving_vs_maxn"] == pytest.approx(1 - 100 / 150)
 
 
+def test_what_refused_clients_spent_is_told_apart(make_run):
+    def refuse(row):
+        return dataclasses.replace(row, status="failed", error="refused: x") if row.board.endswith("-1") else row
+
+    found, rows = summary_of(folder := make_run(change=refuse)), read_rows(folder, ClientRow)
+    assert found["refused_energy_j"] == sum(row.energy_j for row in rows if row.board.endswith("-1")) > 0
+
+
 def test_without_truth_there_are_no_savings(make_run):
     found = summary_of(make_run(truth=False))
     assert found["compared_rounds"] == 0
