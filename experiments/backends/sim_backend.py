@@ -51,7 +51,7 @@ RAY_TRIES = 3
 RAY_TOO_SLOW = "The current node timed out during startup"
 """What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
 LATE_START = '/v1/runtime/pull-task-input HTTP/1.1" 401'
-"""What the SuperLink logs of a simulation that was not up within 30 s, a limit that cannot be set; another is started."""
+"""What the SuperLink logs of a simulation that was not up within 30 s, a fixed limit; another is started."""
 LATE_STARTS = 10
 """Late starts after which the run ends: five minutes in which nothing could start."""
 START_PHASES = {
