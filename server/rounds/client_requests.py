@@ -46,6 +46,8 @@ MAX_NORM_RATIO = 100.0
 """Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
 largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
 """
+MAX_FIGURE = 1e12
+"""A time, energy, power or number of a report above it is impossible; below it, sums and products stay finite."""
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
 
@@ -362,7 +364,7 @@ def _refuse(reply: IncomingReply, reason: str) -> IncomingReply:
 
 
 def describe_impossible_figures(report: RoundReport | EvaluationReport) -> str:
-    """Return what a report has that no row can be made of: times and energies below 0 or not finite; "" for none."""
+    """Return what a report has that no row can be made of, such as a negative time or infinite energy; "" for none."""
     link = report.link
     figures = {
         "transfers": (link.down_s, link.up_s, link.radio_j),
@@ -394,9 +396,9 @@ def describe_impossible_front(front: Front | None) -> str:
 
 
 def _name_impossible(figures: Mapping[str, Iterable[float]]) -> str:
-    """Return the names of figures below 0 or not finite, each with its value."""
+    """Return the names of figures that are not from 0 to ``MAX_FIGURE``, each with its value."""
     pairs = [(name, value) for name, values in figures.items() for value in values]
-    return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value < math.inf)
+    return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value <= MAX_FIGURE)
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:

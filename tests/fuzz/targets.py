@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from fuzz.mutation import (
     mutate_frames,
     mutate_json,
     mutate_json_lines,
+    mutate_numbers,
     mutate_tensors,
     mutate_text,
 )
@@ -346,7 +348,10 @@ def _feed_round(data: bytes, folder: Path) -> None:
     tables = RunTables(folder)
     try:
         experiment = Experiment(fleet=(FleetEntry(device="nano", count=2),), rounds=2)
-        Coordinator(experiment, _TwoBoards(hostile), _NoTask(), tables, checkpoints=folder / "checkpoints").run()  # type: ignore[arg-type]
+        run = Coordinator(experiment, _TwoBoards(hostile), _NoTask(), tables, checkpoints=folder / "checkpoints")  # type: ignore[arg-type]
+        state = run.run()
+        spent = (state.fleet.clock_s, state.spent_j)
+        assert all(0.0 <= figure < math.inf for figure in spent), f"time and energy of the run: {spent}"
     except RunFailed as error:
         raise AssertionError(f"one board ends the run of both: {error}") from error
     finally:
@@ -820,7 +825,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "worker-frame": _target(_make_frames, _feed_frame, _mutate_frame, FrameError),
     "worker-serve": _target(_to_bytes(SERVE), _feed_serve, mutate_json, FrameError, Refusal),
     "wire-reply": _target(_make_replies, _feed_wire("ReplyMessage")),
-    "reply-in-round": _target(_make_replies, _feed_round),
+    "reply-in-round": _target(_make_replies, _feed_round, mutate_numbers),
     "wire-request": _target(_make_requests, _feed_wire("RequestMessage")),
     "telemetry-batch": _target(_to_bytes(BATCH), _feed_batch),
     "telemetry-progress": _target(
