@@ -35,6 +35,11 @@ def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Pat
     assert len(found.convolutions) == 20
 
 
+def test_a_name_that_is_too_long_for_a_file_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="got no such file; a YAML file, or a name"):
+        load_experiment(tmp_path / ("x" * 5000))
+
+
 def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path: Path) -> None:
     write_variant(tmp_path / "small" / "digits-cnn-0.550")
 
