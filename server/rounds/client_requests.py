@@ -398,6 +398,9 @@ def describe_impossible_front(front: Front | None) -> str:
 def _name_impossible(figures: Mapping[str, Iterable[float]]) -> str:
     """Return the names of figures that are not from 0 to ``MAX_FIGURE``, each with its value."""
     pairs = [(name, value) for name, values in figures.items() for value in values]
+    numbers = [value for _, value in pairs]
+    if min(numbers) >= 0.0 and sum(numbers) <= MAX_FIGURE:  # one that is no number makes the sum none
+        return ""
     return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value <= MAX_FIGURE)
 
 
