@@ -60,7 +60,14 @@ def _make_answer(asked: argparse.Namespace) -> object:
             "control_port": asked.management_port,
         }
         return build_configuration(
-            NginxProxy(asked.keys, addresses=addresses, management=networks, telemetry=asked.telemetry, **ports)
+            NginxProxy(
+                asked.keys,
+                addresses=addresses,
+                management=networks,
+                telemetry=asked.telemetry,
+                revocations=asked.revocations,
+                **ports,
+            )
         )
     if asked.what == "certificate":
         return certificate(asked, sys.stdin.read()).decode()
@@ -73,7 +80,7 @@ def _make_answer(asked: argparse.Namespace) -> object:
 
 
 def certificate(asked: argparse.Namespace, request: str) -> bytes:
-    """Sign a board's certificate request (PEM) and return the certificate as PEM.
+    """Sign a board's certificate request (PEM), record the certificate beside the CA's key, and return it as PEM.
 
     ``asked`` has the board's name, the CA's files and the validity in days.
 
@@ -81,11 +88,13 @@ def certificate(asked: argparse.Namespace, request: str) -> bytes:
         BadInput: The request or the CA is invalid.
     """
     from experiments.fleet.key_folder import BOARD_DAYS, encode_certificate, make_board, parse_request, read_signer
+    from experiments.fleet.revocation import record_certificate
 
     ca = read_signer(asked.ca, asked.ca_key)
     made = make_board(
         ca, request=parse_request(request), board=asked.board, now=datetime.now(UTC), days=asked.days or BOARD_DAYS
     )
+    record_certificate(asked.ca_key.parent, made)
     return encode_certificate(made)
 
 
@@ -249,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.choices["firewall"].add_argument("--account", action="append", default=[])
     before = kinds.choices["proxy"]
     before.add_argument("--telemetry", type=Path, help="the socket that takes what boards tell of themselves")
+    before.add_argument("--revocations", type=Path, help="the server's list of revoked certificates")
     before.add_argument("--keys", type=Path, default=Path("/etc/fedge/tls"))
     before.add_argument("--port", type=int, default=FLEET_PORT)
     before.add_argument("--management-port", type=int, default=CONTROL_PORT)

@@ -101,6 +101,7 @@ class ReplyMessage:
     Attributes:
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
+        report: With ``error``, unless it was cut: what the client spent on a result that the server did not take.
         unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
@@ -124,6 +125,11 @@ class ReplyMessage:
     trace: Trace = EMPTY_TRACE
     handled_s: float | None = None
     evaluation: EvaluationReport | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it reports work of which no result is taken; ``error`` says why."""
+        return self.error is not None and self.report is not None and not self.cut
 
 
 class InvalidMessage(FedgeError):

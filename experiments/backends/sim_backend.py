@@ -50,6 +50,10 @@ PORT_TRIES = 5
 RAY_TRIES = 3
 RAY_TOO_SLOW = "The current node timed out during startup"
 """What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
+LATE_START = '/v1/runtime/pull-task-input HTTP/1.1" 401'
+"""What the SuperLink logs of a simulation that was not up within 30 s, a fixed limit; another is started."""
+LATE_STARTS = 10
+"""Late starts after which the run ends: five minutes in which nothing could start."""
 START_PHASES = {
     "successfully started run": "installing the app",
     "successfully installed": "starting Ray and the clients",
@@ -113,10 +117,17 @@ class SuperLinkWatch:
     has_child: bool = False
 
     def check(self) -> None:
-        """Raise ``RunFailed`` if one of them died; the SuperExec is started some time after the SuperLink."""
+        """Raise ``RunFailed`` if one of them died, or no simulation ever comes up.
+
+        The SuperExec is started some time after the SuperLink.
+        """
         if self.superlink.poll() is not None:
             raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
         had_child, self.has_child = self.has_child, has_living_child(self.superlink.pid)
+        if self.log.text().count(LATE_START) >= LATE_STARTS:
+            raise RunFailed(
+                f"Flower's simulation was not up within 30 s, {LATE_STARTS} times: this machine is too busy"
+            )
         if had_child and not self.has_child:
             raise RunFailed(f"Flower's SuperExec, which starts the run's other processes, died\n{self.log.tail()}")
 

@@ -269,6 +269,24 @@ def upgrade(inventory: Inventory = None, playbooks: Playbooks = None, limit: Lim
     _exit_with(command.run_plain_playbook("upgrade", "upgrade.yml", _build_options(inventory, playbooks, limit)))
 
 
+@fleet.command("revoke")
+def revoke(
+    *,
+    board: Annotated[str, typer.Argument(metavar="BOARD", help="Name of the board.")],
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+) -> None:
+    """Lock a board out, such as a stolen one: its key and its telemetry certificate.
+
+    The server refuses both from then on. The board need not be reachable, nor in the inventory.
+
+    Example: fedge fleet revoke nano-1
+    """
+    from experiments.cli import fleet_playbook as command
+
+    _exit_with(command.revoke_board(_build_options(inventory, playbooks), board))
+
+
 @fleet.command("down")
 def down(
     *,
@@ -339,6 +357,10 @@ def proxy(
         Path | None,
         typer.Option(metavar="SOCKET", help="Socket of the board service for telemetry; by default none."),
     ] = None,
+    revocations: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The server's copy of ca.crl, of `fedge fleet revoke`; by default none."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; by default it is printed.")] = None,
 ) -> None:
     """Print the nginx configuration between boards and the SuperLink.
@@ -360,6 +382,7 @@ def proxy(
             management=networks,
             control_port=management_port,
             telemetry=telemetry,
+            revocations=revocations,
         )
     )
     _print_or_write(text, out)

@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments.cli.command_output import make_console, make_progress_console
 from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import format_names
+from experiments.fleet.key_folder import read_signer
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
+from experiments.fleet.revocation import REVOCATIONS, revoke_certificates
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
 from experiments.fleet.server_connection import list_logins
 from experiments.report.quantities import data_size
@@ -48,6 +51,36 @@ def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
         print_lines(make_console(), ["nothing was removed"])
         return FAILED
     return run_playbook("remove", fleet, fleet.build_call("remove.yml"))
+
+
+def revoke_board(options: FleetOptions, board: str) -> int:
+    """Lock a board out: revoke its certificates, and have the server refuse them and its key; return the exit code."""
+    fleet = selected_fleet.read_fleet(options)
+    console, problem = make_console(), None
+    try:
+        revoked = _revoke_certificates(fleet, board)
+    except BadInput as error:  # its key is taken away all the same
+        revoked, problem = [], error
+    print_lines(console, revoked)
+    call = replace(fleet.build_call("revoke.yml"), variables={"revoke_board": board})
+    code = run_playbook("revoke", fleet, call)
+    if problem is not None:
+        raise problem
+    if board in fleet.inventory.board_names:
+        print_lines(console, [f"remove {board} from {fleet.inventory.path}, so that nobody provisions it again"])
+    return code
+
+
+def _revoke_certificates(fleet: SelectedFleet, board: str) -> list[str]:
+    """Write the list of revoked certificates; return what was done, nothing for a fleet without telemetry."""
+    plan = selected_fleet.InventoryContext(fleet.inventory, fleet.options.playbooks, datetime.now(UTC))
+    keys = [plan.resolve_file(text) for text in plan.list_board_values("telemetry_ca_key")]
+    if not keys:
+        return []
+    certificate = plan.resolve_file(fleet.inventory.server.text("superlink_ca_certificate"))
+    listed, ca = certificate.with_name(REVOCATIONS), read_signer(certificate, keys[0])
+    count = revoke_certificates(ca, folder=keys[0].parent, listed=listed, board=board, now=plan.now)
+    return [f"{board}: {count} certificate{'s' if count > 1 else ''} revoked, listed in {listed}"]
 
 
 def removal_question(fleet: SelectedFleet) -> str:

@@ -281,8 +281,8 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, 
     key = _read_key(key_path) if key_path.exists() else new_key()
     server = make_server(ca, key=key, hosts=kept, now=now, days=days)
     if not key_path.exists():
-        _replace_file(key_path, encode_key(key))
-    _replace_file(folder / SERVER_CERT, encode_certificate(server))
+        replace_file(key_path, encode_key(key))
+    replace_file(folder / SERVER_CERT, encode_certificate(server))
     return inspect_keys(folder)
 
 
@@ -374,7 +374,7 @@ def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
         ) from error
 
 
-def _replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically."""
     staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

@@ -65,15 +65,15 @@ server {{
 """
 
 # Boards present a certificate of the fleet's CA when they send telemetry; SuperNodes present none. A certificate of
-# another CA is refused for any path with status 403, on which a board keeps its samples until its certificate is
-# renewed, whereas 400 would mean that the message itself is wrong.
+# another CA, or a revoked one, is refused for any path with status 403, on which a board keeps its samples until its
+# certificate is renewed, whereas 400 would mean that the message itself is wrong.
 CLIENTS = """
     ssl_client_certificate {ca};
     ssl_verify_client optional;
-    ssl_verify_depth 1;
+    ssl_verify_depth 1;{revocations}
     error_page 495 =403 @stranger;
     location @stranger {{
-        return 403 "Refused: this certificate is not by the fleet's CA, or has ended.\\n";
+        return 403 "Refused: this certificate is not by the fleet's CA, has ended, or is revoked.\\n";
     }}"""
 
 # The board's name comes from its certificate and replaces any header that the sender set.
@@ -163,6 +163,8 @@ class NginxProxy:
     management: tuple[str, ...] = ()
     """Networks (CIDR) that may send control commands; if empty, only the server itself may."""
     control_port: int = CONTROL_PORT
+    revocations: Path | None = None
+    """The CA's list of revoked certificates of boards; None refuses none before its end."""
     telemetry: Path | None = None
     """Socket that accepts the boards' telemetry; None disables telemetry."""
 
@@ -181,7 +183,8 @@ def build_configuration(proxy: NginxProxy) -> str:
     clients, telemetry = "", ""
     if proxy.telemetry is not None:
         text += BOARDS.format(socket=proxy.telemetry)
-        clients = CLIENTS.format(ca=proxy.keys / "ca.crt")
+        revocations = f"\n    ssl_crl {proxy.revocations};" if proxy.revocations is not None else ""
+        clients = CLIENTS.format(ca=proxy.keys / "ca.crt", revocations=revocations)
         telemetry = TELEMETRY.format(telemetry_mb=LARGEST_TELEMETRY_MB)
     listen = _listen_lines(proxy.addresses, proxy.fleet_port)
     text += FLEET.format(listen=listen, clients=clients, telemetry=telemetry, **common)
@@ -210,7 +213,8 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def _check_proxy(proxy: NginxProxy) -> None:
-    for option, path in (("--keys", proxy.keys), ("--telemetry", proxy.telemetry)):
+    paths = {"--keys": proxy.keys, "--telemetry": proxy.telemetry, "--revocations": proxy.revocations}
+    for option, path in paths.items():
         if path is not None and not SAFE_PATH.fullmatch(str(path)):
             right = "an absolute path of letters, digits and ._+-, as nginx reads it"
             raise BadInput(option, repr(str(path)), right)

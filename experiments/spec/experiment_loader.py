@@ -136,8 +136,9 @@ def find_experiment_file(path: Path) -> Path:
     Raises:
         BadInput: If there is neither.
     """
-    if path.exists():
-        return path
+    with suppress(OSError):  # a name that is too long for a file is none of ours either
+        if path.exists():
+            return path
     files = {file.stem: file for file in CONFIGS.glob("*.yaml")}
     shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
     if str(path) not in shipped:

@@ -88,7 +88,7 @@ class WorkEnds:
     Attributes:
         at_s: Seconds from the start of the round; infinity for a real board that was cut off before it was done, NaN
             for a client that failed without a report and is taken to have idled.
-        error: Whether it ends before its reply.
+        error: Whether no result comes of it: it ends before its reply, or its reply is refused.
         flat: Whether its battery is empty then.
     """
 
@@ -219,7 +219,7 @@ class SettledColumns:
     Attributes:
         until_s: End of each client's booked time, in seconds after the start of the round.
         joining: Late clients whose reply joins a later round.
-        lost: Clients that went away or ran out of battery within their booked time; not after they were stopped.
+        lost: Clients of which no result comes and whose end is within their booked time; not after they were stopped.
         spent: What each client has done within its booked time.
         energy_j: Energy of each board until the end of the round, or of its booked time if that is later, in joules.
         batteries: Their batteries then.

@@ -25,7 +25,7 @@ from fedge.telemetry.round_columns import (
     settle_columns,
     stack_reports,
 )
-from fedge.telemetry.store_records import LEFT_OUT, MEMORY, REFUSED, ClientRow, EventRow, RoundRow, Status
+from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
 from fedge.types import EvaluationReport, RoundReport
 from fedge.wire import ReplyMessage
 
@@ -44,7 +44,7 @@ class RoundSettlement:
         maxn_round_s: Length of the round if every client that reported ran at MAXN; None if a truth is unknown.
         joining: Late clients whose reply joins a later round.
         until_s: When each client was done or was stopped; the end of the round for one that did not report.
-        lost: Clients that became unavailable or ran out of battery before they could reply.
+        lost: Clients that became unavailable or ran out of battery before they could reply, or whose reply was refused.
     """
 
     start_s: float
@@ -84,7 +84,8 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     """
     names = sorted(answers)
     cut = {board for board in names if answers[board].cut}
-    settled = settle_reports(opening, {board: answers[board].report for board in names}, late, cut)
+    refused = {board for board in names if answers[board].is_refused}
+    settled = settle_reports(opening, {board: answers[board].report for board in names}, late, cut, refused)
     round_s, statuses = settled.verdict.round_s, settled.verdict.list_statuses()
     parts = {
         board: _build_part(opening, answers[board], settled, row=row, status=statuses[row])
@@ -117,11 +118,12 @@ def settle_reports(
     reports: Mapping[str, RoundReport | EvaluationReport | None],
     late: LateReplySpec,
     cut: Collection[str] = (),
+    refused: Collection[str] = (),
 ) -> SettledColumns:
     """Settle reports by board in columns, one row each in their order.
 
     A board without a report is taken to have idled. It failed, unless it is one of ``cut``, real boards that were cut
-    off.
+    off. One of ``refused`` fails when its reply is there, and is charged for its work.
     """
     idle_w = [
         report.idle_w if isinstance(report, RoundReport) else opening.idle_w.get(board, 0.0)
@@ -135,7 +137,8 @@ def settle_reports(
     silent = np.array([report is None for report in reports.values()], dtype=np.bool_)
     at_s = np.where(stopped, np.inf, np.where(silent, np.nan, ends.at_s))
     known = ~(stopped | silent)
-    ends = WorkEnds(at_s, error=ends.error & known, flat=ends.flat & known)
+    without_result = ends.error | np.array([board in refused for board in reports], dtype=np.bool_)
+    ends = WorkEnds(at_s, error=without_result & known, flat=ends.flat & known)
     return settle_columns(work, batteries, ends, late=late, deadline_s=opening.deadline_s, wanted=opening.wanted)
 
 
@@ -153,11 +156,13 @@ def _build_part(
     report, error, round_s = answer.report, answer.error, settled.verdict.round_s
     until_s = float(settled.until_s[row])
     whole = False
-    loss = describe_loss(settled.ends, row)
+    replied = report is not None and settled.ends.at_s[row] >= report.busy_s
+    loss = answer.error if answer.is_refused and replied else describe_loss(settled.ends, row)
     if report is not None and not answer.cut:
         if status == "done":
             whole = report.steps >= report.asked_steps
         elif status == "failed":
+            whole = replied and report.steps >= report.asked_steps
             error = loss
         elif status == "cancelled":
             error = f"stopped after {round_s:.1f} s: enough others were done"
@@ -239,7 +244,7 @@ def fleet_row(
         cancelled=sum(row.status == "cancelled" for row in rows),
         stale=stale,
         resting_energy_j=resting_j,
-        refused=sum(row.status == "failed" and (row.error or "").startswith(REFUSED) for row in rows),
+        refused=sum(row.is_refused for row in rows),
     )
 
 

@@ -223,6 +223,11 @@ class ClientRow:
     None without a report and in tables of older runs.
     """
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the client failed because its result was refused; its time and energy are those of its work."""
+        return self.status == "failed" and (self.error or "").startswith(REFUSED)
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:

@@ -145,7 +145,9 @@ def _build_empty_event(
 ) -> EventRow:
     """Return the event of a round without a result; fail if every client failed and none works on an earlier round."""
     reasons = describe_failures({row.board: row.error for row in settled.clients if row.error}) or "no board replied"
-    failed = all(reply.answer.report is None and not reply.answer.cut for reply in replies.values())
+    failed = all(
+        (reply.answer.report is None or reply.answer.is_refused) and not reply.answer.cut for reply in replies.values()
+    )
     if failed and not others_at_work:
         raise RunFailed(f"round {task.round}: no board gave a result to aggregate; {reasons}")
     message = f"no result by the round's end, the model stays as it is; {reasons}"

@@ -176,7 +176,7 @@ class AsyncCoordinator(RunLoop):
         """Build the task as it will end, with the part of its result that is kept, if there is any."""
         start, front = state.build_task_start(board, state.clock_s), state.fronts.get(board)
         answer = reply.answer
-        if reply.trained is None:
+        if reply.trained is None and not answer.is_refused:
             error = answer.error or "no answer"
             answer = ReplyMessage(board, state=answer.state, error=error, unfit=answer.unfit)
         end_s = compute_task_end_s(start, answer, RETRY_DELAY_S if front is None else front.link_s + front.maxn.work_s)

@@ -22,8 +22,18 @@ from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.settlement import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.telemetry.store_records import REFUSED
-from fedge.types import NOT_COMPRESSED, Compression, Floats32, Measurement, NamedArrays, RoundGoal, RoundReport
-from fedge.wire import ClientState, ReplyMessage, RequestMessage
+from fedge.types import (
+    NOT_COMPRESSED,
+    Compression,
+    EvaluationReport,
+    Floats32,
+    Front,
+    Measurement,
+    NamedArrays,
+    RoundGoal,
+    RoundReport,
+)
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, list_fields
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
@@ -36,6 +46,8 @@ MAX_NORM_RATIO = 100.0
 """Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
 largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
 """
+MAX_FIGURE = 1e12
+"""A time, energy, power or number of a report above it is impossible; below it, sums and products stay finite."""
 UNKNOWN_STATE = ClientState()
 """State of a client that has not worked yet."""
 
@@ -82,15 +94,21 @@ class FleetRequests:
         """Request each client's Pareto front, before any round; the size of ``arrays`` determines the transfer time.
 
         Returns:
-            A reply for every client, with ``error`` if it failed.
+            A reply for every client, with ``error`` if it failed or its front is impossible.
         """
         ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
         fixed, floats = self._fixed_compression, [name for name in arrays if arrays[name].dtype.kind == "f"]
         ask = dataclasses.replace(ask, up_share=compute_up_share(fixed or NOT_COMPRESSED, arrays, floats))
         asks = self._build_requests(ask, dict.fromkeys(names), {})
-        return self.port.ask(
+        replies = self.port.ask(
             {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
         )
+        return {
+            name: IncomingReply(ReplyMessage(name, error=f"{REFUSED}impossible {wrong}"))
+            if (wrong := describe_impossible_front(reply.answer.front))
+            else reply
+            for name, reply in replies.items()
+        }
 
     def request_training(
         self,
@@ -285,9 +303,14 @@ def validate_reply(
     """Decode a reply's update, and check its arrays against the model, or the narrow shapes that the reply declares.
 
     Returns:
-        The reply with the trained arrays, or one with ``error`` if they do not fit.
+        The reply with the trained arrays, or a refused one if they do not fit. A report of figures that nothing can be
+        booked from is dropped.
     """
-    if reply.trained is None or reply.answer.report is None:
+    report = reply.answer.report
+    wrong = "" if report is None else describe_impossible_figures(report)
+    if wrong := wrong or describe_impossible_front(reply.answer.front):
+        return IncomingReply(ReplyMessage(board, error=f"{REFUSED}impossible {wrong}"))
+    if reply.trained is None or report is None:
         return reply
     try:
         expected = _select_expected_arrays(reply, arrays, narrow)
@@ -297,7 +320,7 @@ def validate_reply(
         assert contribution is not None, "it has a report and a result"
         check_arrays(expected, contribution)
     except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
-        return _refuse(board, str(error))
+        return _refuse(reply, str(error))
     return decoded
 
 
@@ -305,7 +328,7 @@ def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -
     """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
 
     Returns:
-        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm has become an ``error``.
+        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm is refused.
         With fewer than three results nobody can tell who is right.
     """
     norms = {
@@ -316,7 +339,7 @@ def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -
     usual = statistics.median(norms.values()) if len(norms) >= 3 else 0.0
     wrong = {board: norm / usual for board, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
     return {
-        board: _refuse(board, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
+        board: _refuse(reply, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
         if board in wrong
         else reply
         for board, reply in replies.items()
@@ -333,8 +356,52 @@ def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:
     return math.sqrt(sum(float(np.vdot(change, change)) for change in changes))
 
 
-def _refuse(board: str, reason: str) -> IncomingReply:
-    return IncomingReply(ReplyMessage(board, error=f"{REFUSED}{reason}"))
+def _refuse(reply: IncomingReply, reason: str) -> IncomingReply:
+    """Keep of a reply what its client spent, and nothing that it learnt."""
+    answer = reply.answer
+    spent = ReplyMessage(answer.board, report=answer.report, error=f"{REFUSED}{reason}", trace=answer.trace)
+    return IncomingReply(spent)
+
+
+def describe_impossible_figures(report: RoundReport | EvaluationReport) -> str:
+    """Return what a report has that no row can be made of, such as a negative time or infinite energy; "" for none."""
+    link = report.link
+    figures = {
+        "transfers": (link.down_s, link.up_s, link.radio_j),
+        "work": [
+            figure
+            for part in report.parts
+            for figure in (part.steps, part.step_s, part.power_w, part.warm_up_s, part.switch_s or 0.0, part.lost_s)
+        ],
+        "idle power": () if isinstance(report, EvaluationReport) else (report.idle_w,),
+        "samples": (report.samples,),
+    }
+    return _name_impossible(figures)
+
+
+def describe_impossible_front(front: Front | None) -> str:
+    """Return what a front has that no plan can be made of; "" for nothing. The plan is everybody's."""
+    if front is None:
+        return ""
+    points = (*front.points, front.maxn)
+    return _name_impossible(
+        {
+            "offer of modes": [
+                figure for point in points for figure in (point.work_s, point.work_j, point.time_sd_log)
+            ],
+            "offer": [value for value in list_fields(front).values() if isinstance(value, float)],
+            "number of modes": (len(front.points) - 1,),
+        }
+    )
+
+
+def _name_impossible(figures: Mapping[str, Iterable[float]]) -> str:
+    """Return the names of figures that are not from 0 to ``MAX_FIGURE``, each with its value."""
+    pairs = [(name, value) for name, values in figures.items() for value in values]
+    numbers = [value for _, value in pairs]
+    if min(numbers) >= 0.0 and sum(numbers) <= MAX_FIGURE:  # one that is no number makes the sum none
+        return ""
+    return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value <= MAX_FIGURE)
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:
@@ -342,13 +409,12 @@ def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:
     report = reply.answer.evaluation
     if report is None:
         return reply
-    link = report.link
-    spent = (report.work_s, report.measured.power_w, link.down_s, link.up_s, link.radio_j)
+    impossible = describe_impossible_figures(report)
     reasons = {
         f"it is of {report.board}": report.board != board,
         f"{report.samples} test samples": report.samples < 1,
         f"loss {report.loss}, accuracy {report.accuracy}": not np.isfinite([report.loss, report.accuracy]).all(),
-        f"times and energies {spent}": not np.isfinite(spent).all() or min(spent) < 0.0 or report.work_s == 0.0,
+        impossible or "no work": bool(impossible) or report.work_s == 0.0,
     }
     wrong = [reason for reason, holds in reasons.items() if holds]
     return IncomingReply(ReplyMessage(board, error=f"an impossible evaluation: {'; '.join(wrong)}")) if wrong else reply

@@ -80,7 +80,9 @@ def _describe_late_reply(result: PendingResult, merges: bool, asked_again: bool)
     answer = result.answer
     if answer.report is None:
         return f"its answer to {asked} came late: {answer.error or 'it is ready'}"
-    if asked_again:
+    if answer.is_refused:
+        message = f"its reply to {asked} came late; {answer.error}"
+    elif asked_again:
         message = f"its reply to {asked} came after it was asked again, and was thrown away"
     elif merges:
         message = f"its reply to {asked} came late, and joins this round"

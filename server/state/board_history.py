@@ -84,7 +84,7 @@ def _record_request(history: ClientHistory, number: int, settled: RoundSettlemen
 
 def _record_report(history: ClientHistory, answer: ReplyMessage) -> ClientHistory:
     report = answer.report
-    if report is None:
+    if report is None or answer.is_refused:
         return history
     measured = () if report.link_mbps is None else (report.link_mbps,)
     return dataclasses.replace(

@@ -203,7 +203,13 @@ def trace_to_matrix(trace: Trace) -> NDArray[np.float64]:
 
 
 def trace_from_matrix(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trace:
-    """Convert the output of ``trace_to_matrix`` back to a trace."""
+    """Convert the output of ``trace_to_matrix`` back to a trace.
+
+    Raises:
+        ValueError: If it has another number of rows; a damaged file may claim millions of empty ones.
+    """
+    if len(matrix) != len(COLUMNS) + len(rails):
+        raise ValueError(f"a trace of {len(matrix)} rows; {len(COLUMNS) + len(rails)} would be right")
     rows = [tuple(None if math.isnan(value) else value for value in row) for row in matrix.tolist()]
     columns: dict[str, Any] = dict(zip(COLUMNS, rows, strict=False))
     return Trace(**columns, rails_w=dict(zip(rails, rows[len(COLUMNS) :], strict=True)))

@@ -230,6 +230,7 @@ def test_a_boards_request_is_answered_with_its_certificate(keys: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert made.subject.rfc4514_string() == "CN=nano-1"
     assert 2 <= (made.not_valid_after_utc - datetime.now(UTC)).days <= 3
+    assert [path.read_text(encoding="utf-8") for path in (keys / "issued").iterdir()] == [done.stdout]
 
 
 @pytest.mark.parametrize("request_", ["", "rubbish", "nano-2"])

@@ -267,6 +267,10 @@ VICTIMS = {
     "kill actor": "ClientAppActor",
     "kill raylet": "raylet/raylet",
     "kill gcs": "gcs_server",
+    "kill ray agent": "runtime_env/agent",
+    "kill ray monitor": "_private/monitor.py",
+    "kill stream": "bin/flwr run",
+    "kill guard": "experiments.backends.run_processes",
     "kill worker": "spawn_main",
 }
 """By fault, a part of the command line of the process that is killed; Ray's programs overwrite their environment."""
@@ -299,7 +303,7 @@ def open_processes(scratch: Path, *options: str) -> Iterator[Attack]:
         runs = TinyRuns(fedge, scratch, *options)
 
         def attack(chance: Random, folder: Path, fault: str) -> bool:
-            variant = chance.choice(VARIANTS[:2])
+            variant = chance.choice(VARIANTS)
             whole, run, log = runs.whole(variant), folder / "run", folder / "log"
             pid = fedge.start(runs.words(run, variant), log)
             after = RandomInstant(chance.randrange(ROUNDS), chance.uniform(0.0, 1.0))

@@ -135,6 +135,7 @@ def answer(number: int) -> None:
 def run_order(order: dict[str, Any]) -> int:
     """Do in this process what was ordered, and return its exit code."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite runs in the background
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(file, number)

@@ -19,7 +19,7 @@ from typing import Any
 
 from fuzz.mutation import Mutate
 
-CPU_S = 4.0
+CPU_S = 2.0
 """Computing time of one input. Reading a good one takes milliseconds."""
 GROWTH_MB, MOST_GROWTH_MB = 1_000, 6_000
 """Growth of resident memory that is a failure, and growth of address space that the system refuses."""

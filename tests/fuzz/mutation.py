@@ -43,6 +43,8 @@ HOSTILE_TEXT = (
     ),
     *("[" * DEEP, "{a: " * 200, "&a [*a]", "!!python/object:os.system", "<", ">", "=", "\ud800", "true", "null", "~"),
 )
+HOSTILE_NUMBERS = ("NaN", "-1", "-1.5", "0", "1e999", "-1e999", "1e308", "5e-324", "9223372036854775808", "1e18")
+NUMBER = re.compile(rb"(?<=[\[:,])-?\d[\d.eE+-]*")
 WORD = re.compile(rb"[A-Za-z0-9_.+-]+")
 _HOLE = "\x7fhole\x7f"
 
@@ -123,6 +125,17 @@ def _change_value(random: Random, value: Any, tokens: list[str]) -> Any:
     else:
         value[key] = _change_value(random, value[key], tokens)
     return value
+
+
+def mutate_numbers(random: Random, data: bytes) -> bytes:
+    """Return the JSON with one or two of its numbers exchanged, each as likely as any other however deep it is."""
+    if random.randrange(4) == 0:
+        return mutate_json(random, data)
+    for _ in range(random.choice((1, 1, 2))):
+        numbers = list(NUMBER.finditer(data))
+        number, instead = random.choice(numbers), random.choice(HOSTILE_NUMBERS).encode()
+        data = data[: number.start()] + instead + data[number.end() :]
+    return data
 
 
 def mutate_json_lines(random: Random, data: bytes) -> bytes:

@@ -1,14 +1,15 @@
 """What is fuzzed: one entry per parser, with good inputs of our own making and the refusals that it documents."""
 
 import json
+import math
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuzz.fuzzing import FuzzTarget
 from fuzz.mutation import (
@@ -17,6 +18,7 @@ from fuzz.mutation import (
     mutate_frames,
     mutate_json,
     mutate_json_lines,
+    mutate_numbers,
     mutate_tensors,
     mutate_text,
 )
@@ -27,6 +29,10 @@ from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.state_keeper import CorruptState
 from fedge.worker.frames import FrameError
 from fedge.worker.refusal import Refusal
+
+if TYPE_CHECKING:
+    from fedge.wire import ReplyMessage
+    from server.transport.client_port import IncomingReply, OutgoingRequest
 
 CONF = """\
 < PARAM TYPE=FILE NAME=CPU_ONLINE >
@@ -283,6 +289,71 @@ def _feed_wire(record: str) -> Callable[[bytes, Path], object]:
         return kept.encode("utf-8")
 
     return feed
+
+
+@dataclass(frozen=True, slots=True)
+class _TwoBoards:
+    """Boards of which the first replies with a hostile report and front, the second with good ones."""
+
+    hostile: ReplyMessage
+
+    def ask(
+        self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
+    ) -> Mapping[str, IncomingReply]:
+        from contracts.reports import answer
+
+        from fedge.types import TrainResult
+        from server.transport.client_port import IncomingReply
+
+        answers = {board: answer(board, 5.0) for board in questions} | {"nano-1": self.hostile}
+        trained = {board: question.arrays for board, question in questions.items() if question.arrays is not None}
+        return {
+            board: IncomingReply(
+                answers[board],
+                TrainResult(trained[board], 0.5, 0.5)
+                if board in trained and answers[board].report is not None and not answers[board].cut
+                else None,
+            )
+            for board in questions
+        }
+
+
+class _NoTask:
+    """A model of one array that learns nothing."""
+
+    buffers = ()
+
+    def initial_arrays(self, seed: int) -> dict[str, Any]:
+        import numpy as np
+
+        return {"w": np.zeros(3, np.float32)}
+
+    def evaluate(self, arrays: object) -> tuple[float, float]:
+        return 0.5, 0.5
+
+
+def _feed_round(data: bytes, folder: Path) -> None:
+    """Run two rounds, stored on disk, with a board that always replies the same."""
+    from fedge.errors import RunFailed
+    from fedge.experiment import Experiment, FleetEntry
+    from fedge.telemetry.store import RunTables
+    from fedge.wire import InvalidMessage, ReplyMessage, from_json
+    from server.rounds.coordinator import Coordinator
+
+    hostile = from_json(ReplyMessage, data.decode("utf-8", "replace"))
+    if {hostile.board, hostile.report.board if hostile.report else hostile.board} != {"nano-1"}:
+        raise InvalidMessage("it speaks for another board")
+    tables = RunTables(folder)
+    try:
+        experiment = Experiment(fleet=(FleetEntry(device="nano", count=2),), rounds=2)
+        run = Coordinator(experiment, _TwoBoards(hostile), _NoTask(), tables, checkpoints=folder / "checkpoints")  # type: ignore[arg-type]
+        state = run.run()
+        spent = (state.fleet.clock_s, state.spent_j)
+        assert all(0.0 <= figure < math.inf for figure in spent), f"time and energy of the run: {spent}"
+    except RunFailed as error:
+        raise AssertionError(f"one board ends the run of both: {error}") from error
+    finally:
+        tables.close()
 
 
 def _make_requests() -> Sequence[bytes]:
@@ -751,6 +822,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "worker-frame": _target(_make_frames, _feed_frame, _mutate_frame, FrameError),
     "worker-serve": _target(_to_bytes(SERVE), _feed_serve, mutate_json, FrameError, Refusal),
     "wire-reply": _target(_make_replies, _feed_wire("ReplyMessage")),
+    "reply-in-round": _target(_make_replies, _feed_round, mutate_numbers),
     "wire-request": _target(_make_requests, _feed_wire("RequestMessage")),
     "telemetry-batch": _target(_to_bytes(BATCH), _feed_batch),
     "telemetry-progress": _target(

@@ -299,13 +299,20 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
     return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
 
 
+def _format_refused(summary: dict[str, Any]) -> str | None:
+    """Format the number of refused results, and what the clients spent on them."""
+    refused = summary.get("refused")
+    spent = energy(summary.get("refused_energy_j"))
+    return f"results of {refused} clients' rounds ({spent}), for what they held; see the events" if refused else None
+
+
 def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
     """Return the facts that only some runs have: lost boards, refused and stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness, refused = summary.get("mean_staleness"), summary.get("refused")
+    staleness = summary.get("mean_staleness")
     facts = {
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
-        "refused": f"results of {refused} clients' rounds, for what they held; see the events" if refused else None,
+        "refused": _format_refused(summary),
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),

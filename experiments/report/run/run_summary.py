@@ -162,6 +162,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "late": sum(row.late for row in rounds),
         "failed": sum(row.failed for row in rounds),
         "refused": sum(row.refused for row in rounds),
+        "refused_energy_j": sum(row.energy_j for row in clients if row.is_refused),
         "cancelled": sum(row.cancelled for row in rounds),
         "stale": sum(row.stale for row in rounds),
         "late_lost": _count_lost_late(experiment, rounds),

@@ -27,7 +27,7 @@ from pydantic import (
 from fedge.costs.cost_profile import load_yaml
 from fedge.costs.layers.counting_rules import RULES
 from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
-from fedge.errors import BadInput
+from fedge.errors import BadInput, one_line
 from fedge.yaml_files import validate_fields
 
 RECORD_FORMAT = "fedge-layers-1"
@@ -162,7 +162,7 @@ def cost_from_variant(data: dict[str, Any], where: str) -> NetworkCost:
     cost = network_from_dict(data.get("cost"), f"{where}: cost")
     given, right = json.dumps(data.get("input_shape")), json.dumps(cost.input_shape)
     if given != right:
-        raise BadInput(f"{where}: input_shape", given, f"{right}, the shape in cost.input_shape")
+        raise BadInput(f"{where}: input_shape", given, f"{one_line(right)}, the shape in cost.input_shape")
     return cost
 
 

@@ -203,6 +203,19 @@ def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> Non
         superlink.kill()
 
 
+def test_a_simulation_that_is_never_up_in_time_ends_the_run_after_some_tries(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    late = 'x INFO [uvicorn.access] 127.0.0.1:1 - "POST /v1/runtime/pull-task-input HTTP/1.1" 401\n'
+    with subprocess.Popen(["sleep", "1000"]) as superlink:
+        watch = sim_backend.SuperLinkWatch(superlink, run_processes.RunLog(log, 0))
+        log.write_text(late * 9, encoding="utf-8")
+        watch.check()
+        log.write_text(late * 10, encoding="utf-8")
+        with pytest.raises(RunFailed, match="too busy"):
+            watch.check()
+        superlink.kill()
+
+
 def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:
     run = programs(UP, "exec sleep 60\n")
     with pytest.raises(ZeroDivisionError):

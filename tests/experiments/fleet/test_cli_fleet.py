@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
+from contracts.board_requests import board_request
 from typer.testing import CliRunner, Result
 
 from experiments.cli import fleet_playbook
 from experiments.cli.main import app
 from experiments.fleet import selected_fleet
-from experiments.fleet.key_folder import create_keys
+from experiments.fleet.key_folder import create_keys, make_board, read_signer
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, PlaybookState
+from experiments.fleet.revocation import record_certificate
 from experiments.fleet.selected_fleet import FleetOptions
 from fedge.errors import BadInput
 
@@ -71,7 +73,10 @@ def test_a_configuration_is_printed_or_written_and_written_again(tmp_path, comma
     assert list(tmp_path.iterdir()) == [out]
 
 
-COMMANDS = ("keys", "provision", "up", "status", "board", "run", "logs", "upgrade", "down", "proxy", "firewall")
+COMMANDS = (
+    *("keys", "provision", "up", "status", "board", "run", "logs", "upgrade", "revoke", "down"),
+    *("proxy", "firewall"),
+)
 BOARDS = """
 - name: The boards
   hosts: boards
@@ -109,7 +114,7 @@ def playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     create_keys(tmp_path / "keys", ["fleet.lan"], datetime.now(UTC), 365)
     folder = tmp_path / "ansible"
     folder.mkdir()
-    for name in ("site.yml", "up.yml", "down.yml", "upgrade.yml", "remove.yml"):
+    for name in ("site.yml", "up.yml", "down.yml", "upgrade.yml", "remove.yml", "revoke.yml"):
         (folder / name).write_text(BOARDS, encoding="utf-8")
     (folder / "collect.yml").write_text(COLLECT, encoding="utf-8")
     write_inventory(folder)
@@ -167,7 +172,7 @@ def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks):
     refused = fedge("provision", "--playbooks", playbooks).exception
 
     assert isinstance(refused, BadInput)
-    assert "2 things that cannot work" in str(refused)
+    assert "2 problems" in str(refused)
     assert not (playbooks / "nano-1").exists()
 
 
@@ -211,6 +216,30 @@ def test_each_command_plays_its_playbook(playbooks, monkeypatch, command, playbo
     assert result.exit_code == 0
     assert [call.playbook for call in played] == [f"{playbook}.yml"]
     assert played[0].inventory == playbooks / "inventory.yml"
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, played = playbooks.parent / "keys", []
+    known = yaml.safe_load((playbooks / "inventory.yml").read_text(encoding="utf-8"))
+    known["boards"]["vars"]["telemetry_ca_key"] = str(keys / "ca.key")
+    (playbooks / "inventory.yml").write_text(yaml.safe_dump(known), encoding="utf-8")
+
+    def play(call: PlaybookCall, _log: Path, _tell: object) -> PlaybookOutcome:
+        played.append((call.playbook, call.variables))
+        return PlaybookOutcome(0, PlaybookState(), "")
+
+    monkeypatch.setattr(fleet_playbook, "execute_playbook", play)
+    ca = read_signer(keys / "ca.crt", keys / "ca.key")
+    record_certificate(keys, make_board(ca, board_request("nano-1"), "nano-1", datetime.now(UTC), days=1))
+    done, unknown = (fedge("revoke", name, "--playbooks", playbooks) for name in ("nano-1", "tx2-1"))
+
+    assert done.exit_code == 0
+    assert f"nano-1: 1 certificate revoked, listed in {keys / 'ca.crl'}" in done.stdout
+    assert "remove nano-1 from" in done.stdout
+    assert isinstance(unknown.exception, BadInput)  # but its key is taken away
+    assert played == [("revoke.yml", {"revoke_board": name}) for name in ("nano-1", "tx2-1")]
 
 
 @pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])

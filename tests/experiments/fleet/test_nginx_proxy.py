@@ -70,8 +70,9 @@ def test_a_network_that_is_everybody_or_none_is_refused(network):
 def test_a_path_that_nginx_would_read_otherwise_is_refused(path):
     with pytest.raises(BadInput, match="--keys"):
         build_configuration(NginxProxy(Path(path)))
-    with pytest.raises(BadInput, match="--telemetry"):
-        build_configuration(NginxProxy(KEYS, telemetry=Path(path)))
+    for option in ("telemetry", "revocations"):
+        with pytest.raises(BadInput, match=f"--{option}"):
+            build_configuration(NginxProxy(KEYS, **{option: Path(path)}))
 
 
 @pytest.mark.parametrize(

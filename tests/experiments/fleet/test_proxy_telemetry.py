@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from contracts.board_requests import board_request
+from cryptography import x509
 
 from experiments.backends.sim_backend import find_free_port
 from experiments.fleet.key_folder import (
@@ -32,6 +33,7 @@ from experiments.fleet.key_folder import (
     read_signer,
 )
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
+from experiments.fleet.revocation import record_certificate, revoke_certificates
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not here")
@@ -133,9 +135,15 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    """nginx before a SuperLink that echoes, over TLS as a SuperLink, and a board service that echoes on its socket."""
     folder = tmp_path_factory.mktemp("front")
     create_keys(folder / "keys", ["127.0.0.1"], datetime.now(UTC), days=2)
+    with open_front(folder) as front:
+        yield front
+
+
+@contextmanager
+def open_front(folder: Path, revocations: Path | None = None) -> Iterator[Front]:
+    """nginx before a SuperLink that echoes, over TLS as a SuperLink, and a board service that echoes on its socket."""
     superlink = HTTPServer(("127.0.0.1", 0), Echo)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "keys" / "server.crt", folder / "keys" / "server.key")
@@ -150,6 +158,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
             fleet_port=port,
             addresses=("127.0.0.1",),
             telemetry=ingest,
+            revocations=revocations,
         )
     )
     (folder / "fedge.conf").write_text(text, encoding="utf-8")
@@ -203,7 +212,10 @@ def test_a_certificate_of_another_ca_is_refused_whatever_its_name(front, tmp_pat
 
     for path in ("/telemetry", "/v1/fleet/x"):
         status, said = front.asked(path, shown(tmp_path, other, "nano-1"))
-        assert (status, said) == (403, "Refused: this certificate is not by the fleet's CA, or has ended.\n")
+        assert (status, said) == (
+            403,
+            "Refused: this certificate is not by the fleet's CA, has ended, or is revoked.\n",
+        )
 
 
 def test_a_certificate_that_has_ended_is_refused_with_a_status_that_is_not_about_the_message(front, tmp_path):
@@ -211,6 +223,22 @@ def test_a_certificate_that_has_ended_is_refused_with_a_status_that_is_not_about
     ended = shown(tmp_path, front.ca, "nano-1", days=1, ago=timedelta(days=2))
 
     assert front.asked("/telemetry", ended)[0] == 403
+
+
+def test_a_revoked_board_is_refused_and_the_others_and_its_next_certificate_are_not(tmp_path):
+    now, keys = datetime.now(UTC), tmp_path / "keys"
+    create_keys(keys, ["127.0.0.1"], now, days=2)
+    ca = read_signer(keys / "ca.crt", keys / "ca.key")
+    stolen, other = shown(tmp_path, ca, "nano-1"), shown(tmp_path, ca, "nano-2")
+    for path in (stolen, other):
+        record_certificate(keys, x509.load_pem_x509_certificate(path.read_bytes()))
+
+    assert revoke_certificates(ca, folder=keys, listed=keys / "ca.crl", board="nano-1", now=now) == 1
+    with open_front(tmp_path, keys / "ca.crl") as front:
+        assert [front.asked(path, stolen)[0] for path in ("/telemetry", "/v1/fleet/x")] == [403, 403]
+        assert front.asked("/telemetry", other)[0] == 200
+        assert front.asked("/v1/fleet/x")[0] == 200
+        assert front.asked("/telemetry", shown(tmp_path, ca, "nano-1"))[0] == 200
 
 
 def test_the_servers_own_certificate_is_that_of_no_board(front, tmp_path):

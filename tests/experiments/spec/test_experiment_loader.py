@@ -39,6 +39,11 @@ def test_paths_given_to_an_experiment_of_fedge_s_are_relative_to_the_current_fol
     assert experiment.fleet[0].truth == f"table:{tmp_path / 'mine.csv'}"
 
 
+def test_a_name_that_is_too_long_for_a_file_is_no_file(tmp_path):
+    with pytest.raises(BadInput, match="got no such file; a YAML file, or a name"):
+        load_experiment(tmp_path / ("x" * 5000))
+
+
 def test_a_variant_is_named_by_its_folder_which_may_stand_for_it(tmp_path):
     write_variant(tmp_path / "small" / "digits-cnn-0.550")
 

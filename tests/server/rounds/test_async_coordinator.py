@@ -51,6 +51,8 @@ class Scripted:
     failing: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Board -> which of its tasks fail, from 0 on."""
     mute: bool = False
+    error: str = "out of memory"
+    """Of a task that fails; ``misfit``: its result has other arrays than the model."""
     unfit: bool = False
     """Whether nothing fits on the boards whose tasks fail."""
     calls: list[tuple[float, dict[str, OutgoingRequest]]] = field(default_factory=list)
@@ -72,7 +74,10 @@ class Scripted:
         place = len(question.ask.state.measurements) + self.begun.get(f"failed {board}", 0)
         if place in self.failing.get(board, ()):
             self.begun[f"failed {board}"] = self.begun.get(f"failed {board}", 0) + 1
-            return IncomingReply(ReplyMessage(board, error="out of memory", unfit=self.unfit))
+            if self.error == "misfit":
+                wrong = TrainResult({"w": np.zeros(2, np.float64)}, 0.5, 0.5)
+                return IncomingReply(answer(board, self.work_s[board][0], POWER_W, front()), wrong)
+            return IncomingReply(ReplyMessage(board, error=self.error, unfit=self.unfit))
         lasts = self.work_s[board]
         said = answer(board, lasts[place % len(lasts)], POWER_W, front())
         known = (*question.ask.state.measurements, said.report.measured)
@@ -235,6 +240,17 @@ def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while():
     assert rows[0].energy_j == pytest.approx(IDLE_W * maxn_s)
     assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "b-1")]
     assert done_of(tables)[0].board == "b-1"
+
+
+def test_a_refused_task_is_charged_until_its_reply():
+    tables = MemoryTables()
+    boards = {"nano-1": (5.0,), "orin-1": (3.0,)}
+    coordinator(Scripted(boards, failing={"nano-1": (0,)}, error="misfit"), tables, fedbuff()).run()
+    refused, following = [row for row in tables.rows if isinstance(row, ClientRow) and row.board == "nano-1"][:2]
+
+    assert (refused.status, refused.error[:9]) == ("failed", "refused: ")
+    assert (refused.work_s, refused.work_j) == pytest.approx((5.0, 5.0 * POWER_W))
+    assert following.start_s == refused.end_s == pytest.approx(5.0 + LINK_S)
 
 
 def test_a_board_on_which_nothing_fits_gets_no_further_task():

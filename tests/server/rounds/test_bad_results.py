@@ -1,14 +1,25 @@
 """Results that would break the model, or decide it alone, cost their own client its part and nobody else."""
 
+from __future__ import annotations
+
+import dataclasses
+
 import numpy as np
 import pytest
-from contracts.reports import report
+from contracts.reports import MAXN, answer, front, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.types import TrainResult
+from fedge.telemetry.trace_operations import make_constant_trace
+from fedge.types import FrontPoint, TrainResult
 from fedge.wire import ReplyMessage
-from server.rounds.client_requests import MAX_NORM_RATIO, compute_change_norm, refuse_outliers, validate_reply
+from server.rounds.client_requests import (
+    MAX_NORM_RATIO,
+    compute_change_norm,
+    describe_impossible_front,
+    refuse_outliers,
+    validate_reply,
+)
 from server.transport.client_port import IncomingReply
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array(4)}
@@ -61,6 +72,47 @@ def test_a_result_is_refused_exactly_if_it_is_out_of_all_proportion(changes):
     large = {board for board, norm in norms.items() if norm > MAX_NORM_RATIO * middle}
     assert refused == (large if len(changes) >= 3 else set())
     assert len(refused) <= len(changes) // 2
+
+
+@pytest.mark.parametrize("figure", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["step_s", "power_w", "warm_up_s", "link", "idle_w", "steps", "samples"])
+def test_a_report_of_which_no_row_can_be_made_is_refused_without_its_figures(name, figure):
+    said = report("a", 5.0)
+    if name in {"steps", "samples"}:
+        figure = -1
+    if name == "link":
+        said = dataclasses.replace(said, link=dataclasses.replace(said.link, up_s=figure))
+    elif name in {"idle_w", "samples"}:
+        said = dataclasses.replace(said, **{name: figure})
+    else:
+        said = dataclasses.replace(said, measured=dataclasses.replace(said.measured, **{name: figure}))
+
+    for trained in (TrainResult(changed(1.0), 1.0, 0.5), None):  # a board that was cut off sends no result
+        answer = validate_reply("a", IncomingReply(ReplyMessage("a", report=said), trained), MODEL).answer
+        assert (answer.error or "").startswith("refused: impossible ")
+        assert answer.report is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"points": ()}, {"idle_w": float("nan")}, {"link_s": -1.0}, {"maxn": FrontPoint(MAXN, float("inf"), 1.0)}],
+)
+def test_a_front_of_which_no_plan_can_be_made_is_refused(changes):
+    offer = dataclasses.replace(front(), **changes)
+    sent = IncomingReply(ReplyMessage("a", offer, report("a", 5.0)), TrainResult(changed(1.0), 1.0, 0.5))
+
+    assert (validate_reply("a", sent, MODEL).answer.error or "").startswith("refused: impossible ")
+    assert describe_impossible_front(front()) == ""
+
+
+def test_of_a_refused_result_only_what_it_cost_is_kept():
+    sent = dataclasses.replace(answer("a", 5.0), trace=make_constant_trace(0.0, 5.0, 9.0))
+    kept = validate_reply("a", IncomingReply(sent, TrainResult({"w": MODEL["w"]}, 1.0, 0.5)), MODEL)
+
+    assert kept.trained is None
+    assert kept.answer.is_refused
+    assert (kept.answer.report, kept.answer.trace) == (sent.report, sent.trace)
+    assert kept.answer.state is kept.answer.front is None
 
 
 def test_a_narrow_result_is_compared_with_the_part_that_it_has():

@@ -116,8 +116,8 @@ def fail(reply: ReplyMessage) -> ReplyMessage:
         (change_report(board="another"), "an impossible evaluation: it is of another"),
         (change_report(samples=0), "an impossible evaluation: 0 test samples"),
         (change_report(loss=math.nan), "an impossible evaluation: loss nan, accuracy "),
-        (change_report(step_s=math.inf), "an impossible evaluation: times and energies (inf, "),
-        (change_report(power_w=-1.0), "an impossible evaluation: times and energies ("),
+        (change_report(step_s=math.inf), "an impossible evaluation: work (inf)"),
+        (change_report(power_w=-1.0), "an impossible evaluation: work (-1)"),
     ],
 )
 def test_a_client_that_fails_leaves_a_row_and_the_others_count(change, reason, tmp_path):

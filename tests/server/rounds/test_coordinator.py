@@ -117,7 +117,30 @@ def test_a_failed_board_is_a_row_and_the_others_go_on():
     assert state.round == 3
 
 
-def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_and_of_the_savings(tmp_path):
+def test_a_refused_client_is_charged_its_time_and_energy_and_teaches_nobody():
+    honest, tables = MemoryTables(), MemoryTables()
+    coordinator(Scripted(work_s={"nano-2": 5.0}), honest, rounds=1).run()
+    state = coordinator(Scripted({(1, "nano-2"): "misfit"}), tables, rounds=1).run()
+    (_, was), (_, row) = rows_of(honest, ClientRow), rows_of(tables, ClientRow)
+
+    assert (row.status, row.error[:9], row.loss) == ("failed", "refused: ", None)
+    assert (row.work_s, row.work_j, row.energy_j) == (was.work_s, was.work_j, was.energy_j)
+    assert rows_of(tables, RoundRow)[0].energy_j == rows_of(honest, RoundRow)[0].energy_j == state.spent_j
+    assert rows_of(tables, RoundRow)[0].refused == 1
+    assert "nano-2" not in state.fleet.states
+
+
+def test_a_round_waits_for_a_reply_that_it_refuses():
+    tables = MemoryTables()
+    coordinator(Scripted({(1, "nano-2"): "misfit"}, {"nano-1": 1.0}), tables, rounds=1).run()
+
+    assert rows_of(tables, RoundRow)[0].round_s == pytest.approx(5.0 + LINK.down_s + LINK.up_s)
+    assert [row.wait_s for row in rows_of(tables, ClientRow)] == pytest.approx([4.0, 0.0])
+
+
+def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_and_of_the_savings(
+    tmp_path,
+):
     tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
     coordinator(port, tables, tmp_path).run()
 

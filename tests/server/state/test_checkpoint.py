@@ -122,3 +122,14 @@ def test_a_file_whose_notes_are_not_a_checkpoint_s_is_named(tmp_path, change):
 
     with pytest.raises(BadInput, match=r"round-000001.safetensors: got a file that cannot be read"):
         checkpoint.load_latest(tmp_path)
+
+
+def test_a_trace_of_millions_of_empty_rows_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, state(1))
+    with safe_open(path, framework="numpy") as opened:
+        notes = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
+    save_file({**tensors, "trace/0": np.zeros((10**8, 0))}, path, metadata=notes)
+
+    with pytest.raises(BadInput, match="a trace of 100000000 rows"):
+        checkpoint.load_latest(tmp_path)

@@ -164,6 +164,8 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "cancelled": 3,
         "energy_j": 78_000.0,
         "mean_staleness": 1.5,
+        "refused": 2,
+        "refused_energy_j": 1500.0,
         "resting_energy_j": 2500.0,
         "budget_j": 8e4,
         "budget_spent": 0.975,
@@ -173,6 +175,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
     text = " ".join(summarised(summary).split())
     for part in (
         "late, failed, cancelled 0, 0, 3",
+        "refused results of 2 clients' rounds (1.50 kJ), for what they held; see the events",
         "mean staleness 1.50 models",
         "energy 78.0 kJ, plus 2.50 kJ of idle boards",
         "energy budget 97.5 % of 80.0 kJ spent, 2.50 kJ of it by boards at rest",

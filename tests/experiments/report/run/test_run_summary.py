@@ -21,6 +21,14 @@ def summary_of(folder):
     )
 
 
+def test_what_refused_clients_spent_is_told_apart(make_run):
+    def refuse(row):
+        return dataclasses.replace(row, status="failed", error="refused: x") if row.board.endswith("-1") else row
+
+    found, rows = summary_of(folder := make_run(change=refuse)), read_rows(folder, ClientRow)
+    assert found["refused_energy_j"] == sum(row.energy_j for row in rows if row.board.endswith("-1")) > 0
+
+
 def test_a_round_is_compared_with_maxn_only_where_all_did_their_whole_work(make_run, fail):
     assert summary_of(make_run())["round_vs_maxn"] == pytest.approx(20 / 16)
     found = summary_of(make_run("failing", change=fail))

@@ -120,6 +120,14 @@ def test_a_damaged_record_is_refused_by_its_field(change, field):
     assert field in str(caught.value)
 
 
+def test_a_shape_as_long_as_one_likes_is_refused_in_a_short_line():
+    record = variant_to_dict(_variant())
+    record["cost"]["input_shape"] = [9] * 2000
+    with pytest.raises(BadInput, match="the shape in cost.input_shape") as caught:
+        variant_from_dict(record, "variant.json")
+    assert len(str(caught.value)) < 500
+
+
 def test_files_that_are_missing_or_damaged_are_refused(folder):
     with pytest.raises(BadInput, match="nowhere"):
         read_variant(folder.parent / "nowhere")
