@@ -58,7 +58,7 @@ def count_nodes(boards: int, base: Mapping[str, str]) -> int:
 
     On an existing Ray cluster, whose cores are not known here, every board has a node.
     """
-    if base.get("RAY_ADDRESS", "local") != "local":
+    if (base.get("RAY_ADDRESS") or "local") != "local":
         return boards
     return max(1, min(boards, os.cpu_count() or 1))
 
