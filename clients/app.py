@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedge.client import emulated as fleetsim
+from fedge.client.answers import Answer
+from fedge.client.emulated import ClientTask
 from fedge.experiment import Experiment
 from fedge.flower.client_mods import apply_mods
+from fedge.flower.emulated_clients import answer_tasks
+from fedge.flower.messages import from_array_record, name_part, to_array_record
 from fedge.flower.update_codec import encode_answer
-from fedge.types import NamedArrays, TrainResult
-from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
-
-PARTITION_KEY = "partition-id"
-"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it. A request that
-names a board and its experiment makes any node that board.
-"""
+from fedge.types import Floats32, NamedArrays
+from fedge.wire import RequestMessage, from_json, to_json
 
 app = ClientApp()
 
@@ -43,30 +42,70 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _build_reply(message: Message, context: Context) -> Message:
+    """Reply as the emulated boards that the message names, or else as the real board of this node."""
     request = message.content.config_records["fedge"]
-    experiment = _parse_experiment(str(request.get("experiment", context.run_config["experiment"])))
-    node = {**context.node_config, **({PARTITION_KEY: request["index"]} if "index" in request else {})}
-    ask = from_json(RequestMessage, str(request["ask"]))
-    records = message.content.array_records
-    arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
-    # The folder of a run config that names no board is a path on the server's machine.
-    folder = "" if "index" in request else str(context.run_config.get("folder", ""))
-    answer, trained = _compute_answer(
-        experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
-    )
-    answer, trained = apply_mods(experiment, ask, arrays, (answer, trained))
-    # A simulated client's node keeps nothing beyond the run's process, so its state comes with the request.
-    kept = message.content if PARTITION_KEY in node else context.state
-    residual = kept.array_records["residual"]["residual"].numpy() if "residual" in kept.array_records else None
-    answer, trained = encode_answer(ask, arrays, residual, (answer, trained))
-    content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
-    if trained is not None and not answer.cut:
-        content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
-        content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy, **trained.metrics})
-        if trained.residual is not None:
-            keeper = content if PARTITION_KEY in node else context.state
-            keeper["residual"] = ArrayRecord({"residual": Array(trained.residual)})
+    content = _answer_emulated(message.content) if "asks" in request else _answer_as_board(message.content, context)
     return Message(content=content, reply_to=message)
+
+
+def _answer_emulated(content: RecordDict) -> RecordDict:
+    """Answer for several emulated boards; as a node keeps nothing, the residuals of encodings come and go with it."""
+    request: Mapping[str, Any] = content.config_records["fedge"]
+    experiment, folder = _parse_experiment(request["experiment"]), request["folder"]
+    arrays = _read_arrays(content)
+    tasks = [
+        ClientTask(
+            experiment,
+            index,
+            from_json(RequestMessage, ask),
+            arrays,
+            folder=Path(folder) if folder else None,
+            residual=_read_residual(content, name_part("residual", place)),
+        )
+        for place, (index, ask) in enumerate(zip(request["boards"], request["asks"], strict=True))
+    ]
+    answers = answer_tasks(tasks)
+    reply = RecordDict({"fedge": ConfigRecord({"answers": [to_json(answer) for answer, _ in answers]})})
+    for place, answer in enumerate(answers):
+        for name, record in _encode_result(answer).items():
+            reply[name_part(name, place)] = record
+        if (residual := _find_residual(answer)) is not None:
+            reply[name_part("residual", place)] = to_array_record({"residual": residual})
+    return reply
+
+
+def _answer_as_board(content: RecordDict, context: Context) -> RecordDict:
+    """Answer for the board of this node, which keeps the residual of its encodings itself."""
+    request: Mapping[str, Any] = content.config_records["fedge"]
+    experiment = _parse_experiment(str(context.run_config["experiment"]))
+    ask, arrays = from_json(RequestMessage, request["ask"]), _read_arrays(content)
+    answer = apply_mods(experiment, ask, arrays, _compute_answer(experiment, context.node_config, ask, arrays))
+    answer = encode_answer(ask, arrays, _read_residual(context.state, "residual"), answer)
+    if (residual := _find_residual(answer)) is not None:
+        context.state["residual"] = to_array_record({"residual": residual})
+    return RecordDict({"fedge": ConfigRecord({"answer": to_json(answer[0])}), **_encode_result(answer)})
+
+
+def _read_arrays(content: RecordDict) -> NamedArrays | None:
+    return from_array_record(content.array_records["arrays"]) if "arrays" in content.array_records else None
+
+
+def _read_residual(records: RecordDict, name: str) -> Floats32 | None:
+    return records.array_records[name]["residual"].numpy() if name in records.array_records else None
+
+
+def _encode_result(answer: Answer) -> dict[str, ArrayRecord | MetricRecord]:
+    """Return the records of a training result; none for an answer without one, or of a round that was cut off."""
+    reply, trained = answer
+    if trained is None or reply.cut:
+        return {}
+    metrics = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy, **trained.metrics})
+    return {"arrays": to_array_record(trained.arrays), "metrics": metrics}
+
+
+def _find_residual(answer: Answer) -> Floats32 | None:
+    reply, trained = answer
+    return None if trained is None or reply.cut else trained.residual
 
 
 @lru_cache(maxsize=4)
@@ -75,20 +114,9 @@ def _parse_experiment(text: str) -> Experiment:
 
 
 def _compute_answer(
-    experiment: Experiment,
-    node: Mapping[str, object],
-    ask: RequestMessage,
-    arrays: NamedArrays | None,
-    folder: Path | None = None,
-) -> tuple[ReplyMessage, TrainResult | None]:
-    """Answer for the emulated client with the node's partition index, or, on a real board, for the board itself.
-
-    The node has ``PARTITION_KEY`` in simulation only. Only emulated clients use ``folder``, the run's.
-    """
-    if PARTITION_KEY in node:
-        return fleetsim.answer_request(
-            experiment, index=int(str(node[PARTITION_KEY])), request=ask, arrays=arrays, folder=folder
-        )
+    experiment: Experiment, node: Mapping[str, object], ask: RequestMessage, arrays: NamedArrays | None
+) -> Answer:
+    """Answer for the board whose settings file the node names."""
     from fedge.client import real as on_board
     from fedge.devices.local_board import SETTINGS_PATH, read_settings
 

@@ -11,6 +11,7 @@ from fedge.clock import RealClock
 from fedge.experiment import Experiment, list_boards
 from server.run import is_run_over, read_claim_name, run_experiment
 from server.transport.claim_terms import ClaimTerms
+from server.transport.emulating_port import EmulatingNodes
 from server.transport.grid_port import GridPort
 
 app = ServerApp()
@@ -21,19 +22,16 @@ def main(grid: Grid, context: Context) -> None:
     """Run or resume the experiment of the run folder; release the claimed real boards at the end."""
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
     folder = Path(str(context.run_config["folder"]))
-    names = [board.name for board in list_boards(experiment)]
-    real = experiment.backend == "fleet"
-    claiming = (
-        ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over) if real else None
-    )
-    least = 1 if real else len(names)
+    if experiment.backend != "fleet":
+        run_experiment(experiment, EmulatingNodes(grid, experiment, RealClock(), folder), folder)
+        return
     port = GridPort(
         grid,
-        boards=names,
+        boards=[board.name for board in list_boards(experiment)],
         clock=RealClock(),
         connect_timeout_s=experiment.superlink.connect_timeout_s,
-        least=least,
-        claiming=claiming,
+        least=1,
+        claiming=ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over),
     )
     try:
         run_experiment(experiment, port, folder, overdue=port)

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedge.child_processes import count_cores, exit_with_parent
-from fedge.client import emulated
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
-from fedge.flower.update_codec import encode_answer
+from fedge.flower.emulated_clients import answer_tasks
 from fedge.import_path import start_children
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
@@ -105,20 +104,12 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
 
 def answer_questions(experiment: Experiment, folder: Path, questions: list[ClientQuestion]) -> list[Answer]:
     """Answer questions to clients in this process."""
-    answers = emulated.answer_together(
-        [ClientTask(experiment, index, one.ask, one.arrays, folder=folder) for index, one in questions]
-    )
-    if experiment.mods:
-        from fedge.flower.client_mods import apply_mods
-
-        answers = [
-            apply_mods(experiment, one.ask, one.arrays, answer)
-            for (_, one), answer in zip(questions, answers, strict=True)
+    return answer_tasks(
+        [
+            ClientTask(experiment, index, one.ask, one.arrays, folder=folder, residual=one.residual)
+            for index, one in questions
         ]
-    return [
-        encode_answer(one.ask, one.arrays, one.residual, answer)
-        for (_, one), answer in zip(questions, answers, strict=True)
-    ]
+    )
 
 
 _experiment: Experiment

@@ -27,6 +27,7 @@ from experiments.spec.user_plugins import list_plugin_files
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
 from fedge.phases import begin_phase
+from fedge.telemetry.run_folder import MODEL
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,39 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     """
     app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
-    num_gpus = experiment.backend_options.num_gpus
-    simulate(app, folder, config, len(list_boards(experiment)), num_gpus=num_gpus, on_poll=on_round)
+    simulate(
+        app,
+        folder,
+        config,
+        count_nodes(len(list_boards(experiment)), os.environ),
+        num_gpus=experiment.backend_options.num_gpus,
+        on_poll=on_round,
+        is_complete=watch_file(folder / MODEL),
+    )
+
+
+def count_nodes(boards: int, base: Mapping[str, str]) -> int:
+    """Return the number of Flower's nodes, which emulate the boards together: as many as can work at the same time.
+
+    On an existing Ray cluster, whose cores are not known here, every board has a node.
+    """
+    if (base.get("RAY_ADDRESS") or "local") != "local":
+        return boards
+    return max(1, min(boards, os.cpu_count() or 1))
+
+
+def watch_file(path: Path) -> Callable[[], bool]:
+    """Return a function that returns whether a file was written since this call."""
+
+    def read_stamp() -> tuple[int, int] | None:
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    before = read_stamp()
+    return lambda: read_stamp() not in {None, before}
 
 
 START_WITHIN_S = 60.0
@@ -69,6 +101,7 @@ def simulate(
     *,
     num_gpus: float = 0.0,
     on_poll: Callable[[], None] = lambda: None,
+    is_complete: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run a staged app with simulated clients until it has finished.
 
@@ -79,6 +112,7 @@ def simulate(
     Args:
         num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
         on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
+        is_complete: Returns True once the run's results are written; its processes are then ended at once.
 
     Raises:
         RunFailed: With the reason and the end of the relevant log.
@@ -89,15 +123,29 @@ def simulate(
         begin_phase("starting Flower's SuperLink", announce=True)
         watch = SuperLinkWatch(*_start_superlink(launch))
         options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
-        _submit_patiently(launch, config_file, options, watch.check)
+        _submit_patiently(launch, config_file, options, watch.check, is_complete)
 
 
-def _submit_patiently(launch: Launch, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
+def _submit_patiently(
+    launch: Launch,
+    config_file: Path,
+    options: Sequence[str],
+    check: Callable[[], None],
+    is_complete: Callable[[], bool],
+) -> None:
     """Submit the app, and once more if Ray was too slow to start."""
     for tries in range(1, RAY_TRIES + 1):
         log = open_serverapp_log(launch)
         try:
-            submit(launch, log=log, config_file=config_file, options=options, check=check, phases=START_PHASES)
+            submit(
+                launch,
+                log=log,
+                config_file=config_file,
+                options=options,
+                check=check,
+                is_complete=is_complete,
+                phases=START_PHASES,
+            )
         except RunFailed as error:
             if RAY_TOO_SLOW not in log.text():
                 raise
@@ -150,7 +198,7 @@ def federation_config(n_nodes: int, env: Mapping[str, str], num_gpus: float = 0.
     settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus={num_gpus}"
     if env["RAY_ADDRESS"] != "local":
         return settings
-    return f"{settings} init-args-num-cpus={max(1, min(n_nodes, os.cpu_count() or 1))}"
+    return f"{settings} init-args-num-cpus={count_nodes(n_nodes, env)}"
 
 
 def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:

@@ -66,7 +66,7 @@ from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import ProgressReporter
-from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
+from fedge.types import Floats32, Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.workloads.partitions import split_task, split_test
 
@@ -220,6 +220,7 @@ class ClientTask:
     Attributes:
         arrays: Global model by name; needed for a training request.
         folder: Folder of the run for progress records, which do not affect the answer; None disables them.
+        residual: What the client's earlier encodings left out; None for nothing.
     """
 
     experiment: Experiment
@@ -228,6 +229,7 @@ class ClientTask:
     arrays: NamedArrays | None = None
     folder: Path | None = None
     wall_s: Callable[[], float] = time.time
+    residual: Floats32 | None = None
 
 
 def answer_request(

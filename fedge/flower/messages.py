@@ -28,6 +28,11 @@ def build_message(content: RecordDict, message_type: str, node_id: int) -> Messa
     return Message(content=content, message_type=message_type, dst_node_id=node_id)
 
 
+def name_part(name: str, place: int) -> str:
+    """Return the name of a record of the client at this place, where a message is of several emulated clients."""
+    return f"{name} {place}"
+
+
 class HeldArray(Array):
     """An ``Array`` that holds its values and is serialised anew whenever its bytes are read.
 

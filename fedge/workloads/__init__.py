@@ -90,7 +90,11 @@ def _build_image_task(task: TrainingTask, data: Data, device: str, channels: str
     from fedge.worker.tasks import cut_task
     from fedge.workloads.image_task import ImageTask
 
-    return ImageTask(task if channels is None else cut_task(task, parse_json(channels)), data, device)
+    if channels is None:
+        return ImageTask(task, data, device)
+    pruned = ImageTask(cut_task(task, parse_json(channels)), data, device)
+    _ = pruned.trainer  # builds the network, which refuses a plan for another one
+    return pruned
 
 
 @lru_cache(maxsize=4)

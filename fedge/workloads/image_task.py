@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,30 +13,40 @@ from numpy.typing import NDArray
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.types import NamedArrays, TrainOptions, TrainResult
-from fedge.worker.optimizers import TrainingOptions
-from fedge.worker.sources import Data
+from fedge.worker.sources import Data, class_labels
 from fedge.worker.tasks import TrainingTask
-from fedge.worker.trainer import Trainer, TrainingSession
 from fedge.workloads.datasets import translate_refusals
+
+if TYPE_CHECKING:
+    from fedge.worker.trainer import Trainer, TrainingSession
 
 
 class ImageTask:
     """An image classification task; implements ``fedge.protocols.LearningTask`` with ``Trainer``.
 
-    The data and one copy of the model stay in memory, so a task must not be used by two threads at once. Building a
-    task limits this process to one torch thread: sums split over threads round differently, and Ray's actors have one
-    thread each, so results would otherwise depend on the machine.
+    The data and one copy of the model stay in memory, so a task must not be used by two threads at once.
     """
 
     def __init__(self, task: TrainingTask, data: Data, device: str = "cpu") -> None:
-        with translate_refusals():
-            self.trainer = Trainer(task, data, device, threads=1)
-        if not self.trainer.n_test:
+        if not len(data.test_y):
             raise BadInput("workload.task", "a data set without test samples", "at least one, to evaluate the model")
-        self.labels: NDArray[np.int64] = self.trainer.labels
-        self.test_labels: NDArray[np.int64] = self.trainer.test_labels
-        self.groups: NDArray[np.int64] | None = self.trainer.groups
-        self.n_classes = self.trainer.n_classes
+        self._task, self._data, self._device = task, data, device
+        self.labels: NDArray[np.int64] = class_labels(data.train_y)
+        self.test_labels: NDArray[np.int64] = class_labels(data.test_y)
+        self.groups: NDArray[np.int64] | None = data.groups
+        self.n_classes = data.classes
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Return the trainer, built at first use: a process that only divides the samples needs no torch.
+
+        Building it limits this process to one torch thread: sums split over threads round differently, and Ray's actors
+        have one thread each, so results would otherwise depend on the machine.
+        """
+        from fedge.worker.trainer import Trainer
+
+        with translate_refusals():
+            return Trainer(self._task, self._data, self._device, threads=1)
 
     @property
     def buffers(self) -> frozenset[str]:
@@ -44,12 +56,12 @@ class ImageTask:
     @property
     def n_train(self) -> int:
         """Return the number of training samples."""
-        return self.trainer.n_train
+        return len(self.labels)
 
     @property
     def n_test(self) -> int:
         """Return the number of test samples."""
-        return self.trainer.n_test
+        return len(self.test_labels)
 
     def initial_arrays(self, seed: int) -> NamedArrays:
         """Return a newly initialised model: parameters and buffers by name, in the model's order."""
@@ -85,6 +97,8 @@ class ImageTask:
         Raises:
             BadInput: If the share is empty, there are no steps, or the arrays belong to another model.
         """
+        from fedge.worker.optimizers import TrainingOptions
+
         given = TrainingOptions(**dataclasses.asdict(options))
         with translate_refusals():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))

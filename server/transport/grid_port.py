@@ -77,6 +77,8 @@ def poll(
     waiting: Collection[str],
     ends_s: float,
     list_others: Callable[[], Iterable[str]] = tuple,
+    *,
+    every_s: float = POLL_S,
 ) -> Iterator[Iterable[Message]]:
     """Yield what arrives, until the caller has removed all ids from ``waiting`` or the time is up.
 
@@ -84,11 +86,12 @@ def poll(
         waiting: Ids of the messages whose replies are waited for.
         ends_s: Time on the clock at which the wait ends.
         list_others: Returns ids of messages whose replies are pulled too but not waited for.
+        every_s: Seconds between two looks for replies.
     """
     while waiting and clock.now_s() < ends_s:
         yield grid.pull_messages((*waiting, *list_others()))
         if waiting:
-            clock.sleep_s(POLL_S)
+            clock.sleep_s(every_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +119,7 @@ class GridPort:
         Args:
             connect_timeout_s: Seconds to wait for nodes at the start of a run.
             least: Number of nodes that must connect in that time; None for all boards.
-            claiming: Claim of the run on real boards; None for emulated boards, which belong to the run anyway.
+            claiming: Claim of the run on the boards; None if they belong to the run anyway.
         """
         self._grid = grid
         self._clock = clock
@@ -352,8 +355,7 @@ class GridPort:
 
     def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
         """Decode a reply and record how much longer it took than the board's work."""
-        emulated = sent.question if self._claiming is None else None
-        reply, took_s = decode_reply(sent.board, message, emulated), self._clock.now_s() - sent.at_s
+        reply, took_s = decode_reply(sent.board, message), self._clock.now_s() - sent.at_s
         answer = reply.answer
         if answer.report is not None:
             self._overheads_s.append(max(0.0, took_s - answer.report.work_s))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedge.errors import RunFailed, describe_error, one_line
-from fedge.flower.messages import build_message, from_array_record, to_array_record
+from fedge.flower.messages import build_message, from_array_record, name_part, to_array_record
 from fedge.types import Floats32, TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
 from server.transport.client_port import IncomingReply, OutgoingRequest
@@ -33,27 +34,56 @@ the actor would get fails as well. Errors of a ClientApp have other types.
 
 
 def encode_request(node: int, question: OutgoingRequest) -> Message:
-    """Encode a request to a node as a Flower message."""
+    """Encode a request to a real board's node as a Flower message."""
     content = RecordDict({"fedge": ConfigRecord({"ask": to_json(question.ask)})})
     if question.arrays is not None:
         content["arrays"] = to_array_record(question.arrays)
-    if question.residual is not None:
-        content["residual"] = to_array_record({"residual": question.residual})
+    return _address_content(content, question, node)
+
+
+def encode_group(
+    node: int, questions: Mapping[int, OutgoingRequest], arrays: ArrayRecord | None, run: tuple[str, str]
+) -> Message:
+    """Encode requests that any node answers as the boards with these numbers; they have the same kind and arrays.
+
+    Args:
+        arrays: The global model of all these requests if the clients are to train, else None.
+        run: The experiment as JSON, and the folder of the run or "".
+    """
+    experiment, folder = run
+    asks = [to_json(question.ask) for question in questions.values()]
+    settings = {"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks}
+    content = RecordDict({"fedge": ConfigRecord(settings)})
+    if arrays is not None:
+        content["arrays"] = arrays
+    for place, question in enumerate(questions.values()):
+        if question.residual is not None:
+            content[name_part("residual", place)] = to_array_record({"residual": question.residual})
+    return _address_content(content, next(iter(questions.values())), node)
+
+
+def _address_content(content: RecordDict, question: OutgoingRequest, node: int) -> Message:
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
 
 
-def address_request(message: Message, experiment: str, index: int) -> Message:
-    """Make any node answer a request as board number ``index`` of an experiment, given as JSON."""
-    record = message.content.config_records["fedge"]
-    record["experiment"], record["index"] = experiment, index
-    return message
+def decode_group(questions: Mapping[str, OutgoingRequest], reply: Message) -> dict[str, IncomingReply]:
+    """Decode the reply to a group of requests to emulated clients, as ``decode_reply`` does; by board, in their order.
+
+    Raises:
+        RunFailed: A process of the simulation has ended.
+    """
+    return {
+        board: decode_reply(board, reply, (place, question))
+        for place, (board, question) in enumerate(questions.items())
+    }
 
 
-def decode_reply(board: str, reply: Message, emulated: OutgoingRequest | None = None) -> IncomingReply:
+def decode_reply(board: str, reply: Message, emulated: tuple[int, OutgoingRequest] | None = None) -> IncomingReply:
     """Decode a Flower message; a reply in the name of another client than ``board`` is rejected.
 
     Args:
-        emulated: The request to an emulated client, whose residual is kept here; None for a real board, which keeps it.
+        emulated: Of an emulated client, its place in the group of the message, and the request: what its encodings left
+            out is kept here. None for a real board, which keeps it.
 
     Returns:
         The reply, with ``error`` if Flower reports an error or the content is invalid.
@@ -72,9 +102,22 @@ def decode_reply(board: str, reply: Message, emulated: OutgoingRequest | None = 
         )
         return IncomingReply(ReplyMessage(board, error=words))
     try:
-        return _decode_content(board, reply.content, emulated)
+        if emulated is None:
+            return _decode_content(board, reply.content, None)
+        place, question = emulated
+        return _decode_content(board, _take_part(reply.content, place), question)
     except Exception as error:  # noqa: BLE001 -- a reply may contain anything, and must not end the server
         return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {describe_error(error)}"))
+
+
+def _take_part(content: RecordDict, place: int) -> RecordDict:
+    """Return the reply of the client at this place of a group, as a client alone would send it."""
+    answers: Any = content.config_records["fedge"]["answers"]
+    part = RecordDict({"fedge": ConfigRecord({"answer": str(answers[place])})})
+    for name in ("arrays", "metrics", "residual"):
+        if (named := name_part(name, place)) in content:
+            part[name] = content[named]
+    return part
 
 
 def _decode_content(board: str, content: RecordDict, emulated: OutgoingRequest | None) -> IncomingReply:

@@ -1,4 +1,4 @@
-"""The ClientApp lets an emulated board answer where the node has a place in the fleet, else the board itself."""
+"""The ClientApp answers for the board of its node; for emulated boards see ``EmulatingNodes``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from fedge.wire import RequestMessage
 EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "orin-nano", "count": 2}]})
 
 
-def test_a_node_with_a_partition_is_the_emulated_board_of_that_place() -> None:
-    assert _compute_answer(EXPERIMENT, {"partition-id": 1}, RequestMessage("hello"), None)[0].board == "orin-nano-2"
-
-
-def test_a_node_without_one_is_the_board_of_its_settings(tmp_path: Path) -> None:
+def test_a_node_is_the_board_of_its_settings(tmp_path: Path) -> None:
     settings = tmp_path / "node.yaml"
     settings.write_text("board: bench-7\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The ServerApp asks in the run's name on real boards, and says farewell however the run ends."""
+"""The ServerApp claims real boards, which it releases however the run ends, and has nodes emulate the others."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from flwr.app import Context, RecordDict
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry
 from server import app
+from server.transport.emulating_port import EmulatingNodes
 
 
 class Noted:
@@ -29,8 +30,9 @@ def context(backend: str, folder: Path) -> Context:
     return Context(1, 1, {}, RecordDict(), config)
 
 
-@pytest.mark.parametrize("backend", ["sim", "fleet"])
-def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(backend, tmp_path, monkeypatch):
+def test_a_run_on_real_boards_claims_them_and_says_farewell_also_if_it_fails(
+    tmp_path, monkeypatch
+):
     Noted.made, Noted.farewells = [], 0
 
     def fails(*_: object, **__: object) -> None:
@@ -39,12 +41,19 @@ def test_a_run_that_fails_says_farewell_too_and_only_real_boards_are_claimed(bac
     monkeypatch.setattr(app, "GridPort", Noted)
     monkeypatch.setattr(app, "run_experiment", fails)
     with pytest.raises(RunFailed, match="no board is left"):
-        app.main(object(), context(backend, tmp_path))
+        app.main(object(), context("fleet", tmp_path))
 
     *_, least, claiming = Noted.made[0]
     assert Noted.farewells == 1
-    assert least == (1 if backend == "fleet" else 2)
-    assert (claiming is None) == (backend == "sim")
-    if backend == "fleet":
-        assert claiming.timeout_s == 100.0
-        assert claiming.run.startswith(f"experiment ({tmp_path}, ")
+    assert least == 1
+    assert claiming.timeout_s == 100.0
+    assert claiming.run.startswith(f"experiment ({tmp_path}, ")
+
+
+def test_a_run_in_simulation_asks_nodes_that_emulate_the_boards(
+    tmp_path, monkeypatch
+):
+    ports: list[object] = []
+    monkeypatch.setattr(app, "run_experiment", lambda _experiment, port, _folder: ports.append(port))
+    app.main(object(), context("sim", tmp_path))
+    assert [type(port) for port in ports] == [EmulatingNodes]

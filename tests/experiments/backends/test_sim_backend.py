@@ -112,6 +112,20 @@ def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs:
     assert not _survivors(run)
 
 
+@pytest.mark.parametrize("afterwards", ["exec sleep 60\n", ""])
+def test_a_run_whose_model_is_written_needs_no_word_of_flower(programs: Programs, afterwards: str) -> None:
+    run = programs(UP, f'if [ "$1" = list ]; then exit 1; fi; touch ../model; {afterwards}')
+    sim_backend.simulate(run / "app", run, {}, 3, is_complete=sim_backend.watch_file(run / "model"))
+    assert not _survivors(run)
+
+
+def test_a_model_of_an_earlier_launch_does_not_end_a_run(programs: Programs) -> None:
+    run = programs(UP, ENDED.format("finished:failed", "no boards"))
+    (run / "model").touch()
+    with pytest.raises(RunFailed, match="no boards"):
+        sim_backend.simulate(run / "app", run, {}, 3, is_complete=sim_backend.watch_file(run / "model"))
+
+
 @pytest.mark.parametrize("program", ["Simulation", "ServerApp"])
 def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs, program: str) -> None:
     details = f"{program} failed with exception: no boards"
@@ -275,6 +289,12 @@ def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_
     assert env["RAY_ADDRESS"] == "local"
     assert "num-supernodes=1 " in sim_backend.federation_config(1, env)
     assert sim_backend.federation_config(1, env).endswith("init-args-num-cpus=1")
+
+
+def test_the_boards_share_a_node_for_each_core_and_have_one_each_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim_backend.os, "cpu_count", lambda: 4)
+    assert [sim_backend.count_nodes(boards, {}) for boards in (1, 4, 100)] == [1, 4, 4]
+    assert sim_backend.count_nodes(100, {"RAY_ADDRESS": "10.0.0.1:6379"}) == 100
 
 
 def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores() -> None:

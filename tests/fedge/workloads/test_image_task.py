@@ -1,5 +1,10 @@
 """Learning tasks: one contract for all, then what is particular to images, SGD and the digits."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +120,16 @@ class TestBatchNorm(LearningTaskContract):
     @classmethod
     def task(cls) -> LearningTask:
         return ImageTask(task_with("mobilenet-v3-small"), noise_images(channels=3, side=16))
+
+
+def test_a_process_that_only_divides_the_samples_imports_no_torch():
+    code = (
+        "import sys; from fedge.workloads import load_task\n"
+        "task = load_task('digits-cnn'); print(len(task.labels), task.n_classes, 'torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "1438 10 False\n"
 
 
 def test_a_share_of_one_sample_trains_even_with_batch_norm():

@@ -1,0 +1,214 @@
+"""Requests go to the nodes in groups of boards; a board's failure, and what its encoding left out, stay its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.reports import answer
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+import clients.app
+from fedge.client.answers import Answer
+from fedge.client.emulated import ClientTask
+from fedge.clock import SimulatedClock
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment
+from fedge.flower.messages import ensure_identity
+from fedge.types import NamedArrays, TrainResult
+from fedge.wire import ReplyMessage, RequestMessage
+from server.transport import emulating_port
+from server.transport.client_port import IncomingReply, OutgoingRequest
+from server.transport.emulating_port import EmulatingNodes
+from server.transport.grid_port import REJECTED_TEXT
+
+EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "nano", "count": 3}]})
+NAMES = ("nano-1", "nano-2", "nano-3")
+MODEL = {"w": np.arange(6, dtype=np.float32)}
+
+
+class AnsweringGrid:
+    """Two nodes, each of which answers at once with the ClientApp, except for the silent one.
+
+    Pushes of more than ``most`` messages are refused as a whole, as are the messages of the places ``refused``.
+    """
+
+    def __init__(self, silent: int | None = None, most: int = 9, refused: tuple[int, ...] = ()) -> None:
+        ensure_identity()
+        self.nodes, self.pushed = [7, 5], list[Message]()
+        self._silent, self._most, self._refused = silent, most, refused
+        self._replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids, pushed = list[str](), list(messages)
+        self.pushed += pushed
+        for i, message in enumerate(pushed if len(pushed) <= self._most else ()):
+            if i in self._refused:
+                ids.append("")
+                continue
+            ids.append(f"message-{i}")
+            message.metadata.__dict__["_message_id"] = ids[-1]  # as Flower's own grids do
+            if (node := message.metadata.dst_node_id) != self._silent:
+                context = Context(1, node, {}, RecordDict(), {"experiment": "a path", "folder": "runs/mine"})
+                self._replies[ids[-1]] = clients.app.app(message, context)
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(each) for each in ids if each in self._replies]
+
+
+def ask(
+    grid: AnsweringGrid, questions: dict[str, OutgoingRequest] | None = None, folder: Path | None = None
+) -> dict[str, IncomingReply]:
+    asked = questions or {name: OutgoingRequest(RequestMessage("hello")) for name in NAMES}
+    return dict(EmulatingNodes(grid, EXPERIMENT, SimulatedClock(), folder).ask(asked, 60.0))
+
+
+def ask_names(grid: AnsweringGrid) -> dict[str, tuple[str, str | None]]:
+    return {board: (reply.answer.board, reply.answer.error) for board, reply in ask(grid).items()}
+
+
+def train(*models: NamedArrays) -> dict[str, OutgoingRequest]:
+    """Return a request to train for each board, on the models in turn."""
+    request = RequestMessage("train", 1, trainable=("w",))
+    return {name: OutgoingRequest(request, models[i % len(models)]) for i, name in enumerate(NAMES)}
+
+
+class Trained:
+    """Stands for ``answer_tasks``: each client adds its number to the model and leaves ``left`` out."""
+
+    def __init__(self, left: np.ndarray | None = None) -> None:
+        self.tasks: list[ClientTask] = []
+        self.left = left
+
+    def __call__(self, tasks: list[ClientTask]) -> list[Answer]:
+        self.tasks += tasks
+        return [self._answer(task) for task in tasks]
+
+    def _answer(self, task: ClientTask) -> Answer:
+        arrays = {name: value + task.index for name, value in (task.arrays or {}).items()}
+        return answer(NAMES[task.index], 5.0), TrainResult(arrays, 0.5, 0.5, residual=self.left)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+    stand_in = Trained()
+    monkeypatch.setattr(clients.app, "answer_tasks", stand_in)
+    return stand_in
+
+
+def test_two_nodes_emulate_three_boards() -> None:
+    grid = AnsweringGrid()
+    assert ask_names(grid) == {name: (name, None) for name in NAMES}
+    assert [message.metadata.dst_node_id for message in grid.pushed] == [5, 7]
+
+
+def test_nothing_is_sent_for_no_requests() -> None:
+    grid = AnsweringGrid()
+    assert EmulatingNodes(grid, EXPERIMENT, SimulatedClock()).ask({}, 60.0) == {}
+    assert not grid.pushed
+
+
+def test_nodes_that_never_come_up_end_the_run() -> None:
+    grid = AnsweringGrid()
+    grid.nodes = []
+    with pytest.raises(RunFailed, match="no node came up in 120 s"):
+        ask(grid)
+
+
+def test_the_boards_of_a_silent_node_have_failed() -> None:
+    answers = ask_names(AnsweringGrid(silent=7))
+    assert answers["nano-2"] == ("nano-2", "no reply within 60 s")
+    assert [error for _, error in answers.values()].count(None) == 2
+
+
+@pytest.mark.parametrize("grid", [AnsweringGrid(most=1), AnsweringGrid(refused=(0, 1))])
+def test_the_boards_of_a_push_that_is_too_large_have_failed_at_once(grid: AnsweringGrid) -> None:
+    assert {error for _, error in ask_names(grid).values()} == {REJECTED_TEXT}
+
+
+def test_a_refused_message_fails_its_boards_alone() -> None:
+    assert [error for _, error in ask_names(AnsweringGrid(refused=(1,))).values()] == [None, REJECTED_TEXT, None]
+
+
+def test_only_nodes_that_see_the_runs_folder_write_their_progress_there(trained: Trained) -> None:
+    for folder in (None, Path("/runs/mine")):
+        trained.tasks.clear()
+        ask(AnsweringGrid(), train(MODEL), folder)
+        assert [task.folder for task in trained.tasks] == [folder] * 3
+
+
+def test_each_board_has_its_own_result(trained: Trained) -> None:
+    replies = ask(AnsweringGrid(), train(MODEL))
+    results = {name: reply.trained for name, reply in replies.items()}
+    for index, name in enumerate(NAMES):
+        result = results[name]
+        assert result is not None
+        assert result.arrays["w"].tolist() == (MODEL["w"] + index).tolist()
+
+
+def test_boards_with_other_models_are_in_other_messages(trained: Trained) -> None:
+    other = {"w": MODEL["w"] + 10}
+    grid = AnsweringGrid()
+    ask(grid, train(MODEL, other))
+    assert {task.index: float((task.arrays or {})["w"][0]) for task in trained.tasks} == {0: 0.0, 1: 10.0, 2: 0.0}
+    assert len(grid.pushed) == 3
+
+
+def test_models_that_would_make_a_reply_too_large_are_in_messages_of_their_own(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulating_port, "MAX_GROUP_BYTES", MODEL["w"].nbytes)
+    grid = AnsweringGrid()
+    assert set(ask(grid, train(MODEL))) == set(NAMES)
+    assert [message.metadata.dst_node_id for message in grid.pushed] == [5, 7, 5]
+
+
+def test_what_an_encoding_left_out_comes_back_and_goes_with_the_next_request(trained: Trained) -> None:
+    trained.left = np.arange(6, dtype=np.float32)
+    kept = {name: reply.trained for name, reply in ask(AnsweringGrid(), train(MODEL)).items()}
+    residuals = {name: result.residual for name, result in kept.items() if result is not None}
+    assert {name: residual.tolist() for name, residual in residuals.items() if residual is not None} == dict.fromkeys(
+        NAMES, trained.left.tolist()
+    )
+    trained.tasks.clear()
+    question = train(MODEL)["nano-2"]
+    ask(AnsweringGrid(), {"nano-2": OutgoingRequest(question.ask, MODEL, residual=residuals["nano-2"])})
+    assert trained.tasks[0].residual is not None
+    assert trained.tasks[0].residual.tolist() == trained.left.tolist()
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3), ()])
+def test_more_values_left_out_than_were_trained_are_no_reply(trained: Trained, shape: tuple[int, ...]) -> None:
+    trained.left = np.zeros(shape, np.float32)
+    error = ask(AnsweringGrid(), train(MODEL))["nano-1"].answer.error
+    assert error is not None
+    assert f"a residual of shape {shape}; the model has 6 trained values" in error
+
+
+def test_a_board_without_a_result_leaves_those_of_its_group(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_first(tasks: list[ClientTask]) -> list[Answer]:
+        answers = trained(tasks)
+        return [(ReplyMessage(NAMES[tasks[0].index], error="out of memory"), None), *answers[1:]]
+
+    monkeypatch.setattr(clients.app, "answer_tasks", fail_first)
+    replies = ask(AnsweringGrid(), train(MODEL))
+    assert {name: reply.answer.error for name, reply in replies.items()} == {
+        "nano-1": "out of memory",
+        "nano-2": "out of memory",
+        "nano-3": None,
+    }
+    assert replies["nano-3"].trained is not None
+
+
+def test_a_reply_with_too_few_answers_fails_the_boards_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = RecordDict({"fedge": ConfigRecord({"answers": ['{"board":"nano-1"}']})})
+    monkeypatch.setattr(clients.app, "_answer_emulated", lambda _: said)
+    errors = [error for _, error in ask_names(AnsweringGrid()).values()]
+    assert errors[0] is None
+    assert all(error is not None and "unreadable reply" in error for error in errors[1:])
