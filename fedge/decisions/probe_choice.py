@@ -237,16 +237,16 @@ class _RoundCosts:
         step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
         power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
         step_j = step_s * (power_w - self.idle_w)
-        kept = np.flatnonzero(self._mask_saving(step_s, step_j).reshape(-1, len(rows)).any(axis=0))
+        kept = self._mask_saving(step_s, step_j)
         new_j = least_energy_per_step(
-            step_s[..., kept],
-            step_j=step_j[..., kept],
+            step_s[kept],
+            step_j=step_j[kept],
             known_s=self.known_s,
             known_j=self.known_j,
             allowed_s=self.allowed_s[some],
         )
         share = np.zeros(step_s.shape)
-        share[..., kept] = np.maximum(0.0, 1.0 - new_j / self.now_j[some]) @ self.weights[some]
+        share[kept] = np.maximum(0.0, 1.0 - new_j / self.now_j[some]) @ self.weights[some]
         return share
 
     def _mask_saving(self, step_s: Floats, step_j: Floats) -> NDArray[np.bool_]:
