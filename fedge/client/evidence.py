@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -129,43 +128,19 @@ def fit_and_predict(
     peer_measurements: Sequence[Measurement],
     choose_rows: Callable[[Predictions], NDArray[np.intp]] | None = None,
 ) -> Asking[Predictions]:
-    """Fit the predictor to the measurements and predict every candidate, without correcting measured modes.
+    """Fit the predictor to all measurements and predict every candidate, without correcting measured modes.
 
-    Of the board's own repeats of a mode, those of ``select_fitted`` count; the mode itself is corrected by all of them.
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
 
     Args:
         choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
-    own = select_fitted(own_measurements) if context.learns else own_measurements[:1]
-    measurements = (*own, *peer_measurements) if context.learns else tuple(own)
+    measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
     return (
         yield PredictionRequest(
             context.predictor, context.corrections, context.candidates, measurements, choose_rows=choose_rows
         )
     )
-
-
-def select_fitted(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Return the measurements to fit: of n repeats of a mode the first 1, 2, 3, 4, 6, 8, 12 ..., at most n.
-
-    So a round that repeats what is known does not change the fit, and the last predictions still hold.
-    """
-    repeats = Counter((one.mode, one.scale, one.throttled) for one in measurements)
-    left = {condition: _count_fitted(count) for condition, count in repeats.items()}
-    fitted = list[Measurement]()
-    for one in measurements:
-        condition = one.mode, one.scale, one.throttled
-        if left[condition] > 0:
-            left[condition] -= 1
-            fitted.append(one)
-    return tuple(fitted)
-
-
-def _count_fitted(repeats: int) -> int:
-    """Return the largest power of two, or half as much again, up to ``repeats``."""
-    power = 1 << (repeats.bit_length() - 1)
-    return power * 3 // 2 if power * 3 // 2 <= repeats else power
 
 
 def build_offer(

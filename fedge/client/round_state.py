@@ -128,7 +128,7 @@ class RoundResult:
     Attributes:
         mixed: Measurement of the part in the decision's second mode; None if there was none.
         predictions: Predictions of every candidate from which the decision was made.
-        own_samples: Number of the board's own measurements from which the predictions were made.
+        own_samples: Number of the board's own measurements to which the predictions were fitted.
         shared_samples: Number of other boards' measurements to which they were fitted.
         recalled_samples: Number of the board's measurements of earlier runs to which they were fitted.
         contradicts_recalled: Whether there were such measurements and the board's own contradict them.

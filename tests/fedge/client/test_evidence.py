@@ -34,7 +34,6 @@ from fedge.client.evidence import (
     build_offer,
     find_known_modes,
     select_consistent_peers,
-    select_fitted,
 )
 from fedge.client.prediction_requests import run_alone
 from fedge.experiment import ExplorationSpec
@@ -51,18 +50,9 @@ def test_what_a_trial_measured_is_learnt_at_once_and_the_whole_round_for_the_nex
     played = bench.play(goal_of(n, slowdown), history)
 
     probes = played.probes
-    known = [*((*history, *probes[:i]) for i in range(len(probes) + 1)), (*history, *parts_of(played))]
-    assert bench.predictor.learnt == [select_fitted(measurements) for measurements in known]
+    expected = [(*history, *probes[:i]) for i in range(len(probes) + 1)]
+    assert bench.predictor.learnt == [*expected, (*history, *parts_of(played))]
     assert played.own_samples == len(history) + len(probes)
-
-
-def test_repeats_of_a_mode_join_the_fit_in_growing_batches_and_all_modes_at_once() -> None:
-    repeats = [dataclasses.replace(seen(MID), step_s=1.0 + 0.001 * i) for i in range(20)]
-
-    counts = [len(select_fitted(repeats[:n])) for n in range(21)]
-    assert counts == [0, 1, 2, 3, 4, 4, 6, 6, 8, 8, 8, 8, 12, 12, 12, 12, 16, 16, 16, 16, 16]
-    assert select_fitted([*repeats[:5], seen(MAXN), repeats[5]]) == (*repeats[:5], seen(MAXN), repeats[5])
-    assert select_fitted([*repeats[:5], seen(MAXN)]) == (*repeats[:4], seen(MAXN))
 
 
 class Frugal(Doubtful):
