@@ -310,8 +310,8 @@ def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
         peer_measurements=state.shared,
         steps=steps,
         link=state.link,
-        # The measurements of peers are others in every round, and come for the first time after the first one.
-        used_again=bool(state.earlier) and not state.shared,
+        # Measurements of peers come for the first time after the first round.
+        used_again=bool(state.earlier) and (state.context.keeps_peers or not state.shared),
     )
     return RoundResult(
         trained=state.training.result(),

@@ -95,6 +95,7 @@ class RoundContext:
         scale: Training scale of the round's measurements; None for the requested one.
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
         learns: Whether predictions are fitted to all measurements; otherwise only to the board's first one.
+        keeps_peers: Whether the next round is expected to come with the same measurements of peers.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
     """
 
@@ -115,6 +116,7 @@ class RoundContext:
     scale: TrainingScale | None = None
     lost_s: float = 0.0
     learns: bool = True
+    keeps_peers: bool = False
     time_left_s: Callable[[], float | None] = no_time_limit
     reporter: ProgressReporter = SILENT_REPORTER
 

@@ -18,7 +18,7 @@ from fedge.experiment import Experiment
 from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
 from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
-from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, renews_peers
 from fedge.protocols import LearningTask
 from fedge.telemetry.settlement import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.telemetry.store_records import REFUSED
@@ -209,7 +209,8 @@ class FleetRequests:
         if self.experiment.share_samples:
             kinds = self._add_peer_kinds(find_kinds(self.experiment))
             peers = {peer.name for peer in self.knowledge.peers}
-            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys(), peers)
+            told = states if renews_peers(ask.round) else omit_unshared(states, histories)
+            shared = share_measurements(kinds, self._recall_states(told, recalled), goals.keys(), peers)
         return {
             name: dataclasses.replace(
                 ask,
@@ -242,6 +243,17 @@ class FleetRequests:
         }
         peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
         return {**peers, **states, **own}
+
+
+def omit_unshared(
+    states: Mapping[str, ClientState], histories: Mapping[str, ClientHistory]
+) -> Mapping[str, ClientState]:
+    """Return the states with what was measured until peers were last told of it."""
+    new = {name: histories.get(name, UNKNOWN_CLIENT).unshared for name in states}
+    return {
+        name: dataclasses.replace(state, measurements=state.measurements[: -new[name]]) if new[name] else state
+        for name, state in states.items()
+    }
 
 
 def _add_encoding(ask: RequestMessage, task: RoundTask) -> RequestMessage:

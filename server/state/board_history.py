@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from fedge.knowledge.recall import renews_peers
 from fedge.telemetry.round_columns import compute_completed_work
 from fedge.telemetry.settlement import RoundSettlement
-from fedge.types import Front, add_measurements
+from fedge.types import Front, Measurement, add_measurements
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
 
@@ -27,6 +28,8 @@ def update_histories(
     to come is not updated.
     """
     states, fronts, histories = dict(fleet.states), dict(fleet.fronts), dict(fleet.histories)
+    if renews_peers(number):
+        histories = {name: dataclasses.replace(history, unshared=0) for name, history in histories.items()}
     for row in settled.clients:
         name = row.board
         until_s = settled.until_s[name]
@@ -43,7 +46,7 @@ def update_histories(
             history = dataclasses.replace(history, busy_s=busy_s)
             answer = _truncate_answer(answers[name], states.get(name), busy_s)
         histories[name] = history
-        _store_answer(answer, states, fronts)
+        _store_answer(answer, states, fronts, histories)
     return FleetState(fleet.clock_s, states=states, fronts=fronts, histories=histories)
 
 
@@ -59,15 +62,25 @@ def apply_late_reports(
         if after_s < late.end_s <= until_s:
             name = late.answer.board
             histories[name] = _record_report(histories.get(name, UNKNOWN_CLIENT), late.answer)
-            _store_answer(late.answer, states, fronts)
+            _store_answer(late.answer, states, fronts, histories)
     return FleetState(fleet.clock_s, states=states, fronts=fronts, histories=histories)
 
 
-def _store_answer(answer: ReplyMessage, states: dict[str, ClientState], fronts: dict[str, Front]) -> None:
+def _store_answer(
+    answer: ReplyMessage, states: dict[str, ClientState], fronts: dict[str, Front], histories: dict[str, ClientHistory]
+) -> None:
     if answer.state is not None:
+        history, before = histories[answer.board], states.get(answer.board)
+        new = _count_new(() if before is None else before.measurements, answer.state.measurements)
+        histories[answer.board] = dataclasses.replace(history, unshared=history.unshared + new)
         states[answer.board] = answer.state
     if answer.front is not None:
         fronts[answer.board] = answer.front
+
+
+def _count_new(before: Sequence[Measurement], now: Sequence[Measurement]) -> int:
+    """Return how many of the measurements ``now`` come after the last one of ``before``."""
+    return now[::-1].index(before[-1]) if before and before[-1] in now else len(now)
 
 
 def _record_request(history: ClientHistory, number: int, settled: RoundSettlement, name: str) -> ClientHistory:

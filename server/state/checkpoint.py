@@ -41,6 +41,7 @@ class ClientHistory:
         charge_j: Energy left in its battery, in joules; None on mains.
         unfit_terms: The memory terms (``FleetAvailability.memory_terms``) under which nothing fits; None if something
             may fit.
+        unshared: Number of its newest measurements of which peers have not been told.
         links_mbps: Real boards only: measured rates of its link in its last rounds, newest last.
     """
 
@@ -53,6 +54,7 @@ class ClientHistory:
     free_at_s: float = 0.0
     charge_j: float | None = None
     unfit_terms: str | None = None
+    unshared: int = 0
     links_mbps: tuple[float, ...] = ()
 
     @property

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
+from fedge.knowledge.recall import PEER_ROUNDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
-from fedge.types import Measurement, NamedArrays, TrainResult
+from fedge.types import Measurement, NamedArrays, TrainResult, add_measurements
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.late_replies import LATE_REPLY_EVENT, LateUpdate, apply_late_replies
@@ -70,6 +71,22 @@ def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it():
 
     assert fleet.histories["a"].link_mbps == 5.0
     assert after(said("a", 20.0)).histories["a"].link_mbps is None
+
+
+def test_what_peers_were_not_told_is_counted_from_the_last_renewal_on():
+    counts, fleet, measured = list[int](), FleetState(0.0), ()
+    for number in range(1, 2 * PEER_ROUNDS + 2):
+        told = answer("a", float(number))
+        assert told.report is not None
+        measured = add_measurements(measured, told.report.parts)
+        told = dataclasses.replace(told, state=ClientState(measured))
+        settled = settle_round(dataclasses.replace(OPEN, round=number), {"a": told}, LateReplySpec())
+        fleet = update_histories(fleet, number, settled, {"a": told})
+        counts.append(fleet.histories["a"].unshared)
+
+    assert counts == [1, 1, 1, 1, 2, 3, 4, 1, 2]
+    others = settle_round(dataclasses.replace(OPEN, round=PEER_ROUNDS), {"b": answer("b", 10.0)}, LateReplySpec())
+    assert update_histories(fleet, PEER_ROUNDS, others, {"b": answer("b", 10.0)}).histories["a"].unshared == 0
 
 
 def test_a_board_stopped_in_its_probe_keeps_its_old_front():
