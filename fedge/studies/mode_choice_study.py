@@ -61,8 +61,9 @@ STUDY_EXPLORER = "active"
 STUDY_MODES = 30
 """Number of different modes that a board may probe in this study.
 
-Deadlines that are drawn anew need the whole front, not one mode of it. On seven measured tables 30 modes left half the
-regret of 15 or less and were better on every table, of 15, 20 and 30; BoFL tries 30 to 130.
+Deadlines that are drawn anew need the whole front, not one mode of it. On seven measured tables of training (deadlines
+up to twice the fastest round, three seeds, from round 10 on) 15 modes left a mean regret of 2.3 % and 30 modes 1.1 %,
+less on every table.
 """
 STUDY_EXPLORATION = ExplorationSpec(share=0.5, probe_s=0.5, slack=0.0, foresight=6.0, modes=STUDY_MODES)
 """Default exploration of the study. Deadlines are drawn anew every round, hence the foresight for all kinds of them."""
