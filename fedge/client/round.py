@@ -32,7 +32,11 @@ from fedge.client.round_state import (
     warm_up_steps,
 )
 from fedge.decisions import probe_choice
-from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.decisions.measured_correction import (
+    correct_with_measurements,
+    find_doubted_measurements,
+    find_rows,
+)
 from fedge.decisions.probe_choice import ProbeBudget
 from fedge.pareto import MAX_FRONT_POINTS
 from fedge.protocols import Training
@@ -47,6 +51,7 @@ class RoundSnapshot:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
         preferred_modes: Modes that the policy would use if predictions were exact.
         probe_budget: Time left for probing, including slack; None without a deadline.
+        doubted: Own measurements that the predictions ignore as outliers until they are repeated.
         sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
 
@@ -56,6 +61,7 @@ class RoundSnapshot:
     preferred_modes: tuple[PowerMode, ...]
     known_modes: frozenset[PowerMode]
     probe_budget: ProbeBudget | None
+    doubted: tuple[Measurement, ...] = ()
     sure_sd_log: float = 0.0
 
 
@@ -66,7 +72,8 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
         fitted: Predictions after the last fit; modes that the board measured are corrected by the measurements.
     """
     context = state.context
-    predictions = correct_with_measurements(fitted, normalize(context.corrections, state.own_measurements))
+    normalized = normalize(context.corrections, state.own_measurements)
+    predictions = correct_with_measurements(fitted, normalized)
     known = find_known_modes(predictions, state.own_measurements, state.shared)
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
@@ -95,6 +102,7 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
         preferred_modes=wished,
         known_modes=known,
         probe_budget=compute_probe_budget(state, steps, front),
+        doubted=find_doubted_measurements(fitted, normalized),
         sure_sd_log=KNOWN_MODE_SD_LOG if state.recalled else 0.0,
     )
 
@@ -156,9 +164,16 @@ def _choose_probe_mode(
     own_measurements: Sequence[Measurement],
     room: probe_choice.ProbeBudget,
 ) -> PowerMode | None:
-    """Choose the fastest mode first, then informative modes, then preferred modes, then the one that may save most."""
+    """Choose the fastest mode first, then one that was measured too well to be believed, then informative modes, then
+    preferred modes, then the one that may save most.
+    """
     if not snapshot.known_modes:
         return context.fastest_mode
+    repeated = probe_choice.find_mode_to_repeat(
+        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, snapshot.doubted, room
+    )
+    if repeated is not None:
+        return repeated
     if context.exploration.modes is not None and len({m.mode for m in own_measurements}) >= context.exploration.modes:
         return None
     informative_modes = probe_choice.list_informative_modes(

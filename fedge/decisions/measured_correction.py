@@ -9,6 +9,7 @@ is the excess of the squares of all repeats about their medians over e_i^2, R th
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ OUTLIER_SD = 4.0
 
 A lower limit rejects more measurements that other load disturbed, but also delays real corrections.
 """
+MIN_SD_LOG = 1e-6
+"""Least standard deviation of a prediction that is assumed, so that a weight stays finite."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +51,12 @@ class _Repeats:
         freedom = sum(len(x) - 1 for x, _ in by_mode.values())
         return cls(by_mode, float(np.sqrt((PRIOR_REPEATS * expected_sd**2 + squares) / (PRIOR_REPEATS + freedom))))
 
+    def doubts(self, mode: PowerMode, expected: float, sd_log: float) -> bool:
+        """Return whether the mode has a single measurement, beyond ``OUTLIER_SD`` of its prediction."""
+        x, errors = self.by_mode[mode]
+        spread = math.sqrt(max(sd_log, MIN_SD_LOG) ** 2 + self.spread**2 + float(errors[0]) ** 2)
+        return len(x) == 1 and abs(float(x[0]) - math.log(expected)) > OUTLIER_SD * spread
+
 
 def _excess_squares(x: Floats, errors: Floats, expected_sd: float) -> float:
     """Return the sum of squares about the median beyond the standard errors; outliers count as ``OUTLIER_SD``."""
@@ -66,18 +75,39 @@ def correct_with_measurements(predictions: Predictions, measurements: Sequence[M
     Returns:
         New predictions, or the same object if no measurement applies.
     """
-    own = [m for m in measurements if m.board is None and not m.throttled]
-    rows = find_rows(predictions.modes, {m.mode for m in own})
-    own = [m for m in own if m.mode in rows]
-    if not own:
+    rows, times, powers = _group_own(predictions.modes, measurements)
+    if not rows:
         return predictions
-    times = _Repeats.from_values(((m.mode, m.step_s, m.time_se_log) for m in own), RUN_TIME_SD)
-    powers = _Repeats.from_values(((m.mode, m.power_w, m.power_se_log) for m in own), RUN_POWER_SD)
     step_s, step_sd = _correct_values(predictions.step_s, predictions.step_s_sd_log, times, rows)
     power_w, power_sd = _correct_values(predictions.power_w, predictions.power_w_sd_log, powers, rows)
     return Predictions(
         predictions.modes, step_s=step_s, power_w=power_w, step_s_sd_log=step_sd, power_w_sd_log=power_sd
     )
+
+
+def find_doubted_measurements(predictions: Predictions, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Return the single measurements that ``correct_with_measurements`` ignores until their modes are measured again.
+
+    The arguments are those of ``correct_with_measurements``.
+    """
+    rows, times, powers = _group_own(predictions.modes, measurements)
+    doubted = {
+        mode
+        for mode, row in rows.items()
+        if times.doubts(mode, float(predictions.step_s[row]), float(predictions.step_s_sd_log[row]))
+        or powers.doubts(mode, float(predictions.power_w[row]), float(predictions.power_w_sd_log[row]))
+    }
+    return tuple(m for m in measurements if m.mode in doubted and m.board is None and not m.throttled)
+
+
+def _group_own(modes: Modes, measurements: Sequence[Measurement]) -> tuple[dict[PowerMode, int], _Repeats, _Repeats]:
+    """Return the rows of the modes that the board itself measured, and the repeats of time and power by mode."""
+    own = [m for m in measurements if m.board is None and not m.throttled]
+    rows = find_rows(modes, {m.mode for m in own})
+    own = [m for m in own if m.mode in rows]
+    times = _Repeats.from_values(((m.mode, m.step_s, m.time_se_log) for m in own), RUN_TIME_SD)
+    powers = _Repeats.from_values(((m.mode, m.power_w, m.power_se_log) for m in own), RUN_POWER_SD)
+    return rows, times, powers
 
 
 def find_rows(modes: Modes, wanted: Iterable[PowerMode]) -> dict[PowerMode, int]:
@@ -91,10 +121,10 @@ def _correct_values(
     new, new_sd = values.copy(), sd_log.copy()
     for mode, (x, errors) in seen.by_mode.items():
         row = rows[mode]
-        expected, sd = float(np.log(values[row])), max(float(sd_log[row]), 1e-6)
-        variances = seen.spread**2 + np.square(errors)
-        if len(x) == 1 and abs(x[0] - expected) > OUTLIER_SD * np.sqrt(sd**2 + variances[0]):
+        if seen.doubts(mode, float(values[row]), float(sd_log[row])):
             continue
+        expected, sd = float(np.log(values[row])), max(float(sd_log[row]), MIN_SD_LOG)
+        variances = seen.spread**2 + np.square(errors)
         kept = np.abs(x - statistics.median(x.tolist())) <= OUTLIER_SD * np.sqrt(variances)
         precision = 1.0 / sd**2 + (1.0 / variances)[kept].sum()
         new[row] = np.exp((expected / sd**2 + (x / variances)[kept].sum()) / precision)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import least_energy_per_step
 from fedge.pareto import front_mask
-from fedge.types import Floats, Modes, PowerMode, Predictions
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 MIN_EXPECTED_SAVING = 0.001
 """Least expected saving of a probe net of its cost, as a share of a round's energy above idling: a default.
@@ -143,6 +143,39 @@ def find_most_saving_mode(
         safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
     row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
+
+
+def find_mode_to_repeat(
+    predictions: Predictions,
+    idle_w: float,
+    known: Collection[PowerMode],
+    doubted: Sequence[Measurement],
+    room: ProbeBudget,
+) -> PowerMode | None:
+    """Return the mode whose doubted measurement would save most if it is true, or None if none is worth a repeat.
+
+    A doubted measurement is ignored in favour of the prediction. If it was better than that, the mode would not be
+    chosen, hence not measured again, and the doubt would last.
+
+    Args:
+        predictions: One row per mode.
+        idle_w: Idle power in watts.
+        known: Modes whose predictions can be relied on, those of ``doubted`` included.
+        doubted: Single measurements that are far from their predictions.
+        room: What is left of the round.
+    """
+    claims = {measurement.mode: measurement for measurement in doubted}
+    trusted = [mode for mode in known if mode not in claims]
+    if not claims or not trusted:
+        return None
+    rows = find_rows(predictions.modes, [*trusted, *claims])
+    some = predictions.select_rows(list(rows.values()))
+    claimed = replace(
+        some,
+        step_s=np.array([claims[m].step_s if m in claims else s for m, s in zip(rows, some.step_s, strict=True)]),
+        power_w=np.array([claims[m].power_w if m in claims else w for m, w in zip(rows, some.power_w, strict=True)]),
+    )
+    return find_most_saving_mode(claimed, idle_w, trusted, room)
 
 
 def find_trial_mode(

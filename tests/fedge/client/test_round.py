@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from contracts.rounds import (
     ALL,
@@ -13,6 +14,7 @@ from contracts.rounds import (
     MODES,
     SOME,
     SURE,
+    TRUTH,
     WITHOUT_SLACK,
     Bench,
     Doubtful,
@@ -35,7 +37,8 @@ from hypothesis import strategies as st
 from fedge.client.round import TRIAL_REASON
 from fedge.decisions.policies import load_policy
 from fedge.experiment import ExplorationSpec
-from fedge.types import Measurement, ModeMix, PowerMode, RoundGoal
+from fedge.protocols import Policy
+from fedge.types import Measurement, ModeMix, Modes, PowerMode, Predictions, RoundGoal
 
 
 @given(steps, slowdowns, explorations, histories, st.sampled_from([0.0, 0.05, 0.3]), policies)
@@ -173,6 +176,25 @@ def test_modes_that_other_boards_tried_need_no_trial_where_they_are_predicted_su
 
     assert Bench().play(goal_of(60, 3.0), [seen(MAXN)]).probes
     assert Bench().play(goal_of(60, 3.0), [seen(MAXN)], told).probes == ()
+
+
+class Sure(Doubtful):
+    """As sure of every mode, whatever was measured."""
+
+    def predict(self, modes: Modes) -> Predictions:
+        spread = np.full(len(modes), 0.02)
+        return dataclasses.replace(super().predict(modes), step_s_sd_log=spread, power_w_sd_log=spread)
+
+
+def test_a_mode_measured_better_than_can_be_believed_is_measured_again_and_then_used_also_at_the_limit() -> None:
+    dear = dataclasses.replace(TRUTH, power_w=np.array([20.0, 14.0, 10.0, 30.0]))
+    history = [seen(MAXN), seen(LOW)]
+
+    bench = Bench(predictor=Sure(truth=dear), exploration=ExplorationSpec(modes=2))
+    played = bench.play(goal_of(60, 3.0), history)
+
+    assert [part.mode for part in played.probes] == [LOW]
+    assert played.measured.mode == LOW
 
 
 SHORT = ExplorationSpec(probe_s=1000.0)

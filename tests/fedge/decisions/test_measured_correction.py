@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.decisions.measured_correction import (
+    correct_with_measurements,
+    find_doubted_measurements,
+    find_rows,
+)
 from fedge.types import Measurement, Modes, PowerMode, Predictions
 
 MODES = Modes(np.array([[4, 1400.0, 900.0, 1600.0], [4, 1400.0, 600.0, 1600.0], [2, 1000.0, 900.0, 1600.0]]))
@@ -132,6 +136,24 @@ def test_what_is_far_off_its_prediction_counts_once_it_is_seen_again() -> None:
     found = correct_with_measurements(predicted(0.1), [seen(1, 1.8)] * 2)
 
     assert found.step_s[1] == pytest.approx(1.8 * STEP_S[1], rel=0.02)
+
+
+@given(measurements, st.sampled_from([0.02, 0.1, SD]))
+def test_a_measurement_is_doubted_if_it_is_the_only_one_of_its_mode_and_changes_nothing(
+    own: list[Measurement], sd: float
+) -> None:
+    foreign = [dataclasses.replace(m, board="nano-2") for m in own]
+    hot = [dataclasses.replace(m, throttled=True) for m in own]
+    before, after = columns(predicted(sd)), columns(correct_with_measurements(predicted(sd), own))
+
+    found = find_doubted_measurements(predicted(sd), [*foreign, *own, *hot])
+
+    assert {m.mode for m in found} == {
+        m.mode
+        for m in own
+        if [o.mode for o in own].count(m.mode) == 1 and (before == after)[:, list(MODES).index(m.mode)].any()
+    }
+    assert all(m.board is None and not m.throttled for m in found)
 
 
 def test_one_wild_repeat_among_many_changes_little_and_no_more_the_wilder_it_is() -> None:

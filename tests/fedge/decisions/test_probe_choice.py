@@ -21,6 +21,7 @@ from fedge.decisions.probe_choice import (
     TEACHING_SLOWDOWN,
     ProbeBudget,
     count_probe_steps,
+    find_mode_to_repeat,
     find_most_saving_mode,
     find_trial_mode,
     is_probe_worthwhile,
@@ -29,7 +30,7 @@ from fedge.decisions.probe_choice import (
 )
 from fedge.pareto import front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Floats, Modes, PowerMode, Predictions
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 GRID = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (2, 4) for g in (300.0, 600.0, 900.0)]))
 IDLE_W = 2.0
@@ -261,6 +262,25 @@ def test_the_mode_that_is_better_for_sure_is_proposed(slower: float, cheaper: fl
     exact = table(list(times), list(powers), [0.0] * 6)
 
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[place]
+
+
+def test_a_mode_is_measured_again_if_it_would_save_were_its_doubted_measurement_true() -> None:
+    known, dear = [GRID[0], GRID[1], GRID[2]], table([1.0, 1.2, 1.2, 1.2], [20.0, 30.0, 30.0, 1.0], [0.01] * 4)
+
+    def repeated(*powers: float) -> PowerMode | None:
+        doubted = [Measurement(GRID[row], 9, 1.2, power_w) for row, power_w in enumerate(powers, start=1)]
+        return find_mode_to_repeat(dear, IDLE_W, known, doubted, PLENTY)
+
+    assert repeated(10.0) == GRID[1]
+    assert repeated(10.0, 8.0) == GRID[2], "it would save more"
+    assert repeated(19.0, 40.0) is None, "neither would save"
+    assert repeated() is None
+
+
+def test_a_doubted_measurement_is_not_repeated_where_no_mode_is_known_to_be_relied_on() -> None:
+    only = [Measurement(GRID[0], 9, 1.0, 5.0)]
+
+    assert find_mode_to_repeat(table([1.0, 1.2], [20.0, 10.0], [0.01] * 2), IDLE_W, [GRID[0]], only, PLENTY) is None
 
 
 def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed() -> None:
