@@ -144,7 +144,7 @@ def blur(text: str) -> str:
     return " ".join(NUMBER.sub("#", HASH.sub("#", RULES.sub(" ", text))).split())
 
 
-def test_a_shown_line_is_missed_unless_it_is_printed_with_any_numbers() -> None:
+def test_a_shown_line_is_missed_unless_it_is_printed_with_any_numbers():
     said = "energy   41.9 kJ\n ── ──\nwritten: a.csv"
 
     assert find_unsaid(("energy  3.2 kJ", "...", " ────", "", "written: ..."), said) == []
@@ -210,7 +210,7 @@ def run_commands(commands: list[Command], folder: Path, fedge: Launcher, finishe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if read_commands(page)], ids=lambda page: page.stem)
-def test_the_commands_of_a_page_work(page: Path, tmp_path: Path, fedge: Launcher, finished_run: Path) -> None:
+def test_the_commands_of_a_page_work(page, tmp_path, fedge, finished_run):
     quick = [command for command in read_commands(page) if not SLOW.search(command.text)]
     run_commands(quick, tmp_path, fedge, finished_run)
 
@@ -221,7 +221,7 @@ def test_the_commands_of_a_page_work(page: Path, tmp_path: Path, fedge: Launcher
     [page for page in PAGES if any(SLOW.search(command.text) for command in read_commands(page))],
     ids=lambda page: page.stem,
 )
-def test_the_slow_commands_of_a_page_work_too(page: Path, tmp_path: Path, fedge: Launcher, finished_run: Path) -> None:
+def test_the_slow_commands_of_a_page_work_too(page, tmp_path, fedge, finished_run):
     run_commands(read_commands(page), tmp_path, fedge, finished_run)
 
 
@@ -256,13 +256,13 @@ def find_unknown(mention: str) -> str:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "Dockerfile"], ids=lambda page: page.stem)
-def test_the_commands_and_options_that_a_page_names_exist(page: Path) -> None:
+def test_the_commands_and_options_that_a_page_names_exist(page):
     found = {mention: find_unknown(mention) for mention in list_mentions(page)}
 
     assert {mention: error for mention, error in found.items() if error} == {}
 
 
-def test_what_is_not_run_is_some_page_s_command() -> None:
+def test_what_is_not_run_is_some_page_s_command():
     every = [command.text for page in PAGES for command in list_commands(page)]
 
     assert len(every) > 100
@@ -270,7 +270,7 @@ def test_what_is_not_run_is_some_page_s_command() -> None:
 
 
 @pytest.mark.slow
-def test_the_quickstart_ends_as_the_readme_shows(fedge: Launcher, tmp_path: Path) -> None:
+def test_the_quickstart_ends_as_the_readme_shows(fedge, tmp_path):
     """Every line with any numbers; the numbers within a quarter: they move with every change of a model."""
     shown = next(block for _, block in FENCE.findall(PAGES[0].read_text("utf-8")) if block.startswith("quickstart: "))
     done = fedge("run", str(ROOT / "experiments/configs/quickstart.yaml"), "--backend", "local", "--folder", "run")

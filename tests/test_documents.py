@@ -29,31 +29,31 @@ FILE_NAME = re.compile(r"`([a-z_]\w*\.py)`")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_paths_in_documents_exist(document: Path) -> None:
+def test_paths_in_documents_exist(document):
     text = document.read_text(encoding="utf-8")
     missing = [path for path in OWN_PATH.findall(text) if not (ROOT / path).exists() and "ROLE" not in path]
     assert not missing
 
 
-def test_modules_named_in_the_contributors_page_exist() -> None:
+def test_modules_named_in_the_contributors_page_exist():
     names = {path.name for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     text = (ROOT / "docs/how-to/contributing.md").read_text(encoding="utf-8")
     assert not sorted(set(FILE_NAME.findall(text)) - names)
 
 
-def test_every_benchmark_backs_a_page() -> None:
+def test_every_benchmark_backs_a_page():
     programs = runpy.run_path(str(ROOT / "benchmarks/figures.py"))["list_programs"]()
     assert len(programs) > 20
     assert [name for name, (summary, pages) in programs.items() if not (summary and pages)] == []
 
 
-def test_the_manual_does_not_grow() -> None:
+def test_the_manual_does_not_grow():
     pages = [FIGURES.sub("", path.read_text(encoding="utf-8")) for path in (ROOT / "docs").rglob("*.md")]
     words = [word for page in pages for word in page.split() if any(map(str.isalnum, word))]
     assert len(words) <= MAX_WORDS
 
 
-def test_the_readme_fits_two_screens_and_names_every_tutorial() -> None:
+def test_the_readme_fits_two_screens_and_names_every_tutorial():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     assert [
@@ -74,7 +74,7 @@ def is_found(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_parses_and_imports_what_exists(document: Path) -> None:
+def test_python_in_documents_parses_and_imports_what_exists(document):
     missing = []
     for block in list_blocks(document, "python"):
         for node in ast.walk(ast.parse(block)):
@@ -85,7 +85,7 @@ def test_python_in_documents_parses_and_imports_what_exists(document: Path) -> N
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_experiments_in_documents_have_known_keys_and_allowed_values(document: Path) -> None:
+def test_experiments_in_documents_have_known_keys_and_allowed_values(document):
     jsonschema = pytest.importorskip("jsonschema")
     schema: dict[str, Any] = json.loads((ROOT / "docs/schemas/experiment.json").read_text(encoding="utf-8"))
     keys, wrong = set(Experiment.model_fields), []

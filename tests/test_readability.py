@@ -155,7 +155,7 @@ def test_docstrings_have_a_summary_line_and_sections():
     assert sum(SECTIONS.search(text) is not None for _, text in texts) >= MIN_DOCSTRINGS_WITH_SECTIONS
 
 
-def test_a_program_starts_below_everything_that_it_needs() -> None:
+def test_a_program_starts_below_everything_that_it_needs():
     early = [name for name, tree in _trees().items() if any(map(is_program_start, tree.body[:-1]))]
 
     assert early == [], "what stands below `if __name__ == ...` is not defined yet when the program runs"

@@ -38,14 +38,14 @@ def read_page(name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["experiment", "sweep", "board", "plan"])
-def test_the_reference_has_every_key_of_a_yaml_file_with_its_meaning(kind: str) -> None:
+def test_the_reference_has_every_key_of_a_yaml_file_with_its_meaning(kind):
     rows = [line for line in read_page("keys").splitlines() if line.startswith("| `")]
     for key in describe_keys(load_record(kind)):
         assert any(row.startswith(f"| `{key.key}` |") for row in rows), key.key
         assert key.meaning, key.key
 
 
-def test_the_reference_has_every_command_with_every_option() -> None:
+def test_the_reference_has_every_command_with_every_option():
     sections = dict(
         re.findall(r"^## `(fedge [^`]+)`\n(.*?)(?=^## |\Z)", read_page("commands"), re.MULTILINE | re.DOTALL)
     )
@@ -62,14 +62,14 @@ def test_the_reference_has_every_command_with_every_option() -> None:
     assert len(sections) > 50
 
 
-def test_the_reference_has_every_column_of_every_table_with_its_meaning() -> None:
+def test_the_reference_has_every_column_of_every_table_with_its_meaning():
     for name, record in load_generator()["TABLES"].items():
         columns = load_generator()["read_columns"](record)
         assert [one.name for one in dataclasses.fields(record)] == [name for names, _, _ in columns for name in names]
         assert [names for names, _, meaning in columns if not meaning] == [], name
 
 
-def test_the_reference_has_every_metric_and_every_function_of_the_package() -> None:
+def test_the_reference_has_every_metric_and_every_function_of_the_package():
     assert [
         one.name for one in build_families(FleetView(), 0.0) if f"| `{one.name}` |" not in read_page("metrics")
     ] == []
@@ -77,7 +77,7 @@ def test_the_reference_has_every_metric_and_every_function_of_the_package() -> N
 
 
 @pytest.mark.slow
-def test_the_site_builds_strictly_and_its_pages_load_nothing_from_other_hosts(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_its_pages_load_nothing_from_other_hosts(tmp_path):
     pytest.importorskip("material", reason="needs the extra docs")
     command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(

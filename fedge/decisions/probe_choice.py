@@ -285,8 +285,8 @@ class _RoundCosts:
     def _mask_saving(self, step_s: Floats, step_j: Floats) -> NDArray[np.bool_]:
         """Mask the modes that may save energy; the others lie above the line through the known modes.
 
-        No mix with a known mode is below that line's convex hull, which is what the known modes take themselves. Most of
-        thousands of modes are ruled out in a fraction of the time that their mixes take.
+        No mix with a known mode is below that line's convex hull, which is what the known modes take themselves. Most
+        of thousands of modes are ruled out in a fraction of the time that their mixes take.
         """
         if self.now_j.min() <= 0.0:
             return np.ones(step_s.shape, dtype=np.bool_)

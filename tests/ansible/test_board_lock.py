@@ -34,27 +34,27 @@ def _pins(name: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", package).lower(): version for package, _, version in pins}
 
 
-def test_a_board_gets_the_versions_that_the_project_is_tested_with() -> None:
+def test_a_board_gets_the_versions_that_the_project_is_tested_with():
     board = _pins("ansible/board.lock")
 
     assert board
     assert {name: _pins("requirements.lock").get(name) for name in board} == board
 
 
-def test_a_board_gets_what_the_client_needs_and_nothing_that_trains_or_plots() -> None:
+def test_a_board_gets_what_the_client_needs_and_nothing_that_trains_or_plots():
     board = set(_pins("ansible/board.lock"))
 
     assert {"flwr", "numpy", "pydantic", "pyyaml", "uv"} <= board
     assert not board & NOT_ON_BOARDS
 
 
-def test_every_line_is_a_plain_exact_pin() -> None:
+def test_every_line_is_a_plain_exact_pin():
     lines = (ROOT / "ansible" / "board.lock").read_text(encoding="utf-8").splitlines()
 
     assert not [line for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line)]
 
 
-def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock() -> None:
+def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock():
     """In a process of its own; what a predictor or a data set loads later is told in docs/how-to/provisioning.md."""
     pytest.importorskip("flwr", reason="the ClientApp is Flower's")
     said = subprocess.run([sys.executable, "-c", OWNERS], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -70,7 +70,7 @@ def test_the_client_is_imported_without_anything_that_is_not_in_the_boards_lock(
 
 
 @pytest.mark.long
-def test_the_oldest_board_can_install_it_from_wheels_alone(tmp_path: Path) -> None:
+def test_the_oldest_board_can_install_it_from_wheels_alone(tmp_path):
     """aarch64, glibc 2.27, Python 3.11: every pin has a wheel that such a board takes, and they need nothing else."""
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC] + ["--platform=manylinux2014_aarch64"]
     pip = [

@@ -111,14 +111,14 @@ def served(pages: dict[str, Any]) -> Iterator[dict[str, str]]:
             one.server_close()
 
 
-def test_the_files_are_what_their_program_writes() -> None:
+def test_the_files_are_what_their_program_writes():
     made = {name: program.text(content) for name, content in program.dashboards().items()}
 
     assert made == {name: (FOLDER / name).read_text(encoding="utf-8") for name in NAMES}, "run ansible/dashboards.py"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dashboard_has_what_grafana_wants_of_it(name: str) -> None:
+def test_a_dashboard_has_what_grafana_wants_of_it(name):
     found = board_of(name)
     ids = [panel["id"] for panel in found["panels"]]
 
@@ -129,7 +129,7 @@ def test_a_dashboard_has_what_grafana_wants_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_two_panels_lie_on_each_other(name: str) -> None:
+def test_no_two_panels_lie_on_each_other(name):
     taken: set[tuple[int, int]] = set()
     for panel in board_of(name)["panels"]:
         at = panel["gridPos"]
@@ -139,7 +139,7 @@ def test_no_two_panels_lie_on_each_other(name: str) -> None:
         taken |= cells
 
 
-def test_every_metric_of_the_fleets_dashboard_is_one_that_there_is() -> None:
+def test_every_metric_of_the_fleets_dashboard_is_one_that_there_is():
     known = {family.name for family in build_families(whole_view(), NOW_S)}
     asked = {name for query in queries("fedge-fleet.json") for name in re.findall(r"fedge_\w+", query)}
 
@@ -147,7 +147,7 @@ def test_every_metric_of_the_fleets_dashboard_is_one_that_there_is() -> None:
     assert asked <= known
 
 
-def test_every_metric_of_rays_dashboard_is_one_that_the_mirror_has() -> None:
+def test_every_metric_of_rays_dashboard_is_one_that_the_mirror_has():
     import inspect
 
     source = inspect.getsource(ray_actor) + inspect.getsource(ray_boards)
@@ -159,7 +159,7 @@ def test_every_metric_of_rays_dashboard_is_one_that_the_mirror_has() -> None:
 
 @pytest.mark.slow
 @needs_prometheus
-def test_prometheus_answers_every_query_of_every_dashboard(tmp_path: Path) -> None:
+def test_prometheus_answers_every_query_of_every_dashboard(tmp_path):
     totals, seen = CounterTotals(), []
 
     def fleet_page() -> bytes:

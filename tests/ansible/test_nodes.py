@@ -65,7 +65,7 @@ NANO = {"nano-1": "key"}
         "boards that changed names with each other",
     ],
 )
-def test_a_name_is_one_key_and_nobody_is_locked_out_by_mistake(found, keys, register, unregister, notes) -> None:
+def test_a_name_is_one_key_and_nobody_is_locked_out_by_mistake(found, keys, register, unregister, notes):
     plan = nodes.plan_registration(found, keys, sorted(keys) or ["nano-1"])
 
     assert (plan.register, dict(plan.unregister)) == (register, unregister)
@@ -74,7 +74,7 @@ def test_a_name_is_one_key_and_nobody_is_locked_out_by_mistake(found, keys, regi
         assert re.search(words.replace("(", r"\(").replace(")", r"\)"), note, re.DOTALL)
 
 
-def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered_with_it() -> None:
+def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered_with_it():
     found = [
         node("nano-1", "first", "online", "1"),
         node("nano-1", "second", "unregistered", "2"),
@@ -86,7 +86,7 @@ def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered_with_
 
 
 @pytest.mark.parametrize("text", ["nano-1", "=ecdsa-sha2-nistp384 AAAA", "nano-1=AAAA"])
-def test_a_board_without_a_name_or_a_key_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_board_without_a_name_or_a_key_is_refused(text, capsys):
     with pytest.raises(SystemExit):
         nodes.main(["register", text])
 
@@ -103,7 +103,7 @@ _KNOWN = st.lists(
 
 
 @given(known=_KNOWN, keys=_BOARDS)
-def test_after_it_was_done_once_there_is_nothing_to_do(known: list[tuple[str, str, str]], keys: dict[str, str]) -> None:
+def test_after_it_was_done_once_there_is_nothing_to_do(known, keys):
     before = [node(name, key, status, str(i)) for i, (name, key, status) in enumerate(known)]
     first = nodes.plan_registration(before, keys, [*keys])
     after = [
@@ -159,7 +159,7 @@ def _public(key: Path) -> str:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_the_end(tmp_path: Path) -> None:
+def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_the_end(tmp_path):
     from contracts.secured_fleet import new_node_key
 
     key = tmp_path / "nano-1"
@@ -186,7 +186,7 @@ def test_a_superlink_registers_a_board_then_its_new_key_alone_and_forgets_it_in_
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_superlink_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_superlink_that_does_not_answer_is_told_in_a_sentence(tmp_path):
     (tmp_path / "config.toml").write_text(
         '[superlink.fleet]\naddress = "127.0.0.1:9"\ninsecure = true\n', encoding="utf-8"
     )

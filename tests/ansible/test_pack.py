@@ -55,9 +55,7 @@ def unpacked(pack: ModuleType, script: Path, tmp_path: Path) -> Path:
     return target
 
 
-def test_the_client_is_packed_under_the_same_name_until_a_file_changes(
-    pack: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_is_packed_under_the_same_name_until_a_file_changes(pack, tmp_path, monkeypatch):
     root = tmp_path / "project"
     for folder in pack.CLIENT:
         (root / folder).mkdir(parents=True)
@@ -79,7 +77,7 @@ def test_the_client_is_packed_under_the_same_name_until_a_file_changes(
         assert sorted(packed.getnames()) == sorted(["LICENSE", *(f"{name}/__init__.py" for name in pack.CLIENT)])
 
 
-def test_the_client_of_this_project_has_its_command_line_and_its_catalogue(pack: ModuleType, tmp_path: Path) -> None:
+def test_the_client_of_this_project_has_its_command_line_and_its_catalogue(pack, tmp_path):
     with tarfile.open(pack.client(tmp_path)) as packed:
         names = set(packed.getnames())
 
@@ -93,7 +91,7 @@ def test_the_client_of_this_project_has_its_command_line_and_its_catalogue(pack:
     assert [name for name in names if name.startswith("fedge/devices/catalogue/") and name.endswith(".yaml")]
 
 
-def test_the_start_puts_uv_there(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+def test_the_start_puts_uv_there(pack, wheels, tmp_path):
     script = pack.bootstrap(asked(pack, wheels, tmp_path / "out"))
     program = unpacked(pack, script, tmp_path) / "bin" / "uv"
 
@@ -101,9 +99,7 @@ def test_the_start_puts_uv_there(pack: ModuleType, wheels: Path, tmp_path: Path)
     assert program.stat().st_mode & 0o777 == 0o755
 
 
-def test_what_was_packed_is_taken_again_until_what_it_is_made_of_changes(
-    pack: ModuleType, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_packed_is_taken_again_until_what_it_is_made_of_changes(pack, wheels, tmp_path, monkeypatch):
     given = asked(pack, wheels, tmp_path / "out")
     first = pack.bootstrap(given)
     with monkeypatch.context() as patched:
@@ -116,9 +112,7 @@ def test_what_was_packed_is_taken_again_until_what_it_is_made_of_changes(
     assert pack.bootstrap(given) != first
 
 
-def test_a_folders_wheels_are_packed_once_and_two_folders_never_into_one_file(
-    pack: ModuleType, wheels: Path, tmp_path: Path
-) -> None:
+def test_a_folders_wheels_are_packed_once_and_two_folders_never_into_one_file(pack, wheels, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "numpy-2.0-py3-none-any.whl").write_bytes(b"a wheel")
@@ -129,12 +123,12 @@ def test_a_folders_wheels_are_packed_once_and_two_folders_never_into_one_file(
         assert packed.getnames() == ["numpy-2.0-py3-none-any.whl"]
 
 
-def test_a_folder_without_wheels_is_named(pack: ModuleType, tmp_path: Path) -> None:
+def test_a_folder_without_wheels_is_named(pack, tmp_path):
     with pytest.raises(SystemExit, match="got no wheel"):
         pack.wheels(tmp_path, tmp_path)
 
 
-def test_the_start_carries_a_python_with_its_links(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+def test_the_start_carries_a_python_with_its_links(pack, wheels, tmp_path):
     archive = tmp_path / "cpython.tar.gz"
     with tarfile.open(archive, "w:gz") as made:
         entry = tarfile.TarInfo("python/bin/python3.11")
@@ -150,7 +144,7 @@ def test_the_start_carries_a_python_with_its_links(pack: ModuleType, wheels: Pat
     assert python.read_bytes() == b"a=b\n\0"
 
 
-def test_an_archive_that_leads_out_of_its_folder_is_refused(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+def test_an_archive_that_leads_out_of_its_folder_is_refused(pack, wheels, tmp_path):
     archive = tmp_path / "cpython.tar.gz"
     with tarfile.open(archive, "w:gz") as made:
         made.addfile(tarfile.TarInfo("python/../../etc/passwd"), io.BytesIO(b""))
@@ -159,7 +153,7 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(pack: ModuleType, wh
         pack.bootstrap(asked(pack, wheels, tmp_path / "out", f"--python={archive}"))
 
 
-def test_a_folder_of_wheels_without_uv_is_named(pack: ModuleType, wheels: Path, tmp_path: Path) -> None:
+def test_a_folder_of_wheels_without_uv_is_named(pack, wheels, tmp_path):
     next(wheels.glob("uv-*.whl")).unlink()
 
     with pytest.raises(SystemExit, match=r"got no uv-0\.12\.24"):
@@ -175,9 +169,7 @@ def test_a_folder_of_wheels_without_uv_is_named(pack: ModuleType, wheels: Path, 
         ("firewall", ["--account=fedge-link", "--account=www-data", "--superlink-port=8001"]),
     ],
 )
-def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(
-    pack: ModuleType, what: str, options: list[str]
-) -> None:
+def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(pack, what, options):
     from typer.testing import CliRunner
 
     from experiments.cli.fleet_commands import fleet
@@ -188,7 +180,7 @@ def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(
     assert pack._make_answer(pack._parser().parse_args([what, *options])) == written.stdout
 
 
-def test_a_configuration_is_made_without_anything_but_python_installed() -> None:
+def test_a_configuration_is_made_without_anything_but_python_installed():
     command = [sys.executable, "-I", "-S", str(ANSIBLE / "pack.py"), "proxy"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -196,7 +188,7 @@ def test_a_configuration_is_made_without_anything_but_python_installed() -> None
     assert "listen 0.0.0.0:9443 ssl;" in done.stdout
 
 
-def test_settings_that_make_no_configuration_are_refused_in_a_sentence() -> None:
+def test_settings_that_make_no_configuration_are_refused_in_a_sentence():
     command = [sys.executable, str(ANSIBLE / "pack.py"), "proxy", "--management=0.0.0.0/0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -223,7 +215,7 @@ def request_of(board: str) -> str:
     return board_request(board).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def test_a_boards_request_is_answered_with_its_certificate(keys: Path) -> None:
+def test_a_boards_request_is_answered_with_its_certificate(keys):
     done = signed(keys, "nano-1", request_of("nano-1"), "--days=3")
     made = x509.load_pem_x509_certificate(done.stdout.encode())
 
@@ -234,7 +226,7 @@ def test_a_boards_request_is_answered_with_its_certificate(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("request_", ["", "rubbish", "nano-2"])
-def test_what_is_no_request_of_this_board_is_refused_in_one_line(keys: Path, request_: str) -> None:
+def test_what_is_no_request_of_this_board_is_refused_in_one_line(keys, request_):
     done = signed(keys, "nano-1", request_of("nano-2") if request_ == "nano-2" else request_)
 
     assert done.returncode == 2
@@ -242,7 +234,7 @@ def test_what_is_no_request_of_this_board_is_refused_in_one_line(keys: Path, req
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_ca_key_that_others_may_read_signs_nothing(keys: Path) -> None:
+def test_a_ca_key_that_others_may_read_signs_nothing(keys):
     (keys / "ca.key").chmod(0o644)
     done = signed(keys, "nano-1", request_of("nano-1"))
 

@@ -85,7 +85,7 @@ def _text(role: str) -> str:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_variable_that_a_role_uses_has_a_value(role: str) -> None:
+def test_every_variable_that_a_role_uses_has_a_value(role):
     used = set(re.findall(rf"(?<![/\w.-]){role}_[a-z0-9_]+", _text(role)))
 
     assert used
@@ -93,14 +93,14 @@ def test_every_variable_that_a_role_uses_has_a_value(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_role_reads_another_roles_variables(role: str) -> None:
+def test_no_role_reads_another_roles_variables(role):
     text, others = _text(role), [name for name in ROLES if name != role]
 
     assert not re.findall(rf"(?<![/\w.-])(?:{'|'.join(others)})_[a-z0-9_]+", text)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_variable_of_a_role_is_used(role: str) -> None:
+def test_every_variable_of_a_role_is_used(role):
     assert not [name for name in _defaults(role) if not re.search(rf"\b{name}\b", _text(role))]
 
 
@@ -119,14 +119,14 @@ def _inventory() -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_the_example_has_a_server_and_boards_of_four_jetpacks() -> None:
+def test_the_example_has_a_server_and_boards_of_four_jetpacks():
     groups = _inventory()
 
     assert set(groups["boards"]["children"]) == {"jetpack4", "jetpack5", "jetpack6", "jetpack7"}
     assert all(groups[name]["hosts"] for name in ("server", *groups["boards"]["children"]))
 
 
-def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
+def test_the_example_sets_only_variables_that_a_role_or_ansible_knows():
     known = {name for role in ROLES for name in _defaults(role)}
     vars_of = [group.get("vars") or {} for group in _inventory().values()]
     vars_of += [host or {} for group in _inventory().values() for host in (group.get("hosts") or {}).values()]
@@ -136,7 +136,7 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
     assert {name for name in named if not name.startswith("ansible_")} <= known | {"monitoring_enabled"}
 
 
-def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know() -> None:
+def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know():
     from experiments.backends.dashboard_target import DashboardSettings
     from fedge.devices.local_board import TelemetrySettings
 
@@ -152,7 +152,7 @@ def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know()
     TelemetrySettings.model_validate(filled)
 
 
-def test_a_board_needs_telling_nothing_where_no_key_of_the_ca_is_named() -> None:
+def test_a_board_needs_telling_nothing_where_no_key_of_the_ca_is_named():
     names = {
         name: next(play for play in _yaml(ANSIBLE / f"{name}.yml") if play.get("hosts") == "boards")
         for name in ("site", "upgrade")
@@ -164,14 +164,14 @@ def test_a_board_needs_telling_nothing_where_no_key_of_the_ca_is_named() -> None
         assert entry["vars"]["supernode_telemetry"] == "{{ (telemetry_ca_key | default('')) | length > 0 }}"
 
 
-def test_the_key_of_the_ca_stays_on_the_control_node() -> None:
+def test_the_key_of_the_ca_stays_on_the_control_node():
     uses = [task for role in ROLES for task in _role_tasks(role) if "--ca-key={{ telemetry_ca_key" in str(task)]
 
     assert [task["delegate_to"] for task in uses] == ["localhost"]
     assert all(task["become"] is False for task in uses)
 
 
-def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> None:
+def test_the_example_gives_a_value_to_everything_that_has_none_by_itself():
     groups = _inventory()
     given = set(groups["all"]["vars"]) | {name for host in groups["server"]["hosts"].values() for name in host}
 
@@ -180,7 +180,7 @@ def test_the_example_gives_a_value_to_everything_that_has_none_by_itself() -> No
         assert name in given
 
 
-def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know() -> None:
+def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know():
     from fedge.devices.local_board import NodeSettings
     from fedge.powerd import config
 
@@ -197,7 +197,7 @@ def test_the_boards_settings_of_the_example_are_settings_that_the_programs_know(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_template_and_every_list_of_tasks_that_a_role_names_is_there(role: str) -> None:
+def test_every_template_and_every_list_of_tasks_that_a_role_names_is_there(role):
     folder = ANSIBLE / "roles" / role
     for task in _role_tasks(role):
         template = task.get("ansible.builtin.template", {}).get("src", "")
@@ -212,7 +212,7 @@ def test_every_template_and_every_list_of_tasks_that_a_role_names_is_there(role:
 
 
 @pytest.mark.parametrize("package", ["powerd", "worker"])
-def test_the_files_that_a_board_is_sent_are_the_whole_package(package: str) -> None:
+def test_the_files_that_a_board_is_sent_are_the_whole_package(package):
     """The roles send *.py of one folder: a folder inside it or another kind of file would be left behind."""
     folder = ROOT / "fedge" / package
     others = [path for path in folder.rglob("*") if "__pycache__" not in path.parts and path.suffix != ".py"]
@@ -223,7 +223,7 @@ def test_the_files_that_a_board_is_sent_are_the_whole_package(package: str) -> N
     assert f"'/fedge/{package}/*.py'" in _text(package)
 
 
-def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_does() -> None:
+def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_does():
     of_boards = {
         name: next(play for play in _playbook(name) if play.get("hosts") == "boards" and "roles" in play)["roles"]
         for name in ("site", "upgrade")
@@ -233,7 +233,7 @@ def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_
     assert of_boards["site"] == of_boards["upgrade"]
 
 
-def test_boards_are_upgraded_one_at_a_time_and_the_first_that_fails_ends_it() -> None:
+def test_boards_are_upgraded_one_at_a_time_and_the_first_that_fails_ends_it():
     play = _playbook("upgrade")[0]
 
     assert play["serial"] == 1
@@ -276,14 +276,14 @@ def _removed() -> set[str]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_file_and_folder_that_a_role_makes_is_removed_again(role: str) -> None:
+def test_every_file_and_folder_that_a_role_makes_is_removed_again(role):
     removed = _removed()
     kept = {path for path in _made(role) if not any(path == up or path.startswith(f"{up}/") for up in removed)}
 
     assert kept <= LEFT
 
 
-def test_a_line_in_a_file_of_the_systems_is_taken_out_again() -> None:
+def test_a_line_in_a_file_of_the_systems_is_taken_out_again():
     def lines(tasks: tuple[dict[str, Any], ...]) -> dict[str, str]:
         arguments = [task.get("ansible.builtin.lineinfile", {}) for task in tasks]
         return {one["path"]: one["regexp"] for one in arguments if one.get("path") in LEFT}
@@ -294,7 +294,7 @@ def test_a_line_in_a_file_of_the_systems_is_taken_out_again() -> None:
     assert lines(_playbook("remove")) == made
 
 
-def test_the_folders_that_systemd_makes_for_the_units_are_removed_again() -> None:
+def test_the_folders_that_systemd_makes_for_the_units_are_removed_again():
     removed = _removed()
     for unit in (ANSIBLE / "roles").glob("*/templates/*.service.j2"):
         text = unit.read_text(encoding="utf-8")
@@ -315,7 +315,7 @@ def _named(kind: str, tasks: tuple[dict[str, Any], ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["user", "group"])
-def test_the_users_and_groups_that_roles_make_are_removed_again(kind: str) -> None:
+def test_the_users_and_groups_that_roles_make_are_removed_again(kind):
     made = {name for role in ROLES for name in _named(kind, _role_tasks(role))}
 
     assert made
@@ -328,7 +328,7 @@ def _order(name: str, *titles: str) -> list[int]:
     return [names.index(title) for title in titles]
 
 
-def test_a_board_whose_power_state_cannot_be_put_back_loses_nothing() -> None:
+def test_a_board_whose_power_state_cannot_be_put_back_loses_nothing():
     ends, asserts, removes = _order(
         "remove",
         "End it, which puts back what it found",
@@ -355,11 +355,11 @@ def _units() -> set[str]:
     return {Path(path).name for path in made} - {"fedge-firewall.service"}
 
 
-def test_what_up_starts_is_every_unit_there_is_and_what_stands_before_the_superlink() -> None:
+def test_what_up_starts_is_every_unit_there_is_and_what_stands_before_the_superlink():
     assert set(_set("up", "started")) == _units() | {"nginx.service"}
 
 
-def test_every_service_that_up_starts_is_stopped_and_kept_from_starting_by_down_and_by_remove() -> None:
+def test_every_service_that_up_starts_is_stopped_and_kept_from_starting_by_down_and_by_remove():
     for name in ("down", "remove"):
         assert set(_set("up", "started")) <= set(_set(name, "stopped"))
         stops = [
@@ -373,7 +373,7 @@ def test_every_service_that_up_starts_is_stopped_and_kept_from_starting_by_down_
 
 
 @pytest.mark.parametrize("name", ["down", "remove"])
-def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_else_of_the_board(name: str) -> None:
+def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_else_of_the_board(name):
     stopped = _set(name, "stopped")
     boards = [unit for unit in stopped[: stopped.index("fedge-superlink.service")] if unit != "jtop.service"]
 
@@ -387,7 +387,7 @@ def test_the_clients_are_stopped_first_and_the_power_daemon_after_everything_els
     ]
 
 
-def test_the_power_daemon_is_up_before_the_clients_that_ask_it() -> None:
+def test_the_power_daemon_is_up_before_the_clients_that_ask_it():
     started = _set("up", "started")
 
     assert started.index("fedge-superlink.service") < started.index("fedge-powerd.service")
@@ -395,7 +395,7 @@ def test_the_power_daemon_is_up_before_the_clients_that_ask_it() -> None:
     assert started[-1] == "fedge-superexec.service"
 
 
-def test_the_power_daemon_is_started_only_where_it_owes_something_so_that_a_second_down_changes_nothing() -> None:
+def test_the_power_daemon_is_started_only_where_it_owes_something_so_that_a_second_down_changes_nothing():
     starts = [
         task for task in _playbook("down") if task.get("ansible.builtin.systemd_service", {}).get("state") == "started"
     ]
@@ -404,7 +404,7 @@ def test_the_power_daemon_is_started_only_where_it_owes_something_so_that_a_seco
 
 
 @pytest.mark.parametrize("name", ["up", "down", "collect", "remove"])
-def test_a_host_that_could_not_keeps_nothing_from_the_others_and_is_named_at_the_end(name: str) -> None:
+def test_a_host_that_could_not_keeps_nothing_from_the_others_and_is_named_at_the_end(name):
     *plays, last = _yaml(ANSIBLE / f"{name}.yml")
     works = [play for play in plays if play.get("become")]
 
@@ -419,9 +419,7 @@ def test_a_host_that_could_not_keeps_nothing_from_the_others_and_is_named_at_the
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_fleet_of_boards_that_all_cannot_be_reached_still_has_its_server_done(
-    tmp_path: Path, elsewhere: dict[str, str]
-) -> None:
+def test_a_fleet_of_boards_that_all_cannot_be_reached_still_has_its_server_done(tmp_path, elsewhere):
     """Played: Ansible ends with the first play in which every host failed."""
     dead = "ansible_host=127.0.0.1 ansible_port=9 ansible_ssh_common_args='-o ConnectTimeout=2'"
     inventory = tmp_path / "inventory"
@@ -434,7 +432,7 @@ def test_a_fleet_of_boards_that_all_cannot_be_reached_still_has_its_server_done(
         assert f"{host} is not down: it cannot be reached over ssh" in said.stdout
 
 
-def test_peoples_runs_stay_unless_they_are_asked_for() -> None:
+def test_peoples_runs_stay_unless_they_are_asked_for():
     server = next(play for play in _yaml(ANSIBLE / "remove.yml") if play["hosts"] == "server" and "vars" in play)
     removing = {
         task["name"]: task["when"]
@@ -448,7 +446,7 @@ def test_peoples_runs_stay_unless_they_are_asked_for() -> None:
     assert all("remove_runs | bool or remove_found_runs.matched == 0" in when for when in removing.values())
 
 
-def test_a_board_is_unregistered_only_after_it_has_lost_its_key() -> None:
+def test_a_board_is_unregistered_only_after_it_has_lost_its_key():
     removed, unregistered = _order(
         "remove", "Remove the units, the files and the folders", "Take the board's key away from the SuperLink"
     )
@@ -457,7 +455,7 @@ def test_a_board_is_unregistered_only_after_it_has_lost_its_key() -> None:
 
 
 @pytest.mark.parametrize("role", ["jetson_base", "superlink", "monitoring"])
-def test_a_package_is_noted_before_it_is_installed_and_where_remove_looks(role: str) -> None:
+def test_a_package_is_noted_before_it_is_installed_and_where_remove_looks(role):
     texts = [str(task) for task in _role_tasks(role)]
     noted = [
         i
@@ -476,7 +474,7 @@ def test_a_package_is_noted_before_it_is_installed_and_where_remove_looks(role: 
         assert f"cat {_role_tasks(role)[i]['ansible.builtin.lineinfile']['path']}" in str(_playbook("remove"))
 
 
-def test_secrets_stay_out_of_the_logs_and_out_of_others_hands() -> None:
+def test_secrets_stay_out_of_the_logs_and_out_of_others_hands():
     secret = re.compile(r"server\.key|/etc/fedge/keys/(node|superexec)$|/etc/fedge/app/superexec")
     for role in ("supernode", "superlink"):
         for task in _role_tasks(role):
@@ -498,7 +496,7 @@ def test_secrets_stay_out_of_the_logs_and_out_of_others_hands() -> None:
     assert modes == {"0400"}
 
 
-def test_every_file_that_is_made_says_who_may_read_it() -> None:
+def test_every_file_that_is_made_says_who_may_read_it():
     for role in ROLES:
         for task in _role_tasks(role):
             for module in ("copy", "template"):
@@ -506,7 +504,7 @@ def test_every_file_that_is_made_says_who_may_read_it() -> None:
                 assert arguments is None or "mode" in arguments, task["name"]
 
 
-def test_boards_are_registered_after_they_have_their_keys_and_before_their_supernodes_start() -> None:
+def test_boards_are_registered_after_they_have_their_keys_and_before_their_supernodes_start():
     names = [task.get("name") for task in _tasks(_yaml(ANSIBLE / "roles" / "supernode" / "tasks" / "main.yml"))]
     key, registered, restarted, started = map(
         names.index, ("Read the public half", "Register the boards", "Restart now what has changed", "Start them")
@@ -515,7 +513,7 @@ def test_boards_are_registered_after_they_have_their_keys_and_before_their_super
     assert key < registered < restarted < started
 
 
-def test_one_board_alone_is_registered_at_a_server_that_is_not_in_the_play() -> None:
+def test_one_board_alone_is_registered_at_a_server_that_is_not_in_the_play():
     tasks = _yaml(ANSIBLE / "roles" / "supernode" / "tasks" / "register.yml")
 
     assert tasks[0]["delegate_to"] == "{{ groups['server'] | first }}"
@@ -524,7 +522,7 @@ def test_one_board_alone_is_registered_at_a_server_that_is_not_in_the_play() -> 
     assert tasks[0]["run_once"] is True
 
 
-def test_runs_that_remove_keeps_are_those_that_site_gives_back() -> None:
+def test_runs_that_remove_keeps_are_those_that_site_gives_back():
     closed = next(task for task in _playbook("remove") if task.get("name") == "Close the folders around them")
     back = next(task for task in _role_tasks("superlink") if task.get("name") == "Give kept runs back")
 
@@ -534,13 +532,13 @@ def test_runs_that_remove_keeps_are_those_that_site_gives_back() -> None:
 
 
 @pytest.mark.parametrize("program", ["/usr/lib/fedge-server/flower", "/usr/lib/fedge-server/nodes.py"])
-def test_whoever_gives_the_superlink_commands_starts_what_site_puts_there(program: str) -> None:
+def test_whoever_gives_the_superlink_commands_starts_what_site_puts_there(program):
     assert program in _made("superlink")
     for path in ("tasks/unregister.yml", "roles/supernode/tasks/register.yml", "probe.py"):
         assert program[1:] in (ANSIBLE / path).read_text(encoding="utf-8")
 
 
-def test_flowers_commands_say_nothing_to_third_parties() -> None:
+def test_flowers_commands_say_nothing_to_third_parties():
     text = (ANSIBLE / "roles" / "superlink" / "templates" / "flower.j2").read_text(encoding="utf-8")
 
     assert "FLWR_TELEMETRY_ENABLED=0" in text
@@ -564,7 +562,7 @@ def elsewhere(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_the_linter_finds_nothing_at_its_strictest(tmp_path: Path, elsewhere: dict[str, str]) -> None:
+def test_the_linter_finds_nothing_at_its_strictest(tmp_path, elsewhere):
     copy = tmp_path / "ansible"
     shutil.copytree(ANSIBLE, copy, ignore=shutil.ignore_patterns(".ansible", "__pycache__"))
     program = _tool("ansible-lint")

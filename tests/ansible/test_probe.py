@@ -92,7 +92,7 @@ def board(probe: ModuleType, root: Path, run: Callable[..., str] = systemd) -> d
     return found
 
 
-def test_a_board_tells_what_lies_in_its_files(probe: ModuleType, tree: Path) -> None:
+def test_a_board_tells_what_lies_in_its_files(probe, tree):
     found = board(probe, tree)
 
     assert (found["kind"], found["board"], found["fedge"]) == ("board", "nano-1", "0.1.0")
@@ -106,14 +106,14 @@ def test_a_board_tells_what_lies_in_its_files(probe: ModuleType, tree: Path) -> 
     assert found["services"]["fedge-worker"]["restarts"] == 2
 
 
-def test_no_secret_and_no_long_line_is_told(probe: ModuleType, tree: Path) -> None:
+def test_no_secret_and_no_long_line_is_told(probe, tree):
     log = board(probe, tree)["services"]["fedge-supernode"]["log"]
 
     assert log[:3] == ["INFO : hello", "token=...", "(a private key was here)"]
     assert max(map(len, log)) == 300
 
 
-def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: ModuleType, tree: Path) -> None:
+def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe, tree):
     put(tree, "etc/fedge/keys/node.pub", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n")
 
     found = board(probe, tree)
@@ -123,9 +123,7 @@ def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: Modu
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_in_place_of_the_claim_is_neither_followed_nor_waited_for(
-    probe: ModuleType, tree: Path, kind: str
-) -> None:
+def test_what_is_no_file_in_place_of_the_claim_is_neither_followed_nor_waited_for(probe, tree, kind):
     claim = tree / "var/lib/fedge/node/claim.json"
     claim.unlink()
     if kind == "link":
@@ -136,7 +134,7 @@ def test_what_is_no_file_in_place_of_the_claim_is_neither_followed_nor_waited_fo
     assert "error" in board(probe, tree)["claim"]
 
 
-def test_a_claim_that_has_ended_is_none(probe: ModuleType, tree: Path) -> None:
+def test_a_claim_that_has_ended_is_none(probe, tree):
     put(tree, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
 
     assert board(probe, tree)["claim"] is None
@@ -146,7 +144,7 @@ def _silent(_argv: Sequence[str], _limit_s: float) -> str:
     raise TimeoutError("no answer within 10 s")
 
 
-def test_on_an_empty_disk_every_part_fails_alone(probe: ModuleType, tmp_path: Path) -> None:
+def test_on_an_empty_disk_every_part_fails_alone(probe, tmp_path):
     found = board(probe, tmp_path, _silent)
 
     assert found["kind"] == "board"
@@ -157,7 +155,7 @@ def test_on_an_empty_disk_every_part_fails_alone(probe: ModuleType, tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", ["etc/fedge/node.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
-def test_a_file_of_rubbish_costs_its_part_alone(probe: ModuleType, tree: Path, path: str) -> None:
+def test_a_file_of_rubbish_costs_its_part_alone(probe, tree, path):
     (tree / path).write_bytes(b"\xff\x00rubbish\n" * 100)
 
     found = board(probe, tree)
@@ -170,11 +168,11 @@ def test_a_file_of_rubbish_costs_its_part_alone(probe: ModuleType, tree: Path, p
     ("said", "state"),
     [("LoadState=not-found\nActiveState=inactive\n", "absent"), ("LoadState=loaded\nActiveState=failed\n", "failed")],
 )
-def test_a_units_state_is_in_our_words(probe: ModuleType, said: str, state: str) -> None:
+def test_a_units_state_is_in_our_words(probe, said, state):
     assert probe.service("fedge-worker", lambda _argv, _limit_s: said)["state"] == state
 
 
-def test_a_command_that_fails_or_does_not_end_is_told_as_such(probe: ModuleType) -> None:
+def test_a_command_that_fails_or_does_not_end_is_told_as_such(probe):
     with pytest.raises(OSError, match="ended with 3"):
         probe.run([sys.executable, "-c", "import sys; sys.exit(3)"], 20)
     with pytest.raises(TimeoutError):
@@ -190,7 +188,7 @@ def at_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield found
 
 
-def test_the_power_daemon_and_the_worker_answer_as_they_do_to_the_client(probe: ModuleType, at_desk: Desk) -> None:
+def test_the_power_daemon_and_the_worker_answer_as_they_do_to_the_client(probe, at_desk):
     power = probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL)
     trainer = probe.worker(at_desk.settings.worker_socket, worker.PROTOCOL)
 
@@ -203,12 +201,12 @@ def test_the_power_daemon_and_the_worker_answer_as_they_do_to_the_client(probe: 
     assert trainer["python"]
 
 
-def test_one_that_speaks_another_protocol_is_asked_again_in_its_own(probe: ModuleType, at_desk: Desk) -> None:
+def test_one_that_speaks_another_protocol_is_asked_again_in_its_own(probe, at_desk):
     assert probe.powerd(at_desk.settings.power_socket, powerd.PROTOCOL + 1)["protocol"] == powerd.PROTOCOL
     assert probe.worker(at_desk.settings.worker_socket, worker.PROTOCOL + 1)["protocol"] == worker.PROTOCOL
 
 
-def test_who_holds_the_board_is_told(probe: ModuleType, at_desk: Desk) -> None:
+def test_who_holds_the_board_is_told(probe, at_desk):
     from contextlib import closing
 
     from fedge.powerd.powerd_client import PowerdClient
@@ -223,9 +221,7 @@ def test_who_holds_the_board_is_told(probe: ModuleType, at_desk: Desk) -> None:
 
 
 @root_only
-def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(
-    probe: ModuleType, at_desk: Desk, tmp_path: Path
-) -> None:
+def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(probe, at_desk, tmp_path):
     path = at_desk.settings.power_socket
     for folder in Path(path).parents:
         if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
@@ -240,13 +236,13 @@ def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(
     assert os.geteuid() == 0
 
 
-def test_eyes_of_nobody_known_are_an_error_of_that_part(probe: ModuleType) -> None:
+def test_eyes_of_nobody_known_are_an_error_of_that_part(probe):
     found = probe.try_read(lambda: probe.as_user("no-such-user", lambda: 1, 5))
 
     assert found["error"] == "absent"
 
 
-def test_one_that_never_answers_is_given_up(probe: ModuleType) -> None:
+def test_one_that_never_answers_is_given_up(probe):
     began_s = time.monotonic()
 
     found = probe.try_read(lambda: probe.as_user(None, lambda: time.sleep(60), 0.3))
@@ -255,7 +251,7 @@ def test_one_that_never_answers_is_given_up(probe: ModuleType) -> None:
     assert time.monotonic() - began_s < 20
 
 
-def test_a_way_that_is_open_and_one_that_is_not(probe: ModuleType) -> None:
+def test_a_way_that_is_open_and_one_that_is_not(probe):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         assert probe.try_read(lambda: probe.reach(address)) == {"ok": True}
@@ -266,7 +262,7 @@ def test_a_way_that_is_open_and_one_that_is_not(probe: ModuleType) -> None:
 # The server
 
 
-def test_a_server_tells_what_lies_in_its_files_when_flower_does_not_answer(probe: ModuleType, tmp_path: Path) -> None:
+def test_a_server_tells_what_lies_in_its_files_when_flower_does_not_answer(probe, tmp_path):
     put(tmp_path, "etc/systemd/system/fedge-superlink.service", SUPERLINK_UNIT.format(environment=tmp_path / "env"))
     for package in ("flwr-1.41.0", "fedge-0.1.0"):
         put(tmp_path, f"env/lib/python3.11/site-packages/{package}.dist-info/METADATA", "")
@@ -279,7 +275,7 @@ def test_a_server_tells_what_lies_in_its_files_when_flower_does_not_answer(probe
     assert found["certificates"]["server.crt"]["error"] == "failed"
 
 
-def test_the_senders_unit_and_its_certificate_are_asked_where_it_is_installed(probe: ModuleType, tree: Path) -> None:
+def test_the_senders_unit_and_its_certificate_are_asked_where_it_is_installed(probe, tree):
     def asked(argv: Sequence[str], limit_s: float) -> str:
         return "notAfter=Nov 21 23:42:01 2027 GMT\n" if argv[0] == "openssl" else systemd(argv, limit_s)
 
@@ -312,7 +308,7 @@ class _Page(BaseHTTPRequestHandler):
         """Nothing is written."""
 
 
-def test_a_server_tells_how_long_ago_boards_told_of_themselves(probe: ModuleType, tmp_path: Path) -> None:
+def test_a_server_tells_how_long_ago_boards_told_of_themselves(probe, tmp_path):
     page = HTTPServer(("127.0.0.1", 0), _Page)
     put(tmp_path, "etc/fedge/board.yaml", f"host: 127.0.0.1\nport: {page.server_port}\n")
     put(tmp_path, "etc/systemd/system/fedge-board.service", UNIT)
@@ -328,7 +324,7 @@ def test_a_server_tells_how_long_ago_boards_told_of_themselves(probe: ModuleType
     assert found["ages_s"] == {"nano-1": 3.2, "orin_2.lab": 400000.0}
 
 
-def test_a_board_service_that_is_down_costs_its_part_alone(probe: ModuleType, tmp_path: Path) -> None:
+def test_a_board_service_that_is_down_costs_its_part_alone(probe, tmp_path):
     put(tmp_path, "etc/fedge/board.yaml", "port: 9\n")
     put(tmp_path, "etc/systemd/system/fedge-board.service", UNIT)
 
@@ -338,7 +334,7 @@ def test_a_board_service_that_is_down_costs_its_part_alone(probe: ModuleType, tm
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp_path: Path) -> None:
+def test_a_real_superlink_names_its_nodes_with_their_keys(probe, tmp_path):
     pytest.importorskip("flwr", reason="the SuperLink is Flower's")
     from contracts.secured_fleet import new_node_key, secured_fleet
 
@@ -366,7 +362,7 @@ def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.11"])
-def test_it_runs_as_a_program_on_old_and_new_pythons(tree: Path, version: str) -> None:
+def test_it_runs_as_a_program_on_old_and_new_pythons(tree, version):
     python = _python(version)
     command = [python, "-I", "-B", str(PROBE), "board", "--root", str(tree), "--user", "", "--asked-at-s", "5.5"]
 

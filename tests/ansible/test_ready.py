@@ -113,8 +113,8 @@ SLEEPS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 
 
 def test_the_forked_process_has_the_askers_arguments_folder_environment_and_streams_and_gives_its_exit_code(
-    place: Place,
-) -> None:
+    place,
+):
     asker = place.asks(SHOWS, "--token", "a b", "", MINE="ü=1")
 
     out, _ = asker.communicate("told", timeout=LIMIT_S)
@@ -127,7 +127,7 @@ def test_the_forked_process_has_the_askers_arguments_folder_environment_and_stre
     assert pid not in {asker.pid, place.server.pid}
 
 
-def test_what_one_message_imports_and_draws_no_other_sees(place: Place) -> None:
+def test_what_one_message_imports_and_draws_no_other_sees(place):
     program = (
         "import sys; print('mine' in sys.modules); sys.modules['mine'] = sys; import random; print(random.random())"
     )
@@ -138,7 +138,7 @@ def test_what_one_message_imports_and_draws_no_other_sees(place: Place) -> None:
     assert first[1] != second[1]
 
 
-def test_a_signal_to_the_stand_in_is_for_the_process(place: Place) -> None:
+def test_a_signal_to_the_stand_in_is_for_the_process(place):
     program = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n" + SLEEPS
     asker = place.asks(program)
     _number(asker)
@@ -148,7 +148,7 @@ def test_a_signal_to_the_stand_in_is_for_the_process(place: Place) -> None:
     assert asker.wait(LIMIT_S) == 3
 
 
-def test_the_process_and_its_helpers_end_with_a_stand_in_that_is_killed(place: Place) -> None:
+def test_the_process_and_its_helpers_end_with_a_stand_in_that_is_killed(place):
     program = "import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\n" + SLEEPS
     asker = place.asks(program)
     numbers = [_number(asker), _number(asker)]
@@ -159,7 +159,7 @@ def test_the_process_and_its_helpers_end_with_a_stand_in_that_is_killed(place: P
     assert place.said("print('again')") == (0, "again")
 
 
-def test_the_process_that_waits_outlives_a_process_that_is_killed_and_the_asker_hears_of_it(place: Place) -> None:
+def test_the_process_that_waits_outlives_a_process_that_is_killed_and_the_asker_hears_of_it(place):
     asker = place.asks(SLEEPS)
 
     os.kill(_number(asker), signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_the_process_that_waits_outlives_a_process_that_is_killed_and_the_asker_
     assert place.said("print('again')") == (0, "again")
 
 
-def test_no_process_outlives_the_one_that_waits(place: Place) -> None:
+def test_no_process_outlives_the_one_that_waits(place):
     asker = place.asks(SLEEPS)
     number = _number(asker)
 
@@ -178,7 +178,7 @@ def test_no_process_outlives_the_one_that_waits(place: Place) -> None:
     _until(lambda: not _lives(number))
 
 
-def test_told_to_end_it_tells_its_processes_and_waits_for_them(place: Place) -> None:
+def test_told_to_end_it_tells_its_processes_and_waits_for_them(place):
     program = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n" + SLEEPS
     asker = place.asks(program)
     _number(asker)
@@ -189,7 +189,7 @@ def test_told_to_end_it_tells_its_processes_and_waits_for_them(place: Place) -> 
     assert place.server.wait(LIMIT_S) == 0
 
 
-def test_threads_and_exit_handlers_of_the_app_are_waited_for(place: Place) -> None:
+def test_threads_and_exit_handlers_of_the_app_are_waited_for(place):
     program = """
 import atexit, threading, time
 atexit.register(print, "handled")
@@ -198,7 +198,7 @@ threading.Thread(target=lambda: (time.sleep(0.2), print("worked"))).start()
     assert place.said(program) == (0, "worked\nhandled")
 
 
-def test_an_app_that_raises_is_a_traceback_and_exit_code_1(place: Place) -> None:
+def test_an_app_that_raises_is_a_traceback_and_exit_code_1(place):
     asker = place.asks("raise ValueError('why')")
 
     _, errors = asker.communicate(timeout=LIMIT_S)
@@ -207,7 +207,7 @@ def test_an_app_that_raises_is_a_traceback_and_exit_code_1(place: Place) -> None
     assert errors.endswith("ValueError: why\n")
 
 
-def test_where_nobody_waits_it_is_flowers_own_program(tmp_path: Path) -> None:
+def test_where_nobody_waits_it_is_flowers_own_program(tmp_path):
     with _place(tmp_path / "p") as gone:
         gone.server.kill()
         gone.server.wait()
@@ -215,13 +215,13 @@ def test_where_nobody_waits_it_is_flowers_own_program(tmp_path: Path) -> None:
         assert gone.said("print('forked')", "--token", "t") == (0, "own --token t")
 
 
-def test_an_app_whose_packages_are_installed_for_it_is_started_by_flowers_own_program(place: Place) -> None:
+def test_an_app_whose_packages_are_installed_for_it_is_started_by_flowers_own_program(place):
     option = "--allow-runtime-dependency-installation"
 
     assert place.said("print('forked')", option) == (0, f"own {option}")
 
 
-def test_one_process_too_many_is_started_by_flowers_own_program(tmp_path: Path) -> None:
+def test_one_process_too_many_is_started_by_flowers_own_program(tmp_path):
     with _place(tmp_path / "p", most=1) as small:
         asker = small.asks(SLEEPS)
         _number(asker)
@@ -230,7 +230,7 @@ def test_one_process_too_many_is_started_by_flowers_own_program(tmp_path: Path) 
         asker.kill()
 
 
-def test_a_stand_in_whose_folder_is_gone_is_started_by_flowers_own_program(place: Place) -> None:
+def test_a_stand_in_whose_folder_is_gone_is_started_by_flowers_own_program(place):
     """Anything that hinders the forked process before it begins."""
     gone = place.folder / "gone"
     gone.mkdir()
@@ -248,7 +248,7 @@ def test_a_stand_in_whose_folder_is_gone_is_started_by_flowers_own_program(place
 @pytest.mark.parametrize(
     "said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"FDR1\x01\0\0\0\xff\xff\xff\x7f", b"FDR1\x01\0\0\0\x04\0\0\0a\0b\0"]
 )
-def test_what_is_no_request_is_not_answered_and_hinders_nobody(place: Place, said: bytes) -> None:
+def test_what_is_no_request_is_not_answered_and_hinders_nobody(place, said):
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(place.path)
         stranger.sendall(said)
@@ -262,14 +262,14 @@ def test_what_is_no_request_is_not_answered_and_hinders_nobody(place: Place, sai
     assert place.said("print('again')") == (0, "again")
 
 
-def test_another_user_is_neither_served_nor_believed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_neither_served_nor_believed(place, monkeypatch):
     ready = runpy.run_path(str(READY))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
     assert ready["_hand_over"]([], place.path) is None
 
 
-def test_it_waits_only_in_a_folder_of_its_users_own(tmp_path: Path) -> None:
+def test_it_waits_only_in_a_folder_of_its_users_own(tmp_path):
     tmp_path.chmod(0o755)
     command = [sys.executable, str(READY), "serve", "--socket", str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -279,7 +279,7 @@ def test_it_waits_only_in_a_folder_of_its_users_own(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_its_socket_is_its_users_own_and_a_second_one_does_not_take_it_away(place: Place) -> None:
+def test_its_socket_is_its_users_own_and_a_second_one_does_not_take_it_away(place):
     done = subprocess.run(
         [sys.executable, str(READY), "serve", "--socket", place.path], capture_output=True, text=True, check=False
     )
@@ -320,7 +320,7 @@ print(json.dumps([missing, sorted(new)]))
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
-def test_a_real_boards_answer_imports_nothing_from_outside_fedge_that_is_not_there_already(tmp_path: Path) -> None:
+def test_a_real_boards_answer_imports_nothing_from_outside_fedge_that_is_not_there_already(tmp_path):
     pytest.importorskip("torch", reason="the worker trains with torch")
     pytest.importorskip("flwr", reason="the ClientApp is Flower's")
     from contracts.desk import desk
@@ -413,7 +413,7 @@ def _begun(folder: Path) -> int:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_messages_of_a_real_fleet_go_through_forked_processes_each_with_the_code_of_its_own_app(tmp_path: Path) -> None:
+def test_messages_of_a_real_fleet_go_through_forked_processes_each_with_the_code_of_its_own_app(tmp_path):
     pytest.importorskip("torch", reason="the worker trains with torch")
     pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
     from contracts.loopback_fleet import loopback_fleet
@@ -456,7 +456,7 @@ def _run_fedge(experiment: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_flowers_own_program_starts_beside_the_environments_python_where_nobody_waits(tmp_path: Path) -> None:
+def test_flowers_own_program_starts_beside_the_environments_python_where_nobody_waits(tmp_path):
     pytest.importorskip("flwr", reason="the program is Flower's")
     with waiting(tmp_path / "p") as (changes, process):
         stand_in = changes["PATH"].partition(os.pathsep)[0] + "/flwr-clientapp"

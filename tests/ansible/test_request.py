@@ -38,7 +38,7 @@ def sign(folder: Path, ca: Signer, text: str, days: int = 90, ago: timedelta = t
     (folder / "board.crt").write_bytes(encode_certificate(make_board(ca, parse_request(text), "nano-1", now, days)))
 
 
-def test_what_it_asks_for_is_what_the_ca_gives_and_then_it_asks_no_more(tmp_path: Path, ca: Signer, asked) -> None:
+def test_what_it_asks_for_is_what_the_ca_gives_and_then_it_asks_no_more(tmp_path, ca, asked):
     first = asked()
     sign(tmp_path, ca, first["request"])
 
@@ -47,7 +47,7 @@ def test_what_it_asks_for_is_what_the_ca_gives_and_then_it_asks_no_more(tmp_path
     assert asked() == {"made": False, "why": None, "request": None}
 
 
-def test_the_key_is_for_its_owner_alone_and_stays(tmp_path: Path, asked) -> None:
+def test_the_key_is_for_its_owner_alone_and_stays(tmp_path, asked):
     asked()
     key = (tmp_path / "board.key").read_bytes()
     again = asked()
@@ -59,22 +59,20 @@ def test_the_key_is_for_its_owner_alone_and_stays(tmp_path: Path, asked) -> None
     assert "PRIVATE" not in str(again)
 
 
-def test_a_key_that_is_broken_is_made_anew(tmp_path: Path, asked) -> None:
+def test_a_key_that_is_broken_is_made_anew(tmp_path, asked):
     (tmp_path / "board.key").write_text("half a ke", encoding="utf-8")
 
     assert asked()["made"]
     assert not asked()["made"]
 
 
-def test_in_check_mode_nothing_is_made(tmp_path: Path, asked) -> None:
+def test_in_check_mode_nothing_is_made(tmp_path, asked):
     assert asked("--check") == {"made": True, "why": "there is none", "request": None}
     assert {path.name for path in tmp_path.iterdir()} == {"ca.crt"}
 
 
 @pytest.mark.parametrize(("ago_days", "wanted"), [(0, False), (59, False), (61, True), (95, True)])
-def test_a_new_one_is_wanted_when_less_than_a_third_of_its_time_is_left(
-    tmp_path: Path, ca: Signer, asked, ago_days: int, wanted: bool
-) -> None:
+def test_a_new_one_is_wanted_when_less_than_a_third_of_its_time_is_left(tmp_path, ca, asked, ago_days, wanted):
     sign(tmp_path, ca, asked()["request"], days=90, ago=timedelta(days=ago_days))
     again = asked()
 
@@ -82,9 +80,7 @@ def test_a_new_one_is_wanted_when_less_than_a_third_of_its_time_is_left(
     assert not wanted or again["why"].startswith("the present one ends on 20")
 
 
-def test_a_certificate_by_another_ca_or_for_another_key_or_name_does_not_hold(
-    tmp_path: Path, ca: Signer, asked
-) -> None:
+def test_a_certificate_by_another_ca_or_for_another_key_or_name_does_not_hold(tmp_path, ca, asked):
     text = asked()["request"]
     sign(tmp_path, make_ca(new_key(), datetime.now(UTC), days=400), text)
     assert asked()["why"] == "the present one is not of this CA"

@@ -73,12 +73,12 @@ def _documented(name: str, document: str) -> dict[str, Settings]:
     return _sections(block)
 
 
-def test_every_program_has_its_unit() -> None:
+def test_every_program_has_its_unit():
     assert {path.name.removesuffix(".service.j2") for path in TEMPLATES} == set(USERS)
 
 
 @pytest.mark.parametrize("name", ["fedge-powerd", "fedge-worker"])
-def test_a_unit_says_what_the_manual_says(name: str) -> None:
+def test_a_unit_says_what_the_manual_says(name):
     """But for the user, the Python, the paths that the inventory decides, and the order of the lines."""
     unit, written = _unit(name)["Service"], _documented(name, f"{name.removeprefix('fedge-')}.md")["Service"]
     decided = {"User", "ExecStart", "Environment"}
@@ -89,12 +89,12 @@ def test_a_unit_says_what_the_manual_says(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "user"), USERS.items())
-def test_a_program_runs_as_its_own_user_and_only_the_power_daemon_is_root(name: str, user: str) -> None:
+def test_a_program_runs_as_its_own_user_and_only_the_power_daemon_is_root(name, user):
     assert _unit(name)["Service"]["User"] == [user]
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_a_program_can_neither_gain_rights_nor_write_to_the_system_nor_see_homes(name: str) -> None:
+def test_a_program_can_neither_gain_rights_nor_write_to_the_system_nor_see_homes(name):
     service = _unit(name)["Service"]
 
     assert service["NoNewPrivileges"] == ["yes"]
@@ -108,7 +108,7 @@ def test_a_program_can_neither_gain_rights_nor_write_to_the_system_nor_see_homes
 
 
 @pytest.mark.parametrize("name", [name for name, user in USERS.items() if user != "root"])
-def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setting(name: str) -> None:
+def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setting(name):
     service = _unit(name)["Service"]
 
     assert service["CapabilityBoundingSet"] == [""]
@@ -137,7 +137,7 @@ def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setti
         ),
     ],
 )
-def test_a_program_reaches_what_its_duty_needs(name: str, allowed: Settings) -> None:
+def test_a_program_reaches_what_its_duty_needs(name, allowed):
     service = _unit(name)["Service"]
 
     assert {key: service[key] for key in allowed} == allowed
@@ -154,12 +154,12 @@ def test_a_program_reaches_what_its_duty_needs(name: str, allowed: Settings) -> 
     ],
     ids=["it says nothing to third parties", "a message waits a tenth of a second for its process"],
 )
-def test_flower_is_told_by_its_environment(names: tuple[str, ...], words: set[str]) -> None:
+def test_flower_is_told_by_its_environment(names, words):
     for name in names:
         assert words <= set(" ".join(_unit(name)["Service"]["Environment"]).split())
 
 
-def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
+def test_the_supernode_asks_for_tls_and_shows_its_key():
     command = _unit("fedge-supernode")["Service"]["ExecStart"][0].split()
 
     assert "--insecure" not in command
@@ -168,7 +168,7 @@ def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
     assert command[command.index("--host") + 1] == "127.0.0.1"
 
 
-def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> None:
+def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone():
     command = _unit("fedge-superlink")["Service"]["ExecStart"][0].split()
 
     assert command[command.index("--host") + 1] == "127.0.0.1"
@@ -176,7 +176,7 @@ def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> 
     assert {"--ssl-certfile", "--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(command)
 
 
-def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees() -> None:
+def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees():
     waits, runs = _unit("fedge-ready")["Service"], _unit("fedge-superexec")["Service"]
     own = {"ExecStart", "Environment", "RuntimeDirectory", "RuntimeDirectoryMode", "KillMode"}
     environments = [
@@ -191,7 +191,7 @@ def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_see
     assert waits["RuntimeDirectoryMode"] == ["0700"]
 
 
-def test_the_runner_finds_what_stands_in_before_flowers_own_program() -> None:
+def test_the_runner_finds_what_stands_in_before_flowers_own_program():
     environment = " ".join(_unit("fedge-superexec")["Service"]["Environment"]).split()
     path = next(word for word in environment if word.startswith("PATH=")).removeprefix("PATH=").split(":")
 
@@ -199,14 +199,14 @@ def test_the_runner_finds_what_stands_in_before_flowers_own_program() -> None:
     assert "/usr/lib/fedge-node/ready" not in " ".join(_unit("fedge-ready")["Service"]["Environment"])
 
 
-def test_what_tells_of_a_board_commands_nothing() -> None:
+def test_what_tells_of_a_board_commands_nothing():
     hidden = " ".join(_unit("fedge-telemetry")["Service"]["InaccessiblePaths"]).replace("-/", "/").split()
 
     assert {"/run/fedge", "/run/fedge-worker", "/etc/fedge/keys", "/etc/fedge/app"} <= set(hidden)
 
 
 @pytest.mark.parametrize("name", ["fedge-telemetry", "fedge-board"])
-def test_what_is_beside_the_training_takes_little_of_the_machine(name: str) -> None:
+def test_what_is_beside_the_training_takes_little_of_the_machine(name):
     service = _unit(name)["Service"]
 
     assert re.fullmatch(r"\d+M", service["MemoryMax"][0])
@@ -217,22 +217,20 @@ def test_what_is_beside_the_training_takes_little_of_the_machine(name: str) -> N
 @pytest.mark.parametrize(
     ("host", "shut"), [({}, True), ({"host": "::1"}, True), ({"host": "192.0.2.10"}, False)], ids=str
 )
-def test_the_page_is_this_machines_alone_unless_it_is_told_to_listen_elsewhere(
-    host: dict[str, str], shut: bool
-) -> None:
+def test_the_page_is_this_machines_alone_unless_it_is_told_to_listen_elsewhere(host, shut):
     service = _sections(_text("fedge-board", board_page_settings=host).replace("\\\n", " "))["Service"]
 
     assert (service["IPAddressDeny"] == ["any"]) == shut
 
 
 @pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec", "fedge-telemetry"])
-def test_a_board_comes_back_however_long_its_server_was_away(name: str) -> None:
+def test_a_board_comes_back_however_long_its_server_was_away(name):
     assert _unit(name)["Service"]["Restart"] == ["always"]
     assert _unit(name)["Unit"]["StartLimitIntervalSec"] == ["0"]
 
 
 @pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec"])
-def test_the_two_halves_of_a_board_share_a_secret_in_a_copy_each(name: str) -> None:
+def test_the_two_halves_of_a_board_share_a_secret_in_a_copy_each(name):
     command = _unit(name)["Service"]["ExecStart"][0].split()
     folder = {"fedge-supernode": "/etc/fedge/keys", "fedge-superexec": "/etc/fedge/app"}[name]
 
@@ -241,7 +239,7 @@ def test_the_two_halves_of_a_board_share_a_secret_in_a_copy_each(name: str) -> N
     assert command[command.index("--superexec-auth-secret-file") + 1] == f"{folder}/superexec"
 
 
-def test_the_superlink_runs_out_of_the_environment_that_is_named_else_out_of_the_one_made() -> None:
+def test_the_superlink_runs_out_of_the_environment_that_is_named_else_out_of_the_one_made():
     made, named = (_text("fedge-superlink", superlink_environment=path) for path in ("", "/opt/fedge/.venv"))
 
     assert "ExecStart=/usr/lib/fedge-server/venv/bin/flower-superlink " in made
@@ -250,7 +248,7 @@ def test_the_superlink_runs_out_of_the_environment_that_is_named_else_out_of_the
     assert "/usr/lib/fedge-server" not in named
 
 
-def test_the_superlink_does_not_start_without_its_firewall_unless_the_inventory_has_none() -> None:
+def test_the_superlink_does_not_start_without_its_firewall_unless_the_inventory_has_none():
     without = _sections(_text("fedge-superlink", superlink_firewall=False).replace("\\\n", " "))
 
     assert _unit("fedge-superlink")["Unit"]["Requires"] == ["fedge-firewall.service"]
@@ -258,7 +256,7 @@ def test_the_superlink_does_not_start_without_its_firewall_unless_the_inventory_
     assert "Requires" not in without["Unit"]
 
 
-def test_the_firewall_is_there_before_the_superlink_and_again_after_the_machines_own_rules() -> None:
+def test_the_firewall_is_there_before_the_superlink_and_again_after_the_machines_own_rules():
     unit = _sections(FIREWALL.read_text(encoding="utf-8"))
 
     assert unit["Unit"]["Before"] == ["fedge-superlink.service"]
@@ -291,7 +289,7 @@ def host(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [*USERS, "fedge-firewall"])
-def test_systemd_finds_nothing_wrong_with_a_unit(host: Path, name: str) -> None:
+def test_systemd_finds_nothing_wrong_with_a_unit(host, name):
     command = ["systemd-analyze", f"--root={host}", "--man=no", "--recursive-errors=no", "verify", f"{name}.service"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in said.stderr.splitlines() if name in line]
@@ -301,7 +299,7 @@ def test_systemd_finds_nothing_wrong_with_a_unit(host: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*USERS, "fedge-firewall"])
-def test_systemd_counts_a_unit_as_not_exposed(host: Path, name: str) -> None:
+def test_systemd_counts_a_unit_as_not_exposed(host, name):
     """On its scale from 0 to 10, of which it calls anything below 5 ok or better."""
     command = ["systemd-analyze", f"--root={host}", "security", "--offline=true", "--threshold=50", f"{name}.service"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("flwr", reason="the ClientApp is Flower's")
@@ -16,13 +14,13 @@ from fedge.wire import RequestMessage
 EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "orin-nano", "count": 2}]})
 
 
-def test_a_node_is_the_board_of_its_settings(tmp_path: Path) -> None:
+def test_a_node_is_the_board_of_its_settings(tmp_path):
     settings = tmp_path / "node.yaml"
     settings.write_text("board: bench-7\n", encoding="utf-8")
 
     assert _compute_answer(EXPERIMENT, {"settings": str(settings)}, RequestMessage("hello"), None)[0].board == "bench-7"
 
 
-def test_a_board_without_settings_says_which_file_is_missing(tmp_path: Path) -> None:
+def test_a_board_without_settings_says_which_file_is_missing(tmp_path):
     with pytest.raises(BadInput, match=r"node.yaml: got no such file; .*docs/how-to/boards.md"):
         _compute_answer(EXPERIMENT, {"settings": str(tmp_path / "node.yaml")}, RequestMessage("hello"), None)

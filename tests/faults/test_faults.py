@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from faults.fault_points import KILL, NotHeld, require, try_point
 from faults.subjects import SUBJECTS
@@ -14,7 +12,7 @@ POINTS = {"store": 4, "characterise": 2, "profile": 2, "powerd": 4, "ingest": 2,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POINTS)
-def test_a_fault_at_a_random_instant_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_a_fault_at_a_random_instant_loses_nothing(name, tmp_path):
     subject = SUBJECTS[name]
     with subject.open(tmp_path) as attack:
         outcomes = [try_point(attack, subject.faults[n % len(subject.faults)], n) for n in range(POINTS[name])]
@@ -25,7 +23,7 @@ def test_a_fault_at_a_random_instant_loses_nothing(name: str, tmp_path: Path) ->
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 @pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in POINTS])
-def test_a_fault_of_every_kind_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_a_fault_of_every_kind_loses_nothing(name, tmp_path):
     subject = SUBJECTS[name]
     with subject.open(tmp_path) as attack:
         outcomes = [try_point(attack, fault, n) for n, fault in enumerate(dict.fromkeys(subject.faults))]
@@ -33,7 +31,7 @@ def test_a_fault_of_every_kind_loses_nothing(name: str, tmp_path: Path) -> None:
     assert [f"point {one.number} ({one.fault}): {one.failure}" for one in outcomes if one.failure] == []
 
 
-def test_what_does_not_hold_and_what_breaks_the_attack_are_failures() -> None:
+def test_what_does_not_hold_and_what_breaks_the_attack_are_failures():
     def lose(*_: object) -> bool:
         require(False, "a row is lost")
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -46,14 +45,14 @@ def as_account(provisioned: Hosts) -> Iterator[Hosts]:
         host.ssh(REMOVE)
 
 
-def test_the_fleet_is_provisioned_by_root_and_the_account_alike(as_account: Hosts) -> None:
+def test_the_fleet_is_provisioned_by_root_and_the_account_alike(as_account):
     done = as_account.fedge("provision")
 
     assert done.returncode == 0, done.stdout[-4000:]
     assert "nothing had to change" in done.stdout
 
 
-def test_the_account_finds_every_board_well_and_gets_its_logs(as_account: Hosts, tmp_path: Path) -> None:
+def test_the_account_finds_every_board_well_and_gets_its_logs(as_account, tmp_path):
     assert findings_of(as_account, tmp_path) == dict.fromkeys(as_account.boards, "")
 
     done = as_account.fedge("logs", "--folder", str(tmp_path / "logs"))
@@ -62,7 +61,7 @@ def test_the_account_finds_every_board_well_and_gets_its_logs(as_account: Hosts,
     assert {path.parent.name for path in (tmp_path / "logs").glob("*/fedge-worker.log")} == set(as_account.boards)
 
 
-def test_the_account_profiles_and_runs(as_account: Hosts, tmp_path: Path) -> None:
+def test_the_account_profiles_and_runs(as_account, tmp_path):
     file, folder = tmp_path / "one.yaml", tmp_path / "one"
     file.write_text(yaml.safe_dump(experiment_of(as_account) | {"name": "account", "rounds": 1}), encoding="utf-8")
 
@@ -73,7 +72,7 @@ def test_the_account_profiles_and_runs(as_account: Hosts, tmp_path: Path) -> Non
     assert {row.board for row in read_rows(folder, ClientRow) if row.error is None} == set(as_account.boards)
 
 
-def test_the_account_takes_the_fleet_down_and_up(as_account: Hosts) -> None:
+def test_the_account_takes_the_fleet_down_and_up(as_account):
     done = [as_account.fedge(word) for word in ("down", "up")]
 
     assert [each.returncode for each in done] == [0, 0], [each.stdout[-3000:] for each in done]

@@ -37,7 +37,7 @@ def run_one_round(hosts: Hosts, folder: Path) -> set[str]:
     return {row.board for row in read_rows(folder / "one", ClientRow) if row.error is None}
 
 
-def test_the_boards_of_a_run_that_was_killed_work_for_the_next_at_once(provisioned: Hosts, tmp_path: Path) -> None:
+def test_the_boards_of_a_run_that_was_killed_work_for_the_next_at_once(provisioned, tmp_path):
     with faulty_run(provisioned):
         for command in (LAUNCHER, b"flwr-serverapp\0"):
             for process in list_processes(provisioned.server, command):
@@ -47,14 +47,14 @@ def test_the_boards_of_a_run_that_was_killed_work_for_the_next_at_once(provision
     assert worked == set(provisioned.boards)
 
 
-def test_the_boards_of_a_run_that_was_interrupted_work_for_the_next_at_once(provisioned: Hosts, tmp_path: Path) -> None:
+def test_the_boards_of_a_run_that_was_interrupted_work_for_the_next_at_once(provisioned, tmp_path):
     with faulty_run(provisioned):
         pass
 
     assert run_one_round(provisioned, tmp_path) == set(provisioned.boards)
 
 
-def test_a_board_back_before_the_superlink_gave_it_up_is_no_problem(provisioned: Hosts, tmp_path: Path) -> None:
+def test_a_board_back_before_the_superlink_gave_it_up_is_no_problem(provisioned, tmp_path):
     name, board = next(iter(provisioned.boards.items()))
     board.kill()
     board.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -31,7 +30,7 @@ def done_again(run: FaultyRun, board: str) -> None:
     assert run.next_row(board, lambda row: row.error is None).status == "done"
 
 
-def test_a_board_whose_power_is_cut_is_a_row_and_works_again_after_its_start(run: FaultyRun) -> None:
+def test_a_board_whose_power_is_cut_is_a_row_and_works_again_after_its_start(run):
     board = run.fleet.boards["nano-1"]
     board.kill()
     row = run.next_row("nano-1", lambda row: row.error is not None)
@@ -41,7 +40,7 @@ def test_a_board_whose_power_is_cut_is_a_row_and_works_again_after_its_start(run
     done_again(run, "nano-1")
 
 
-def test_a_board_that_is_rebooted_works_again(run: FaultyRun) -> None:
+def test_a_board_that_is_rebooted_works_again(run):
     board = run.fleet.boards["orin-nano-1"]
     board.stop()
     board.start()
@@ -49,7 +48,7 @@ def test_a_board_that_is_rebooted_works_again(run: FaultyRun) -> None:
     done_again(run, "orin-nano-1")
 
 
-def test_a_board_that_is_cut_off_is_a_row_and_works_again_when_its_cable_is_back(run: FaultyRun) -> None:
+def test_a_board_that_is_cut_off_is_a_row_and_works_again_when_its_cable_is_back(run):
     board = run.fleet.boards["agx-orin-1"]
     board.cut()
     row = run.next_row("agx-orin-1", lambda row: row.error is not None)
@@ -59,7 +58,7 @@ def test_a_board_that_is_cut_off_is_a_row_and_works_again_when_its_cable_is_back
     done_again(run, "agx-orin-1")
 
 
-def test_a_full_disk_is_named_with_its_folder_and_the_board_works_again_when_there_is_room(run: FaultyRun) -> None:
+def test_a_full_disk_is_named_with_its_folder_and_the_board_works_again_when_there_is_room(run):
     board = run.fleet.boards["xavier-nx-1"]
     board.fill_disk()
     row = run.next_row("xavier-nx-1", lambda row: row.error is not None)
@@ -69,7 +68,7 @@ def test_a_full_disk_is_named_with_its_folder_and_the_board_works_again_when_the
     done_again(run, "xavier-nx-1")
 
 
-def test_a_board_that_is_ten_times_as_slow_is_waited_for_and_its_row_shows_it(run: FaultyRun) -> None:
+def test_a_board_that_is_ten_times_as_slow_is_waited_for_and_its_row_shows_it(run):
     usual_s = median(row.work_s for row in run.rows() if row.board == "orin-nano-1" and row.error is None)
     with slowed(run.fleet.boards["orin-nano-1"]):
         row = run.next_row("orin-nano-1", lambda row: row.error is None and row.work_s > 2 * usual_s)
@@ -77,7 +76,7 @@ def test_a_board_that_is_ten_times_as_slow_is_waited_for_and_its_row_shows_it(ru
     assert row.status == "done"
 
 
-def test_a_clock_ten_minutes_off_keeps_a_board_out_and_status_names_the_clock(run: FaultyRun, tmp_path: Path) -> None:
+def test_a_clock_ten_minutes_off_keeps_a_board_out_and_status_names_the_clock(run, tmp_path):
     board = run.fleet.boards["xavier-nx-1"]
     board.clock_off(600)
     row = run.next_row("xavier-nx-1", lambda row: row.error is not None)
@@ -90,7 +89,7 @@ def test_a_clock_ten_minutes_off_keeps_a_board_out_and_status_names_the_clock(ru
     done_again(run, "xavier-nx-1")
 
 
-def test_nothing_that_was_received_is_lost(run: FaultyRun) -> None:
+def test_nothing_that_was_received_is_lost(run):
     rows = run.rows()
 
     assert {row.round for row in rows} == set(range(1, run.played + 1))

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,7 +14,6 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.fleet_view import view
-from fleet.hosts import Hosts
 
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
@@ -42,11 +40,11 @@ def timed(what: str) -> Iterator[None]:
     print(f"\n{what}: {time.monotonic() - begun_s:.0f} s")
 
 
-def test_bare_hosts_are_provisioned_by_one_command_and_every_board_is_online(provisioned: Hosts) -> None:
+def test_bare_hosts_are_provisioned_by_one_command_and_every_board_is_online(provisioned):
     assert provisioned.online() == set(provisioned.boards)
 
 
-def test_a_second_provisioning_changes_nothing(provisioned: Hosts) -> None:
+def test_a_second_provisioning_changes_nothing(provisioned):
     with timed("provisioned again"):
         done = provisioned.fedge("provision")
 
@@ -54,7 +52,7 @@ def test_a_second_provisioning_changes_nothing(provisioned: Hosts) -> None:
     assert "nothing had to change" in done.stdout
 
 
-def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> None:
+def test_status_finds_every_board_well(provisioned, tmp_path):
     told = tmp_path / "status.json"
     with timed("status"):
         done = provisioned.fedge("status", "--out", str(told))
@@ -64,7 +62,7 @@ def test_status_finds_every_board_well(provisioned: Hosts, tmp_path: Path) -> No
     assert {name: board["findings"] for name, board in boards.items()} == {board: [] for board in boards}, done.stdout
 
 
-def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provisioned: Hosts, tmp_path: Path) -> None:
+def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provisioned, tmp_path):
     file, folder = tmp_path / "five.yaml", tmp_path / "five"
     entries = [{"device": DEVICES[name], "name": name.removesuffix("-1")} for name in provisioned.boards]
     file.write_text(yaml.safe_dump(EXPERIMENT | {"fleet": entries}), encoding="utf-8")
@@ -84,7 +82,7 @@ def test_a_run_goes_through_tls_and_every_board_answers_in_every_round(provision
         time.sleep(0.5)
 
 
-def test_the_logs_of_every_board_are_collected(provisioned: Hosts, tmp_path: Path) -> None:
+def test_the_logs_of_every_board_are_collected(provisioned, tmp_path):
     with timed("logs"):
         done = provisioned.fedge("logs", "--folder", str(tmp_path))
 
@@ -97,7 +95,7 @@ def test_the_logs_of_every_board_are_collected(provisioned: Hosts, tmp_path: Pat
     assert min(sizes.values()) > 100, sizes
 
 
-def test_what_is_down_comes_up_again(provisioned: Hosts) -> None:
+def test_what_is_down_comes_up_again(provisioned):
     with timed("down and up"):
         down = provisioned.fedge("down")
         states = {

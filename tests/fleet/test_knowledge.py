@@ -129,7 +129,7 @@ def entries_on(hosts: Hosts) -> list[dict[str, Any]]:
     return list(json.loads(hosts.server.run(f"{KNOWLEDGE} list --json")))
 
 
-def test_a_profile_that_was_killed_goes_on_and_repeats_no_mode(profiled: KilledProfile) -> None:
+def test_a_profile_that_was_killed_goes_on_and_repeats_no_mode(profiled):
     modes = {name: measured_modes(host) for name, host in profiled.hosts.boards.items()}
 
     assert {name: len(set(found)) for name, found in modes.items()} == dict.fromkeys(modes, MODES)
@@ -139,7 +139,7 @@ def test_a_profile_that_was_killed_goes_on_and_repeats_no_mode(profiled: KilledP
     assert "imported" in profiled.said
 
 
-def test_a_run_starts_from_the_profile_with_hardly_a_probe(runs: tuple[RecallingRun, RecallingRun]) -> None:
+def test_a_run_starts_from_the_profile_with_hardly_a_probe(runs):
     first, _ = runs
     known, rows = first.summary["knowledge"], first.first_rows
 
@@ -156,7 +156,7 @@ def test_a_run_starts_from_the_profile_with_hardly_a_probe(runs: tuple[Recalling
     assert f"knowledge: {len(kept)} boards started from their own earlier measurements" in first.said
 
 
-def test_a_second_run_starts_from_the_first(runs: tuple[RecallingRun, RecallingRun]) -> None:
+def test_a_second_run_starts_from_the_first(runs):
     _, second = runs
 
     assert all(
@@ -167,9 +167,7 @@ def test_a_second_run_starts_from_the_first(runs: tuple[RecallingRun, RecallingR
         assert board in second.summary["knowledge"]["contradicted"] or (row.recalled_samples or 0) > MODES
 
 
-def test_the_label_is_the_same_from_the_board_to_the_page(
-    profiled: KilledProfile, runs: tuple[RecallingRun, RecallingRun]
-) -> None:
+def test_the_label_is_the_same_from_the_board_to_the_page(profiled, runs):
     boards, run = profiled.hosts.boards, runs[1]
     tables = {name: host.run(f"cut -d, -f8 {TABLE} | sort -u").split() for name, host in boards.items()}
     records = {name: json.loads(host.run(f"cat {TABLE}.json")) for name, host in boards.items()}

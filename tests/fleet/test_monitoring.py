@@ -68,14 +68,14 @@ def until(hosts: Hosts, query: str, names: set[str]) -> dict[str, float]:
     return found
 
 
-def test_prometheus_reads_the_page_and_every_boards_machine(watched: Hosts) -> None:
+def test_prometheus_reads_the_page_and_every_boards_machine(watched):
     boards = {f"boards {name}" for name in watched.boards}
     up = until(watched, "up == 1", {"prometheus", "fedge", *boards})
 
     assert set(up) == {"prometheus", "fedge", *boards}
 
 
-def test_promql_answers_of_each_board_what_it_told_and_what_its_machine_does(watched: Hosts) -> None:
+def test_promql_answers_of_each_board_what_it_told_and_what_its_machine_does(watched):
     told = {f"fedge {name}" for name in watched.boards}
     read = until(watched, f"count_over_time(fedge_board_power_watts[20s]) >= {SAMPLES}", told)
     power_w = answer(watched, "fedge_board_power_watts")
@@ -88,7 +88,7 @@ def test_promql_answers_of_each_board_what_it_told_and_what_its_machine_does(wat
     assert max(age_s.values()) < ANSWERS_S
 
 
-def test_prometheus_listens_on_loopback_alone_and_the_node_exporter_on_the_boards_own_address(watched: Hosts) -> None:
+def test_prometheus_listens_on_loopback_alone_and_the_node_exporter_on_the_boards_own_address(watched):
     server = re.findall(r"(\S+):9090\s", watched.server.run("ss -Hltn"))
     boards = {name: re.findall(r"(\S+):9100\s", host.run("ss -Hltn")) for name, host in watched.boards.items()}
 
@@ -96,7 +96,7 @@ def test_prometheus_listens_on_loopback_alone_and_the_node_exporter_on_the_board
     assert boards == {name: [host.address] for name, host in watched.boards.items()}
 
 
-def test_doing_it_again_changes_nothing(watched: Hosts) -> None:
+def test_doing_it_again_changes_nothing(watched):
     done = watched.playbook("monitoring.yml", *WANTED)
 
     assert done.returncode == 0, done.stdout[-4000:]

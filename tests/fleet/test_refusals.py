@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.fleet_view import findings_of, until_told
-from fleet.hosts import Host, Hosts
+from fleet.hosts import Host
 
 from experiments.backends.run_submission import write_connection
 from fedge.experiment import SuperlinkSpec
@@ -43,7 +42,7 @@ def spoil(host: Host, how: str) -> None:
     host.run(f"{{ {how}; }} >/dev/null 2>&1 && systemctl restart fedge-supernode")
 
 
-def test_each_is_refused_and_status_says_why_and_what_to_do(provisioned: Hosts, tmp_path: Path) -> None:
+def test_each_is_refused_and_status_says_why_and_what_to_do(provisioned, tmp_path):
     for board, how in zip(WORDS, (NEW_KEY, OTHER_CA, PLAIN, WRONG_GROUP), strict=True):
         spoil(provisioned.boards[board], how)
 
@@ -53,7 +52,7 @@ def test_each_is_refused_and_status_says_why_and_what_to_do(provisioned: Hosts, 
     assert provisioned.online() == {"orin-nano-1"}
 
 
-def test_what_status_says_to_do_mends_them(provisioned: Hosts, tmp_path: Path) -> None:
+def test_what_status_says_to_do_mends_them(provisioned, tmp_path):
     done = [provisioned.fedge(*words) for words in (("provision",), ("down", "--limit", "orin-nano-1"), ("up",))]
 
     assert [each.returncode for each in done] == [0, 0, 0], [each.stdout[-3000:] for each in done]
@@ -61,7 +60,7 @@ def test_what_status_says_to_do_mends_them(provisioned: Hosts, tmp_path: Path) -
     assert findings_of(provisioned, tmp_path) == dict.fromkeys(provisioned.boards, "")
 
 
-def test_a_board_can_neither_start_nor_stop_nor_list_runs(provisioned: Hosts) -> None:
+def test_a_board_can_neither_start_nor_stop_nor_list_runs(provisioned):
     board = provisioned.boards["agx-orin-1"]
     home = board.root / "root/cli"
     home.mkdir()

@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
-from fleet.hosts import Hosts
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 KEPT = "/var/lib/fedge-link/runs"
@@ -22,7 +21,7 @@ LEFT = (
 Prometheus only comes with monitoring."""
 
 
-def test_removing_leaves_nothing_of_fedge_but_the_runs(provisioned: Hosts) -> None:
+def test_removing_leaves_nothing_of_fedge_but_the_runs(provisioned):
     done = provisioned.fedge("down", "--remove", "--yes")
 
     assert done.returncode == 0, done.stdout[-4000:]

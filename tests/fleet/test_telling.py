@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -63,7 +62,7 @@ def certificate_of(host: Host) -> x509.Certificate:
     return x509.load_pem_x509_certificate(host.run(f"cat {FOLDER}/board.crt").encode())
 
 
-def test_every_board_is_heard_of_within_half_a_minute_and_the_page_tells_how_long_ago(provisioned: Hosts) -> None:
+def test_every_board_is_heard_of_within_half_a_minute_and_the_page_tells_how_long_ago(provisioned):
     end_s, fresh, seen = time.monotonic() + ARRIVES_S, set(), {}
     while fresh < set(provisioned.boards):
         assert time.monotonic() < end_s, (
@@ -79,7 +78,7 @@ def test_every_board_is_heard_of_within_half_a_minute_and_the_page_tells_how_lon
     assert all(told[name]["power_w"] is not None for name in provisioned.boards)
 
 
-def test_the_samples_of_every_board_are_in_the_servers_store(provisioned: Hosts) -> None:
+def test_the_samples_of_every_board_are_in_the_servers_store(provisioned):
     end_s, counted = time.monotonic() + ARRIVES_S, {}
     while set(counted) != set(provisioned.boards):
         assert time.monotonic() < end_s, counted
@@ -88,7 +87,7 @@ def test_the_samples_of_every_board_are_in_the_servers_store(provisioned: Hosts)
     assert min(counted.values()) > 0
 
 
-def test_the_key_is_the_senders_alone_and_without_it_nobody_tells_anything(provisioned: Hosts) -> None:
+def test_the_key_is_the_senders_alone_and_without_it_nobody_tells_anything(provisioned):
     for host in provisioned.boards.values():
         owner = host.run("stat -c '%U %a' /etc/fedge/tell/board.key").strip()
         subject = host.run("openssl x509 -noout -subject -issuer -in /etc/fedge/tell/board.crt || true")
@@ -101,14 +100,14 @@ def test_the_key_is_the_senders_alone_and_without_it_nobody_tells_anything(provi
         assert (host.run(knock).strip(), host.run(f"{knock} shown").strip()) == ("403", "400")
 
 
-def test_who_runs_an_experiments_code_reads_neither_the_key_nor_the_samples(provisioned: Hosts) -> None:
+def test_who_runs_an_experiments_code_reads_neither_the_key_nor_the_samples(provisioned):
     for host in provisioned.boards.values():
         for path in ("/etc/fedge/tell/board.key", "/var/lib/fedge-tell"):
             said = host.ssh(f"runuser -u fedge-app -- ls -l {path}/ || runuser -u fedge-app -- cat {path}")
             assert said.returncode != 0, path
 
 
-def test_the_page_is_seen_from_the_control_node_until_ctrl_c(provisioned: Hosts) -> None:
+def test_the_page_is_seen_from_the_control_node_until_ctrl_c(provisioned):
     with provisioned.begun("board") as process:
         try:
             assert process.stdout is not None
@@ -127,7 +126,7 @@ def test_the_page_is_seen_from_the_control_node_until_ctrl_c(provisioned: Hosts)
         urlopen(address, timeout=10)
 
 
-def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_path: Path) -> None:
+def test_status_names_a_board_that_has_fallen_silent(provisioned, tmp_path):
     name, host = next(iter(provisioned.boards.items()))
     told = tmp_path / "status.json"
     host.run("systemctl stop fedge-telemetry")
@@ -140,9 +139,7 @@ def test_status_names_a_board_that_has_fallen_silent(provisioned: Hosts, tmp_pat
     assert [finding["what"] for finding in boards[name]["findings"]] == ["fedge-telemetry is stopped"]
 
 
-def test_a_certificate_near_its_end_is_told_by_status_and_by_a_check_and_renewed_by_provisioning(
-    provisioned: Hosts, tmp_path: Path
-) -> None:
+def test_a_certificate_near_its_end_is_told_by_status_and_by_a_check_and_renewed_by_provisioning(provisioned, tmp_path):
     name, host = next(iter(provisioned.boards.items()))
     old = put_old_certificate(provisioned, name, host)
     found = findings_of(provisioned, tmp_path)[name]

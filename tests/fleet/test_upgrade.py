@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.fleet_view import findings_of
-from fleet.hosts import Host, Hosts
+from fleet.hosts import Host
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 CLIENTS = "cd /usr/lib/fedge-node && readlink -f client && ls -d client-*"
@@ -28,7 +26,7 @@ def clients_of(host: Host) -> list[str]:
     return host.run(CLIENTS).split()
 
 
-def test_boards_with_earlier_code_are_told_apart_and_upgraded(provisioned: Hosts, tmp_path: Path) -> None:
+def test_boards_with_earlier_code_are_told_apart_and_upgraded(provisioned, tmp_path):
     before = {name: clients_of(host) for name, host in provisioned.boards.items()}
     for host in provisioned.boards.values():
         host.run(GO_BACK)

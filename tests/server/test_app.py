@@ -30,9 +30,7 @@ def context(backend: str, folder: Path) -> Context:
     return Context(1, 1, {}, RecordDict(), config)
 
 
-def test_a_run_on_real_boards_claims_them_and_says_farewell_also_if_it_fails(
-    tmp_path, monkeypatch
-):
+def test_a_run_on_real_boards_claims_them_and_says_farewell_also_if_it_fails(tmp_path, monkeypatch):
     Noted.made, Noted.farewells = [], 0
 
     def fails(*_: object, **__: object) -> None:
@@ -50,9 +48,7 @@ def test_a_run_on_real_boards_claims_them_and_says_farewell_also_if_it_fails(
     assert claiming.run.startswith(f"experiment ({tmp_path}, ")
 
 
-def test_a_run_in_simulation_asks_nodes_that_emulate_the_boards(
-    tmp_path, monkeypatch
-):
+def test_a_run_in_simulation_asks_nodes_that_emulate_the_boards(tmp_path, monkeypatch):
     ports: list[object] = []
     monkeypatch.setattr(app, "run_experiment", lambda _experiment, port, _folder: ports.append(port))
     app.main(object(), context("sim", tmp_path))

@@ -68,7 +68,7 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def test_a_run_whose_program_does_not_start_says_once_what_may_keep_it(tmp_path: Path) -> None:
+def test_a_run_whose_program_does_not_start_says_once_what_may_keep_it(tmp_path):
     said, times = [], iter([0.0, 60.0, 121.0, 122.0])
 
     def listen(name: str, *, announce: bool) -> None:
@@ -85,7 +85,7 @@ def test_a_run_whose_program_does_not_start_says_once_what_may_keep_it(tmp_path:
     assert said == [(SLOW_START, True)]
 
 
-def test_a_run_that_has_begun_says_nothing_of_its_start(tmp_path: Path) -> None:
+def test_a_run_that_has_begun_says_nothing_of_its_start(tmp_path):
     said: list[str] = []
     (tmp_path / STORE).mkdir()
     check = watch_start(tmp_path, iter([0.0, 500.0]).__next__)
@@ -105,7 +105,7 @@ def test_a_run_that_has_begun_says_nothing_of_its_start(tmp_path: Path) -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_path: Path) -> None:
+def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_path):
     with loopback_fleet(["orin-nano-jp6", "xavier-nx"], tmp_path) as fleet:
         found = {name: _limits(desk.settings.power_socket) for name, desk in fleet.desks.items()}
 
@@ -128,7 +128,7 @@ def test_real_boards_train_together_and_a_board_that_is_missing_is_a_row(tmp_pat
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_a_gpu_workstation_is_a_board_beside_a_jetson(tmp_path: Path) -> None:
+def test_a_gpu_workstation_is_a_board_beside_a_jetson(tmp_path):
     entries = [{"device": "orin-nano", "name": "jetson"}, {"device": "gpu-workstation", "name": "cards"}]
     changes = {"fleet": entries, "reply_timeout_s": 300, "policy": {"name": "balanced", "max_slowdown": 1.5}}
     with loopback_fleet(["orin-nano-jp6", "gpu-workstation"], tmp_path, names=["jetson-1", "cards-1"]) as fleet:
@@ -146,7 +146,7 @@ def test_a_gpu_workstation_is_a_board_beside_a_jetson(tmp_path: Path) -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> None:
+def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path):
     reference = tmp_path / "train" / "mobilenetv3l-gld23k.csv"
     reference.parent.mkdir()
     average = build_workload_kind("orin-nano", Workload("mobilenetv3l-gld23k", 16)).average
@@ -170,7 +170,7 @@ def test_boards_learn_from_a_table_that_only_the_server_has(tmp_path: Path) -> N
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_a_boards_second_round_counts_on_the_link_that_its_first_one_measured(tmp_path: Path) -> None:
+def test_a_boards_second_round_counts_on_the_link_that_its_first_one_measured(tmp_path):
     named = {"device": "orin-nano", "name": "named", "link": {"down_mbps": 8, "up_mbps": 4}}
     changes = {"fleet": [{"device": "orin-nano", "name": "board"}, named]}
     with loopback_fleet(["orin-nano-jp6"] * 2, tmp_path, names=["board-1", "named-1"]) as fleet:
@@ -193,7 +193,7 @@ def test_a_boards_second_round_counts_on_the_link_that_its_first_one_measured(tm
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_mods_act_on_what_real_boards_send(tmp_path: Path) -> None:
+def test_mods_act_on_what_real_boards_send(tmp_path):
     noise = {"noise_multiplier": 1e-4, "num_sampled_clients": 2, "initial_clipping_norm": 0.5}
     private = {"name": "DifferentialPrivacyClientSideAdaptiveClipping", "options": noise, "wraps": {"name": "FedAvg"}}
     mods = {"strategy": private, "mods": ["adaptiveclipping_mod", "message_size_mod"]}
@@ -214,7 +214,7 @@ def test_mods_act_on_what_real_boards_send(tmp_path: Path) -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_adapters_of_unequal_rank_are_trained_by_real_boards(tmp_path: Path) -> None:
+def test_adapters_of_unequal_rank_are_trained_by_real_boards(tmp_path):
     if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
         pytest.skip("needs the extra llm")
     task = tmp_path / "lora.py"
@@ -265,9 +265,7 @@ def _limits(socket: str) -> dict[str, object]:
         (SuperlinkSpec(root_certificates="/etc/fedge/ca.crt"), 'root-certificates = "/etc/fedge/ca.crt"'),
     ],
 )
-def test_the_connection_is_encrypted_where_there_is_a_certificate(
-    superlink: SuperlinkSpec, line: str, tmp_path: Path
-) -> None:
+def test_the_connection_is_encrypted_where_there_is_a_certificate(superlink, line, tmp_path):
     write_connection(tmp_path, superlink)
 
     text = (tmp_path / "config.toml").read_text(encoding="utf-8")
@@ -285,7 +283,7 @@ def test_the_connection_is_encrypted_where_there_is_a_certificate(
         ({"fleet": [{"device": "nano"}], "strategy": {"name": "FedBuff"}}, "FedBuff on real boards"),
     ],
 )
-def test_what_only_emulated_boards_can_have_is_refused(changes, message: str) -> None:
+def test_what_only_emulated_boards_can_have_is_refused(changes, message):
     experiment = Experiment.model_validate({"backend": "fleet", **changes})
 
     with pytest.raises(BadInput, match=message):
@@ -295,7 +293,7 @@ def test_what_only_emulated_boards_can_have_is_refused(changes, message: str) ->
 @pytest.mark.fleet
 @pytest.mark.slow
 @pytest.mark.xdist_group("fleet")
-def test_a_superlink_that_is_not_there_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_a_superlink_that_is_not_there_is_told_without_a_traceback(tmp_path):
     done = run(Fleet("127.0.0.1:9", {}, {}), tmp_path, rounds=1, count=1)
 
     assert done.returncode == 2

@@ -42,14 +42,14 @@ def _names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_app_holds_code_and_presets_but_no_tests_caches_or_tables(tmp_path: Path, packages: list[Path]) -> None:
+def test_the_app_holds_code_and_presets_but_no_tests_caches_or_tables(tmp_path, packages):
     app = flower_app.stage_app(tmp_path / "a run", packages=packages)
     shipped = {"__init__.py", "app.py", "deep/er/part.py", "deep/presets.yaml"}
     assert app == tmp_path / "a run" / "app"
     assert _names(app) == {f"{name}/{file}" for name in ("clients", "server") for file in shipped} | {"pyproject.toml"}
 
 
-def test_the_project_file_names_both_apps_and_every_key_of_the_run_config(tmp_path: Path, packages: list[Path]) -> None:
+def test_the_project_file_names_both_apps_and_every_key_of_the_run_config(tmp_path, packages):
     defaults = {
         "experiment": 'a "quoted" \\ line\nwith a tab\t, DEL \x7f and 温度 😀',
         "rounds": 3,
@@ -66,7 +66,7 @@ def test_the_project_file_names_both_apps_and_every_key_of_the_run_config(tmp_pa
     assert project["project"]["dependencies"] == []
 
 
-def test_plugins_ship_beside_the_programs_under_their_own_names(tmp_path: Path, packages: list[Path]) -> None:
+def test_plugins_ship_beside_the_programs_under_their_own_names(tmp_path, packages):
     module = _write(tmp_path / "my things" / "night_policy.py", "RATE = 2\n")
     _write(tmp_path / "my things" / "fancy" / "__init__.py", "")
     _write(tmp_path / "my things" / "fancy" / "data.bin", "")
@@ -86,17 +86,13 @@ def test_plugins_ship_beside_the_programs_under_their_own_names(tmp_path: Path, 
         ("numpy.py", "hide an installed module"),
     ],
 )
-def test_a_plugin_whose_name_would_not_work_on_the_boards_is_refused(
-    tmp_path: Path, packages: list[Path], name: str, why: str
-) -> None:
+def test_a_plugin_whose_name_would_not_work_on_the_boards_is_refused(tmp_path, packages, name, why):
     plugin = _write(tmp_path / "plugins" / name, "")
     with pytest.raises(BadInput, match=why):
         flower_app.stage_app(tmp_path, [plugin], packages=packages)
 
 
-def test_the_programs_come_from_beside_the_launcher_and_never_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_programs_come_from_beside_the_launcher_and_never_from_the_current_folder(tmp_path, monkeypatch):
     _write(tmp_path / "clients" / "__init__.py", "raise SystemExit('poison')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -104,12 +100,12 @@ def test_the_programs_come_from_beside_the_launcher_and_never_from_the_current_f
     assert flower_app.installed_packages() == tuple(root / name for name in ("fedge", "clients", "server"))
 
 
-def test_a_program_that_is_not_installed_is_named() -> None:
+def test_a_program_that_is_not_installed_is_named():
     with pytest.raises(RunFailed, match="no_such_program"):
         flower_app.installed_packages(["no_such_program"])
 
 
-def test_flower_bundles_everything_of_the_installed_app_that_was_staged(tmp_path: Path) -> None:
+def test_flower_bundles_everything_of_the_installed_app_that_was_staged(tmp_path):
     build = pytest.importorskip("flwr.cli.build", reason="needs Flower's bundler")
     app = flower_app.stage_app(tmp_path)
     bundle = build.build_fab_from_disk(app)

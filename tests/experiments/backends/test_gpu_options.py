@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +39,7 @@ def build(num_gpus: float = 0.5, task: str = "digits-cnn", **changes: Any) -> Ex
         (build(), False, "0, or a machine with CUDA: torch "),
     ],
 )
-def test_gpus_that_clients_cannot_use_are_refused(
-    experiment: Experiment, elsewhere: bool, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_clients_cannot_use_are_refused(experiment, elsewhere, told, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadInput) as refused:
         check_gpus(experiment, elsewhere)
@@ -51,7 +48,7 @@ def test_gpus_that_clients_cannot_use_are_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     check_gpus(build(backend="sim"), elsewhere=True)
@@ -62,7 +59,7 @@ def test_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch: pytest.MonkeyPat
         launcher.check_runnable(build(backend="sim"))
 
 
-def test_a_run_on_cuda_trains_there_and_is_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_cuda_trains_there_and_is_labelled(tmp_path, monkeypatch):
     """The device is replaced by the CPU when the task is built: this machine may have no other."""
     devices = list[str]()
     load_task = workloads.load_task
@@ -84,7 +81,7 @@ def test_a_run_on_cuda_trains_there_and_is_labelled(tmp_path: Path, monkeypatch:
     assert "note: the clients trained on CUDA: another run gives other bits" in list(_list_notes(summary))
 
 
-def test_flower_reserves_the_share_of_a_device_for_each_process() -> None:
+def test_flower_reserves_the_share_of_a_device_for_each_process():
     env = {"RAY_ADDRESS": "local"}
 
     assert "client-resources-num-gpus=0.25 " in sim_backend.federation_config(8, env, 0.25)
@@ -94,5 +91,5 @@ def test_flower_reserves_the_share_of_a_device_for_each_process() -> None:
 @pytest.mark.parametrize(
     ("num_gpus", "jobs", "expected"), [(1.0, 8, 1), (0.5, 8, 2), (0.3, 8, 3), (0.0, 8, 4), (0.5, 1, 1)]
 )
-def test_no_more_processes_share_the_device_than_it_has_room_for(num_gpus: float, jobs: int, expected: int) -> None:
+def test_no_more_processes_share_the_device_than_it_has_room_for(num_gpus, jobs, expected):
     assert count_jobs(build(num_gpus, jobs=jobs)) == expected

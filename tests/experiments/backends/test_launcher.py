@@ -56,7 +56,7 @@ def _saved(folder: Path) -> dict[str, Any]:
     return record
 
 
-def test_a_run_leaves_a_whole_folder(whole: Path) -> None:
+def test_a_run_leaves_a_whole_folder(whole):
     names = {path.name for path in whole.iterdir()}
     assert sorted(names) == [
         ".lock",
@@ -71,7 +71,7 @@ def test_a_run_leaves_a_whole_folder(whole: Path) -> None:
     assert [path.name for path in (whole / "checkpoints").iterdir()] == ["round-000001.safetensors"]
 
 
-def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge: Launcher, tmp_path: Path) -> None:
+def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge, tmp_path):
     outcome = fedge("run", "exp.yaml", "--folder", "run", "--json")
 
     summary = json.loads(outcome.out)
@@ -83,7 +83,7 @@ def test_json_is_one_object_on_stdout_and_all_else_on_stderr(fedge: Launcher, tm
     assert "round 1/1" in outcome.err
 
 
-def test_a_saved_experiment_resolves_to_itself(whole: Path) -> None:
+def test_a_saved_experiment_resolves_to_itself(whole):
     assert load_experiment(whole / "run.yaml") == load_experiment(whole.parent / "exp.yaml")
 
 
@@ -96,16 +96,14 @@ def test_a_saved_experiment_resolves_to_itself(whole: Path) -> None:
         (["policy=maxn", "policy={name: balanced}"], {"name": "balanced"}),
     ],
 )
-def test_overrides_are_applied_in_order_and_reach_into_short_forms(
-    tmp_path: Path, overrides: list[str], policy: dict[str, Any]
-) -> None:
+def test_overrides_are_applied_in_order_and_reach_into_short_forms(tmp_path, overrides, policy):
     path = tmp_path / "exp.yaml"
     path.write_text(SMALL, encoding="utf-8")
 
     assert load_experiment(path, overrides).policy.model_dump(exclude_none=True) == policy
 
 
-def test_the_options_for_seed_and_backend_win_over_set(fedge: Launcher, tmp_path: Path) -> None:
+def test_the_options_for_seed_and_backend_win_over_set(fedge, tmp_path):
     words = ("--set", "seed=8", "--set", "backend=sim", "--seed", "9", "--backend", "local", "--set", "name=other")
     assert fedge("run", "exp.yaml", "--folder", "run", *words).code == 0
 
@@ -113,7 +111,7 @@ def test_the_options_for_seed_and_backend_win_over_set(fedge: Launcher, tmp_path
     assert (record["seed"], record["backend"], record["name"]) == (9, "local", "other")
 
 
-def test_paths_are_taken_from_the_yamls_folder(tmp_path: Path) -> None:
+def test_paths_are_taken_from_the_yamls_folder(tmp_path):
     folder = tmp_path / "sub"
     folder.mkdir()
     text = "fleet: [{device: mine.yaml, truth: 'table:t.csv'}]\nplugins: [p.py]\ndata: {dir: d}\n"
@@ -137,7 +135,7 @@ def test_paths_are_taken_from_the_yamls_folder(tmp_path: Path) -> None:
         "{name: balanced, deadline_s: 60, max_slowdown: 1.2}",
     ],
 )
-def test_every_policy_plays(fedge: Launcher, tmp_path: Path, policy: str) -> None:
+def test_every_policy_plays(fedge, tmp_path, policy):
     assert fedge("run", "exp.yaml", "--folder", "run", "--set", f"policy={policy}", "--set", "rounds=2").code == 0
 
     rounds, clients = _rows(tmp_path / "run")
@@ -145,7 +143,7 @@ def test_every_policy_plays(fedge: Launcher, tmp_path: Path, policy: str) -> Non
     assert all(row.why and row.feasible is not None for row in clients)
 
 
-def test_a_limit_that_some_boards_cannot_keep_is_noted_and_played(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_limit_that_some_boards_cannot_keep_is_noted_and_played(fedge, tmp_path):
     policy = "policy={name: fastest-within-power, power_w: 4}"
     fleet = "fleet=[{device: nano}, {device: agx-orin, count: 2}]"
 
@@ -180,7 +178,7 @@ def digits(data_dir, download):
 """
 
 
-def test_the_users_own_policy_strategy_and_task_play(fedge: Launcher, tmp_path: Path) -> None:
+def test_the_users_own_policy_strategy_and_task_play(fedge, tmp_path):
     (tmp_path / "own_parts.py").write_text(PLUGIN, encoding="utf-8")
     own = {"policy": "own_parts:coolest", "workload.task": "own_parts:digits", "plugins": "[own_parts.py]"}
     own |= {"strategy": "{name: 'own_parts:Mine', options: {scale: 2}}"}
@@ -190,15 +188,13 @@ def test_the_users_own_policy_strategy_and_task_play(fedge: Launcher, tmp_path: 
     assert {row.why for row in _rows(tmp_path / "run")[1]} == {"coolest of all"}
 
 
-def test_a_report_that_cannot_be_written_says_so(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+def test_a_report_that_cannot_be_written_says_so(fedge, tmp_path, whole):
     outcome = fedge("report", whole, "--out", tmp_path / "exp.yaml" / "r.html")
     assert outcome.code == 2
     assert "r.html; a file that can be written (" in outcome.message
 
 
-def test_a_finished_run_is_not_played_again(
-    fedge: Launcher, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_not_played_again(fedge, tmp_path, whole, monkeypatch):
     folder = shutil.copytree(whole, tmp_path / "run")
     monkeypatch.setattr(launcher, "_load_backend", lambda name: pytest.fail(f"{name} was started"))
     assert fedge("resume", "run").code == 0  # the report says where its run lies
@@ -211,7 +207,7 @@ def test_a_finished_run_is_not_played_again(
     assert after == before
 
 
-def test_more_rounds_go_on_where_the_run_ended(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
+def test_more_rounds_go_on_where_the_run_ended(fedge, tmp_path, whole):
     """Not as in a run that was longer from its start: boards probe only what pays back in the rounds that are left."""
     for name in ("short", "again"):
         shutil.copytree(whole, tmp_path / name)
@@ -228,7 +224,7 @@ def test_more_rounds_go_on_where_the_run_ended(fedge: Launcher, tmp_path: Path, 
     assert (rounds, clients) == _rows(tmp_path / "again")
 
 
-def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launcher.time, "strftime", lambda _: "20250101-120000")
     experiment = Experiment.model_validate({"name": "x", "fleet": [{"device": "nano"}]})
@@ -240,7 +236,7 @@ def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path, monkeyp
     assert [folder.name for folder in folders] == ["x-20250101-120000", "x-20250101-120000-2", "x-20250101-120000-3"]
 
 
-def test_labels_say_in_a_line_where_numbers_come_from() -> None:
+def test_labels_say_in_a_line_where_numbers_come_from():
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}, {"device": "agx-orin-64gb"}]})
     found = experiment_checks.build_labels(experiment)
 
@@ -264,7 +260,7 @@ def _stopped(config: Path, out: Path, by: signal.Signals, *words: str) -> tuple[
     return process.returncode, rest
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge: Launcher, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge, tmp_path):
     assert fedge("run", "exp.yaml", "--folder", "run", "--set", "rounds=3").code == 0
     whole = _rows(tmp_path / "run")
     newest = tmp_path / "run" / "checkpoints" / "round-000003.safetensors"
@@ -277,7 +273,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(fedge: Launcher,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, by: signal.Signals) -> None:
+def test_a_stopped_run_says_how_to_go_on(tmp_path, by):
     (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
     code, said = _stopped(tmp_path / "exp.yaml", tmp_path / "run", by)
 
@@ -286,7 +282,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, by: signal.Signals) -> 
     assert "Traceback" not in said
 
 
-def test_the_installed_command_refuses_bad_input_with_code_2(tmp_path: Path) -> None:
+def test_the_installed_command_refuses_bad_input_with_code_2(tmp_path):
     program = Path(sys.executable).with_name("fedge")
     if not program.exists():
         pytest.skip("fedge is not installed beside this Python")
@@ -302,9 +298,7 @@ def test_the_installed_command_refuses_bad_input_with_code_2(tmp_path: Path) -> 
 BUDGETED = ("--set", "policy={name: energy-budget, budget_j: 1}", "--set", "selection=random")
 
 
-def test_a_run_that_its_energy_budget_ended_is_done_and_is_not_played_again(
-    fedge: Launcher, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_its_energy_budget_ended_is_done_and_is_not_played_again(fedge, tmp_path, whole, monkeypatch):
     one_round_j = json.loads((whole / "summary.json").read_text(encoding="utf-8"))["energy_j"]
     budget = f"policy={{name: energy-budget, budget_j: {1.5 * one_round_j}}}"
     assert fedge("run", "exp.yaml", "--folder", "run", "--set", "rounds=9", "--set", budget).code == 0
@@ -318,7 +312,7 @@ def test_a_run_that_its_energy_budget_ended_is_done_and_is_not_played_again(
     assert _rows(tmp_path / "run") == rows
 
 
-def test_a_budget_that_allows_no_round_ends_with_a_reason(fedge: Launcher) -> None:
+def test_a_budget_that_allows_no_round_ends_with_a_reason(fedge):
     outcome = fedge("run", "exp.yaml", "--folder", "run", *BUDGETED)
 
     assert outcome.code == 1
@@ -326,7 +320,7 @@ def test_a_budget_that_allows_no_round_ends_with_a_reason(fedge: Launcher) -> No
     assert "Traceback" not in outcome.err
 
 
-def test_a_trace_is_found_beside_the_file_from_wherever_the_run_is_started(tmp_path: Path) -> None:
+def test_a_trace_is_found_beside_the_file_from_wherever_the_run_is_started(tmp_path):
     text = SMALL.replace("count: 1}", "count: 1, availability: {trace: there.csv}}", 1)
     (tmp_path / "exp.yaml").write_text(text + "selection: random\n", encoding="utf-8")
     experiment = load_experiment(tmp_path / "exp.yaml", ["selection.count=1"])

@@ -44,14 +44,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (3, 64, 5),
     ],
 )
-def test_a_run_has_the_processes_asked_for_or_those_that_are_worth_their_start(
-    rounds: int, jobs: int | None, expected: int
-) -> None:
+def test_a_run_has_the_processes_asked_for_or_those_that_are_worth_their_start(rounds, jobs, expected):
     assert count_jobs(SMALL.model_copy(update={"rounds": rounds, "jobs": jobs})) == expected
 
 
 @pytest.mark.slow
-def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone: Path, tmp_path: Path) -> None:
+def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone, tmp_path):
     shared = run(tmp_path / "shared", jobs=3)
 
     assert outcome(shared) == outcome(alone)

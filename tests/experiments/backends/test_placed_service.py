@@ -52,9 +52,7 @@ def load(folder: Path, device: str = DEVICE, backend: str = "local", **serving: 
     return load_experiment(folder / "exp.yaml")
 
 
-def test_the_service_has_the_plans_batch_seconds_and_watts_and_says_where_they_come_from(
-    placed: Path, tmp_path: Path
-) -> None:
+def test_the_service_has_the_plans_batch_seconds_and_watts_and_says_where_they_come_from(placed, tmp_path):
     chosen = json.loads(placed.read_text())["chosen"]
     experiment = load(tmp_path)
     client = load_client(experiment, 0)
@@ -77,9 +75,7 @@ def test_the_service_has_the_plans_batch_seconds_and_watts_and_says_where_they_c
     assert (row.status, row.service_batch) == ("done", 4)
 
 
-def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(
-    placed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(placed, tmp_path, monkeypatch, capsys):
     saved = tmp_path / "run.yaml"
     saved.write_text(yaml.safe_dump(load(tmp_path).model_dump(mode="json")), encoding="utf-8")
     placed.rename(tmp_path / "gone.json")
@@ -96,9 +92,7 @@ def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(
     assert given.rate_hz == 30.0
 
 
-def test_other_batch_sizes_are_scaled_as_the_planned_one_and_what_was_not_planned_is_refused(
-    placed: Path, tmp_path: Path
-) -> None:
+def test_other_batch_sizes_are_scaled_as_the_planned_one_and_what_was_not_planned_is_refused(placed, tmp_path):
     whole = load(tmp_path, batch_sizes=[1, 4, 64]).fleet[0].serving
     assert whole is not None
     assert whole.placed is not None
@@ -117,9 +111,7 @@ def test_other_batch_sizes_are_scaled_as_the_planned_one_and_what_was_not_planne
             experiment_checks.check_experiment(load(tmp_path, network=network))
 
 
-def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_network(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     assert Launcher(monkeypatch, capsys)("layers", "resnet18", "--out", "elsewhere/small.json").code == 0
@@ -136,9 +128,7 @@ def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_netw
         assert serving.network.input == ((3, 64, 64) if words else (3, 224, 224))
 
 
-def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(tmp_path, monkeypatch, capsys):
     rows = [
         f"cuda-cores,{batch},fp32,{rate},{watts}" for batch, rate, watts in ((1, 90, 2.6), (4, 150, 2.8), (8, 180, 2.9))
     ]
@@ -154,7 +144,7 @@ def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(
     assert serving.placed.power_w == chosen["full_load_w"] > chosen["power_w"]
 
 
-def test_a_figure_of_a_plan_that_cannot_be_is_one_line(placed: Path, tmp_path: Path) -> None:
+def test_a_figure_of_a_plan_that_cannot_be_is_one_line(placed, tmp_path):
     content = json.loads(placed.read_text())
     content["chosen"]["rate_hz"] = 0
     placed.write_text(json.dumps(content), encoding="utf-8")
@@ -162,9 +152,7 @@ def test_a_figure_of_a_plan_that_cannot_be_is_one_line(placed: Path, tmp_path: P
         load(tmp_path)
 
 
-def test_a_plan_that_works_beside_the_training_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_works_beside_the_training_is_refused(tmp_path, monkeypatch, capsys):
     plan(monkeypatch, capsys, tmp_path / "plan.json", "--on", "dla-0")
     with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.placement: got .*with dla-0; one instance on the GPU"):
         load(tmp_path)
@@ -177,8 +165,6 @@ def test_a_plan_that_works_beside_the_training_is_refused(
     ("changed", "told"),
     [({"device": "agx-xavier"}, "a plan for agx-orin-64gb"), ({"backend": "fleet"}, "--on cuda-cores")],
 )
-def test_a_plan_of_another_board_or_accelerator_is_refused(
-    changed: dict[str, str], told: str, placed: Path, tmp_path: Path
-) -> None:
+def test_a_plan_of_another_board_or_accelerator_is_refused(changed, told, placed, tmp_path):
     with pytest.raises(BadInput, match=rf"fleet\[0\]\.serving\.placement: .*{told}"):
         experiment_checks.check_experiment(load(tmp_path, **changed))

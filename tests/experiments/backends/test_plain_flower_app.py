@@ -33,7 +33,7 @@ NODES, ROUNDS, RUN_LIMIT_S = 2, 2, 1200
 QUICKSTART = Path("experiments/configs/quickstart.yaml")
 
 
-def test_real_boards_are_refused(tmp_path: Path) -> None:
+def test_real_boards_are_refused(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text("backend: fleet\nfleet: [nano]\n", encoding="utf-8")
 
@@ -69,7 +69,7 @@ def run_flwr(environment: dict[str, str], app: Path, *words: str) -> str:
 
 
 @flwr_run
-def test_this_repository_runs_the_quickstart(environment: dict[str, str], project_root: Path, tmp_path: Path) -> None:
+def test_this_repository_runs_the_quickstart(environment, project_root, tmp_path):
     del environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]  # as it is for a user
     config = tomllib.loads((project_root / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
     said = run_flwr(environment, project_root, "-c", f'folder="{tmp_path / "run"}"')
@@ -86,8 +86,8 @@ def test_this_repository_runs_the_quickstart(environment: dict[str, str], projec
 
 @flwr_run
 def test_the_example_app_runs_and_a_second_run_starts_from_what_the_first_one_measured(
-    environment: dict[str, str], project_root: Path, tmp_path: Path
-) -> None:
+    environment, project_root, tmp_path
+):
     shutil.copytree(project_root / "examples" / "flower-app", tmp_path / "app")
     environment["HOME"] = str(tmp_path / "home")
     for name in ("cold", "warm"):

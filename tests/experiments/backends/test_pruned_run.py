@@ -39,7 +39,7 @@ def run(folder: Path, experiment: Experiment) -> list[ClientRow]:
     return read_rows(folder, ClientRow)
 
 
-def test_a_variant_of_the_tasks_network_is_priced_trained_and_moved(tmp_path: Path) -> None:
+def test_a_variant_of_the_tasks_network_is_priced_trained_and_moved(tmp_path):
     record = write_variant(tmp_path / "variant")
     experiment = load(tmp_path, ["nano"], network=str(record))
 
@@ -57,7 +57,7 @@ def test_a_variant_of_the_tasks_network_is_priced_trained_and_moved(tmp_path: Pa
     assert told.endswith(f"; the trained model, pruned as it is priced, has {4 * priced.parameters / 1e3:.3g} kB")
 
 
-def test_it_starts_from_the_kept_channels_of_the_whole_network(tmp_path: Path) -> None:
+def test_it_starts_from_the_kept_channels_of_the_whole_network(tmp_path):
     experiment = load(tmp_path, ["nano"], network=str(write_variant(tmp_path / "variant")))
     whole, pruned = (
         task.initial_arrays(3)["0.weight"] for task in (load_task("digits-cnn"), load_experiment_task(experiment))
@@ -65,7 +65,7 @@ def test_it_starts_from_the_kept_channels_of_the_whole_network(tmp_path: Path) -
     assert (pruned == whole[list(FIRST)]).all()
 
 
-def test_a_saved_run_keeps_the_plan_and_another_task_drops_it(tmp_path: Path) -> None:
+def test_a_saved_run_keeps_the_plan_and_another_task_drops_it(tmp_path):
     first = load(tmp_path, ["nano"], network=str(write_variant(tmp_path / "variant")))
     saved = tmp_path / "run.yaml"
     saved.write_text(yaml.safe_dump(first.model_dump(mode="json")), encoding="utf-8")
@@ -76,7 +76,7 @@ def test_a_saved_run_keeps_the_plan_and_another_task_drops_it(tmp_path: Path) ->
     assert (other.channels, other.layers) == (None, first.workload.network.layers)  # type: ignore[union-attr]
 
 
-def test_a_variant_of_another_network_is_priced_only(tmp_path: Path) -> None:
+def test_a_variant_of_another_network_is_priced_only(tmp_path):
     experiment = load(tmp_path, ["nano"], network=str(write_variant(tmp_path / "variant", "resnet18")))
     assert experiment.workload.network is not None
     assert experiment.workload.network.channels is None
@@ -106,16 +106,14 @@ def data(source):
         ("nn.Sequential(nn.Flatten(), nn.Linear(64, shape.classes))", "the trained model has "),
     ],
 )
-def test_a_function_of_the_task_files_name_counts_as_its_network_only_if_the_plan_cuts_that(
-    network: str, trained: str, tmp_path: Path
-) -> None:
+def test_a_function_of_the_task_files_name_counts_as_its_network_only_if_the_plan_cuts_that(network, trained, tmp_path):
     task = tmp_path / "mine.py"
     task.write_text(OWN.format(network=network), encoding="utf-8")
     experiment = load(tmp_path, ["nano"], task=str(task), network=str(write_variant(tmp_path / "variant", "mine:net")))
     assert trained in describe_links(experiment_checks.build_link_labels(experiment))
 
 
-def test_a_plan_of_another_network_under_the_tasks_name_is_refused_by_its_layer(tmp_path: Path) -> None:
+def test_a_plan_of_another_network_under_the_tasks_name_is_refused_by_its_layer(tmp_path):
     record = write_variant(tmp_path / "variant", "synthetic-cnn")
     experiment = load(tmp_path, ["nano"], task="synthetic-cnn", network=str(record))
     with pytest.raises(
@@ -124,7 +122,7 @@ def test_a_plan_of_another_network_under_the_tasks_name_is_refused_by_its_layer(
         experiment_checks.check_experiment(experiment)
 
 
-def test_boards_with_a_width_train_a_narrow_network_and_the_others_the_whole(tmp_path: Path) -> None:
+def test_boards_with_a_width_train_a_narrow_network_and_the_others_the_whole(tmp_path):
     fleet = [{"device": "agx-orin", "name": "wide"}, {"device": "nano", "name": "thin", "width": 0.5}]
     rows = run(tmp_path / "run", load(tmp_path, fleet))
 
@@ -139,7 +137,7 @@ def test_boards_with_a_width_train_a_narrow_network_and_the_others_the_whole(tmp
     assert load_file(tmp_path / "run/model.safetensors")["0.weight"].shape == (16, 1, 3, 3)
 
 
-def test_a_width_needs_the_layers_of_what_is_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_width_needs_the_layers_of_what_is_priced(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.spec.resource_checks.find_priced_network", lambda *_: None)
     with pytest.raises(BadInput, match=r"fleet\[0\]\.width: got 0\.5; .*layers of resnet18-imagenet are not known"):
         experiment_checks.check_experiment(load(tmp_path, [{"device": "nano", "width": 0.5}]))

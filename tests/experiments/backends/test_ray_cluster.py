@@ -30,11 +30,11 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "10.0.0.5:port"])
-def test_what_is_no_address_is_told_with_an_example(address: str) -> None:
+def test_what_is_no_address_is_told_with_an_example(address):
     assert json.loads(main(address)) == {"got": repr(address), "right": ADDRESS_ADVICE}
 
 
-def test_where_nobody_listens_that_is_told_at_once() -> None:
+def test_where_nobody_listens_that_is_told_at_once():
     address, started_s = f"127.0.0.1:{find_free_port()}", time.monotonic()
     told = json.loads(main(address))
     assert told["got"].startswith(f"{address}, where nothing answers (Connection refused")
@@ -42,7 +42,7 @@ def test_where_nobody_listens_that_is_told_at_once() -> None:
     assert time.monotonic() - started_s < 10
 
 
-def test_where_ray_looks_elsewhere_than_it_was_told_it_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_ray_looks_elsewhere_than_it_was_told_it_says_where(monkeypatch):
     from ray._private import services
 
     port = find_free_port()
@@ -53,7 +53,7 @@ def test_where_ray_looks_elsewhere_than_it_was_told_it_says_where(monkeypatch: p
 
 
 @pytest.mark.slow
-def test_somebody_who_says_nothing_is_given_up(silent: str) -> None:
+def test_somebody_who_says_nothing_is_given_up(silent):
     started_s = time.monotonic()
     with pytest.raises(BadInput, match=rf"{silent}, where no Ray answered within 3 s; the address of a running Ray"):
         find_dashboard({**os.environ, ADDRESS_VARIABLE: silent}, within_s=3)
@@ -61,7 +61,7 @@ def test_somebody_who_says_nothing_is_given_up(silent: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_of_the_process_that_asks_is_one_line_for_the_user() -> None:
+def test_the_answer_of_the_process_that_asks_is_one_line_for_the_user():
     address = f"127.0.0.1:{find_free_port()}"
     with pytest.raises(
         BadInput, match=rf"^RAY_ADDRESS: got {address}, where nothing answers \(.*\); the address of a "
@@ -69,7 +69,7 @@ def test_the_answer_of_the_process_that_asks_is_one_line_for_the_user() -> None:
         find_dashboard({**os.environ, ADDRESS_VARIABLE: address})
 
 
-def test_the_dashboards_address_can_be_opened_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboards_address_can_be_opened_as_it_is(monkeypatch):
     monkeypatch.setattr(ray_cluster, "query_dashboard", lambda _: "10.0.0.5:8265")
     assert ray_cluster._parse_answer(json.loads(main("10.0.0.5:6379"))) == "http://10.0.0.5:8265"
     assert ray_cluster._parse_answer({"dashboard": "https://ray.example"}) == "https://ray.example"

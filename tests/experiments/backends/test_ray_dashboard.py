@@ -35,21 +35,19 @@ def _experiment(**more: Any) -> Experiment:
         ("sim", None, {"RAY_ADDRESS": "ray://10.0.0.5:10001"}, "cluster's head"),
     ],
 )
-def test_a_run_that_cannot_be_shown_is_refused_with_what_would_help(
-    backend: str, port: int | None, env: dict[str, str], wrong: str
-) -> None:
+def test_a_run_that_cannot_be_shown_is_refused_with_what_would_help(backend, port, env, wrong):
     with pytest.raises(BadInput, match=wrong):
         check_dashboard(_experiment(backend=backend), port, env)
 
 
-def test_a_ray_without_its_dashboard_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_without_its_dashboard_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(ray_dashboard, "REQUIRED_MODULES", ("no_such_module.inside",))
     with pytest.raises(BadInput, match=r"pip install 'fedge\[ray-dashboard\]'"):
         check_dashboard(_experiment(), None, {})
     check_dashboard(_experiment(), None, CLUSTER)  # that cluster's own Ray has it, or says that it has not
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
+def test_a_port_that_is_taken_is_refused_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         with pytest.raises(BadInput, match=rf"--ray-dashboard-port: got {port}, which is taken; another port"):
@@ -57,13 +55,13 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
     check_dashboard(_experiment(), port, {})
 
 
-def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named() -> None:
+def test_a_simulation_is_mirrored_where_it_runs_and_a_fleet_on_the_cluster_named():
     assert add_ray_exporter(_experiment(), CLUSTER).exporters == (ExporterSpec(name="ray"),)
     fleet = add_ray_exporter(_experiment(backend="fleet"), CLUSTER)
     assert fleet.exporters == (ExporterSpec(name="ray", options={"address": "10.0.0.5:6379"}),)
 
 
-def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
+def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one():
     told = head_command(Path("/short"), 8300, 4)
     options = dict(itertools.pairwise(told))
     assert options["--node-ip-address"] == options["--dashboard-host"] == "127.0.0.1"
@@ -75,15 +73,13 @@ def test_the_head_listens_on_loopback_and_no_port_is_a_fixed_one() -> None:
     assert "--block" not in told  # with it, one part that is late ends all others
 
 
-def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token() -> None:
+def test_the_address_is_printed_with_the_file_of_the_token_and_not_with_the_token():
     told = str(RayDashboard("http://127.0.0.1:8265", Path("/short/token")))
     assert told == "Ray dashboard: http://127.0.0.1:8265 until the run ends; it asks for the token in /short/token"
     assert str(RayDashboard("http://10.0.0.5:8265")) == "Ray dashboard: http://10.0.0.5:8265"
 
 
-def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_the_command_line_the_local_backend_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
     file = tmp_path / "exp.yaml"
     file.write_text("backend: local\nfleet: [{device: nano}]\n")
     told = Launcher(monkeypatch, capsys)("run", file, "--ray-dashboard", "--folder", tmp_path / "run")
@@ -92,9 +88,7 @@ def test_on_the_command_line_the_local_backend_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_being_shown_is_no_part_of_the_experiment_and_does_not_stay_in_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_being_shown_is_no_part_of_the_experiment_and_does_not_stay_in_its_file(tmp_path, monkeypatch, capsys):
     played = []
 
     def play(experiment: Experiment, *_: object) -> None:

@@ -63,7 +63,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_gives_back_what_its_boards_measured(two: Path) -> None:
+def test_a_run_gives_back_what_its_boards_measured(two):
     entries = list_entries(two / "before").entries
 
     assert sorted(one.boards for one in entries) == [("nano-1@seed-3",), ("xavier-nx-1@seed-3",)]
@@ -77,7 +77,7 @@ def test_a_run_gives_back_what_its_boards_measured(two: Path) -> None:
     assert len(measured) >= sum(row.probes + 1 for row in rows_of(two / "cold")) - 2
 
 
-def test_a_second_run_starts_warm_and_its_predictions_are_better_before_any_measurement(two: Path) -> None:
+def test_a_second_run_starts_warm_and_its_predictions_are_better_before_any_measurement(two):
     cold, warm = ([row for row in rows_of(two / name) if row.round == 1] for name in ("cold", "warm"))
 
     assert [row.board for row in warm] == list(BOARDS)
@@ -88,7 +88,7 @@ def test_a_second_run_starts_warm_and_its_predictions_are_better_before_any_meas
     assert all(row.recalled_samples for row in rows_of(two / "warm"))
 
 
-def test_the_summary_and_the_terminal_say_what_came_from_where(two: Path) -> None:
+def test_the_summary_and_the_terminal_say_what_came_from_where(two):
     known = json.loads((two / "warm" / "summary.json").read_text())["knowledge"]
     lines = list(describe_knowledge(known))
 
@@ -100,7 +100,7 @@ def test_the_summary_and_the_terminal_say_what_came_from_where(two: Path) -> Non
     assert "nothing fits" in next(describe_knowledge(cold))
 
 
-def test_the_second_run_gives_back_only_what_it_measured_itself(two: Path) -> None:
+def test_the_second_run_gives_back_only_what_it_measured_itself(two):
     entries = list_entries(two / "k").entries
     assert len(entries) == 4
     new = [one for one in entries if one.source == "run warm"]
@@ -109,7 +109,7 @@ def test_the_second_run_gives_back_only_what_it_measured_itself(two: Path) -> No
     assert measured <= sum(row.probes + 2 for row in rows_of(two / "warm"))
 
 
-def test_a_resumed_run_recalls_what_it_began_with_and_is_given_back_once(two: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_recalls_what_it_began_with_and_is_given_back_once(two, tmp_path):
     part, before = tmp_path / "warm", list_entries(two / "k").entries
     shutil.copytree(two / "warm", part)
     (part / "checkpoints" / "round-000002.safetensors").unlink()
@@ -120,7 +120,7 @@ def test_a_resumed_run_recalls_what_it_began_with_and_is_given_back_once(two: Pa
     assert [one.id for one in list_entries(two / "k").entries] == [one.id for one in before]
 
 
-def test_without_knowledge_nothing_is_read_or_written(tmp_path: Path) -> None:
+def test_without_knowledge_nothing_is_read_or_written(tmp_path):
     run(load(tmp_path, "knowledge=none", "rounds=1"), tmp_path / "run")
 
     assert not (tmp_path / "k").exists()
@@ -129,7 +129,7 @@ def test_without_knowledge_nothing_is_read_or_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["knowledge"] == {}
 
 
-def test_a_failed_run_gives_back_the_rows_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_gives_back_the_rows_that_it_has(tmp_path, monkeypatch):
     whole = launcher._load_backend("local")
 
     def fail(experiment: Experiment, folder: Path, refresh: launcher.Refresh) -> None:
@@ -143,7 +143,7 @@ def test_a_failed_run_gives_back_the_rows_that_it_has(tmp_path: Path, monkeypatc
     assert len(list_entries(tmp_path / "k").entries) == 2
 
 
-def test_wrong_knowledge_is_found_out_and_named(two: Path, tmp_path: Path) -> None:
+def test_wrong_knowledge_is_found_out_and_named(two, tmp_path):
     """Another workload's figures under this one's name, as of the board itself."""
     for entry in list_entries(two / "before").entries:
         boards = {
@@ -164,7 +164,7 @@ def slower(row: Measurement) -> Measurement:
     return dataclasses.replace(row, step_s=1.8 * row.step_s, power_w=0.8 * row.power_w)
 
 
-def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: Path) -> None:
+def test_runs_and_folders_are_imported_and_a_run_only_once(two, tmp_path):
     first = import_path(two / "cold", tmp_path / "k")
     again = import_path(two / "cold", tmp_path / "k")
     copied = import_path(two / "before", tmp_path / "k")
@@ -176,7 +176,7 @@ def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: 
         import_path(tmp_path / "nothing.csv", tmp_path / "k")
 
 
-def test_a_table_that_has_gone_on_replaces_its_earlier_state_and_no_other_boards_table(tmp_path: Path) -> None:
+def test_a_table_that_has_gone_on_replaces_its_earlier_state_and_no_other_boards_table(tmp_path):
     stages = [("nano-1", slice(0, 20)), ("nano-2", slice(0, 20)), ("nano-1", slice(0, 40))]
     for board, rows in stages:
         path = write_table(tmp_path / "board" / "train" / "net.csv", rows=rows)
@@ -196,9 +196,7 @@ def test_a_table_that_has_gone_on_replaces_its_earlier_state_and_no_other_boards
         ({"knowledge": "/some/where"}, "/some/where"),
     ],
 )
-def test_the_knowledge_is_beside_the_runs_unless_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], folder: str | None
-) -> None:
+def test_the_knowledge_is_beside_the_runs_unless_it_is_named(tmp_path, monkeypatch, changes, folder):
     monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
     experiment = load(tmp_path, "knowledge=null").model_copy(update=changes)
     found = run_knowledge.find_folder(experiment, tmp_path / "runs" / "a")
@@ -206,9 +204,7 @@ def test_the_knowledge_is_beside_the_runs_unless_it_is_named(
     assert found == (None if folder is None else tmp_path / folder)
 
 
-def test_all_jobs_of_a_fleets_server_share_one_folder_and_the_environment_names_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_jobs_of_a_fleets_server_share_one_folder_and_the_environment_names_another(tmp_path, monkeypatch):
     job = tmp_path / "runs" / "job-1"
     job.mkdir(parents=True)
     (job / "experiment.yaml").write_text("fleet: [nano]")
@@ -220,7 +216,7 @@ def test_all_jobs_of_a_fleets_server_share_one_folder_and_the_environment_names_
     assert run_knowledge.find_folder(experiment, job / "run") == tmp_path / "mine"
 
 
-def test_a_single_finished_run_is_knowledge_and_stays_as_it_is(two: Path, tmp_path: Path) -> None:
+def test_a_single_finished_run_is_knowledge_and_stays_as_it_is(two, tmp_path):
     before = sorted(path.relative_to(two) for path in (two / "cold").rglob("*"))
     experiment = load(tmp_path, f"knowledge={two / 'cold'}")
     run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)

@@ -30,7 +30,7 @@ def folder(make_run: Callable[..., Path]) -> Path:
     return make_run("other", policy="maxn").parent
 
 
-def test_a_list_says_what_differs_between_the_runs_of_one_experiment(folder: Path) -> None:
+def test_a_list_says_what_differs_between_the_runs_of_one_experiment(folder):
     found = {run.name: run for run in list_runs(folder)}
     assert found["balanced"].differences["policy.name"] == "balanced"
     assert found["maxn"].differences["policy.name"] == "maxn"
@@ -38,12 +38,12 @@ def test_a_list_says_what_differs_between_the_runs_of_one_experiment(folder: Pat
     assert found["maxn"].rounds == found["maxn"].planned
 
 
-def test_a_list_is_cut_down_to_the_runs_with_all_tags(folder: Path) -> None:
+def test_a_list_is_cut_down_to_the_runs_with_all_tags(folder):
     assert [run.name for run in list_runs(folder, ["maxn", "paper"])] == ["maxn"]
     assert list_runs(folder, ["nobody"]) == ()
 
 
-def test_a_list_shows_a_run_that_goes_on(folder: Path) -> None:
+def test_a_list_shows_a_run_that_goes_on(folder):
     lock = FileLock(folder / "maxn" / launcher.LOCK_FILE, "a run")
     try:
         assert {run.name: run.state for run in list_runs(folder)}["maxn"] == "running"
@@ -52,14 +52,14 @@ def test_a_list_shows_a_run_that_goes_on(folder: Path) -> None:
     assert {run.name: run.state for run in list_runs(folder)}["maxn"] != "running"
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(folder: Path) -> None:
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(folder):
     (folder / "maxn" / "run.yaml").write_text("fleet: 3\n", encoding="utf-8")
     found = {run.name: run.problem for run in list_runs(folder)}
     assert found["balanced"] == ""
     assert "fleet" in found["maxn"]
 
 
-def test_a_run_with_a_damaged_store_does_not_hide_the_others(folder: Path, make_run: Callable[..., Path]) -> None:
+def test_a_run_with_a_damaged_store_does_not_hide_the_others(folder, make_run):
     broken = make_run("broken", events=[EventRow(0.0, 1, None, "note", "text")])
     experiment = (broken / "run.yaml").read_text(encoding="utf-8")
     (broken / "run.yaml").write_text(experiment.replace("rounds: 3", "rounds: 9"), encoding="utf-8")
@@ -71,12 +71,12 @@ def test_a_run_with_a_damaged_store_does_not_hide_the_others(folder: Path, make_
     assert set(found.values()) == {""}
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(BadInput, match="nowhere"):
         list_runs(tmp_path / "nowhere")
 
 
-def test_the_command_prints_a_row_per_run_or_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_row_per_run_or_json(folder, capsys):
     assert len(build_runs_table(list_runs(folder), "runs").rows) == 3
     show_runs(folder, ["paper"], as_json=True)
     assert {run["name"] for run in json.loads(capsys.readouterr().out)} == {"balanced", "maxn"}
@@ -93,11 +93,11 @@ def test_the_command_prints_a_row_per_run_or_json(folder: Path, capsys: pytest.C
         ([("jobs", 2), ("tags", ["x"])], []),
     ],
 )
-def test_a_default_name_says_what_was_overridden(changes: list[tuple[str, object]], parts: list[str]) -> None:
+def test_a_default_name_says_what_was_overridden(changes, parts):
     assert describe_changes(changes) == parts
 
 
-def test_a_name_is_the_run_s_folder_and_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_the_run_s_folder_and_stands_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert launcher.choose_folder(EXPERIMENT, None, name="first") == tmp_path / "runs" / "first"
     with pytest.raises(BadInput, match="--name"):

@@ -27,7 +27,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("script", [LOST, LOST_LATE])
-def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path: Path, script: str) -> None:
+def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path, script):
     env = private_environment(os.environ, tmp_path)
     launch = Launch(tmp_path, tmp_path, tmp_path, env, lambda: None)
     parent = subprocess.Popen(["/bin/sh", "-c", script], env=env, stdout=subprocess.PIPE)
@@ -55,7 +55,7 @@ with end_processes_on_exit(Launch(folder, folder, folder, env, lambda: None)):
 """
 
 
-def test_the_processes_of_a_killed_launcher_end(tmp_path: Path) -> None:
+def test_the_processes_of_a_killed_launcher_end(tmp_path):
     command = [sys.executable, "-c", KILLED_LAUNCHER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None

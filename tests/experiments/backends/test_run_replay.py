@@ -67,7 +67,7 @@ def find_figure(result: ReplayResult, name: str) -> ReplayFigure:
     return next(figure for figure in result.figures if figure.name == name)
 
 
-def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder: Path, tmp_path: Path) -> None:
+def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder, tmp_path):
     real = summarise(run_changed(tmp_path, "policy=maxn"))
 
     result = replay_run(run_folder, ["policy=maxn"], draws=3, workers=1)
@@ -84,7 +84,7 @@ def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder: Path
     assert result.label == "estimated"
 
 
-def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path: Path) -> None:
+def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path):
     text = EXPERIMENT.replace("policy: balanced", "policy: {name: balanced, max_slowdown: 1.3}")
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
     notes: list[str] = []
@@ -93,7 +93,7 @@ def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path:
     assert notes == ["max_slowdown of the file's policy balanced left out: maxn takes no such option"]
 
 
-def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) -> None:
+def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder):
     result = replay_run(run_folder, ["name=other"], draws=2, workers=1)
 
     for figure in result.figures:
@@ -101,8 +101,8 @@ def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) ->
 
 
 def test_a_slower_link_costs_a_real_board_the_model_that_it_trains_and_an_emulated_one_the_priced_one(
-    run_folder: Path, tmp_path: Path
-) -> None:
+    run_folder, tmp_path
+):
     real = tmp_path / "real"
     shutil.copytree(run_folder, real)
     (real / "run.yaml").write_text(EXPERIMENT.replace("backend: local", "backend: fleet"), encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_slower_link_costs_a_real_board_the_model_that_it_trains_and_an_emulat
     assert longer[real] == pytest.approx(1.0, abs=0.02)
 
 
-def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder: Path) -> None:
+def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder):
     fleet = "fleet=[{device: nano, count: 3}, {device: agx-xavier}, {device: agx-orin-64gb}]"
 
     result = replay_run(run_folder, [fleet], draws=1, workers=1)
@@ -134,14 +134,12 @@ def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder: Path)
         ("policy=nosuch", "policy.name"),
     ],
 )
-def test_a_change_of_what_was_measured_is_refused(run_folder: Path, change: str, field: str) -> None:
+def test_a_change_of_what_was_measured_is_refused(run_folder, change, field):
     with pytest.raises(BadInput, match=field):
         replay_run(run_folder, [change], draws=1, workers=1)
 
 
-def test_the_command_prints_the_record(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_record(run_folder, monkeypatch, capsys):
     def call(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["fedge", "replay", *words])
         with pytest.raises(SystemExit) as ended:
@@ -159,7 +157,7 @@ def test_the_command_prints_the_record(
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}
 
 
-def test_a_limit_at_the_edge_of_what_the_fleet_can_do_is_named(run_folder: Path) -> None:
+def test_a_limit_at_the_edge_of_what_the_fleet_can_do_is_named(run_folder):
     experiment = load_experiment(run_folder / "run.yaml")
     kinds = [build_kind(board, experiment.workload) for board in list_boards(experiment)]
     least_w, most_w = (sum(float(ends(kind.average.power_w)) for kind in kinds) for ends in (min, max))
@@ -170,7 +168,7 @@ def test_a_limit_at_the_edge_of_what_the_fleet_can_do_is_named(run_folder: Path)
         assert warned == named
 
 
-def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_themselves() -> None:
+def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_themselves():
     agreed, spread = [0.01] * 4, [0.02 * (-1) ** i for i in range(64)]
 
     def interval(effects: list[float]) -> float:

@@ -104,7 +104,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 Programs = Callable[[str, str], Path]
 
 
-def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs: Programs) -> None:
+def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs):
     run = programs(UP, f'echo "$@" > said; {ENDED.format("finished:completed", "N/A")}')
     sim_backend.simulate(run / "app", run, {"experiment": "{}", "rounds": 2}, 3)
     config = tomllib.loads((run / ".flwr" / "run-config.toml").read_text())
@@ -113,13 +113,13 @@ def test_a_run_that_completed_returns_and_its_config_travelled_as_toml(programs:
 
 
 @pytest.mark.parametrize("afterwards", ["exec sleep 60\n", ""])
-def test_a_run_whose_model_is_written_needs_no_word_of_flower(programs: Programs, afterwards: str) -> None:
+def test_a_run_whose_model_is_written_needs_no_word_of_flower(programs, afterwards):
     run = programs(UP, f'if [ "$1" = list ]; then exit 1; fi; touch ../model; {afterwards}')
     sim_backend.simulate(run / "app", run, {}, 3, is_complete=sim_backend.watch_file(run / "model"))
     assert not _survivors(run)
 
 
-def test_a_model_of_an_earlier_launch_does_not_end_a_run(programs: Programs) -> None:
+def test_a_model_of_an_earlier_launch_does_not_end_a_run(programs):
     run = programs(UP, ENDED.format("finished:failed", "no boards"))
     (run / "model").touch()
     with pytest.raises(RunFailed, match="no boards"):
@@ -127,7 +127,7 @@ def test_a_model_of_an_earlier_launch_does_not_end_a_run(programs: Programs) -> 
 
 
 @pytest.mark.parametrize("program", ["Simulation", "ServerApp"])
-def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs, program: str) -> None:
+def test_a_run_that_failed_says_why_and_where_its_log_is(programs, program):
     details = f"{program} failed with exception: no boards"
     run = programs(UP, f'echo "the last line"; {ENDED.format("finished:failed", details)}')
     with pytest.raises(RunFailed, match=r"finished:failed: no boards\n.*serverapp\.log ends with:\n  the last line"):
@@ -135,26 +135,26 @@ def test_a_run_that_failed_says_why_and_where_its_log_is(programs: Programs, pro
     assert not _survivors(run)
 
 
-def test_a_submission_that_flower_refuses_fails_with_its_words(programs: Programs) -> None:
+def test_a_submission_that_flower_refuses_fails_with_its_words(programs):
     run = programs(UP, "echo 'Invalid Flower App'; exit 1\n")
     with pytest.raises(RunFailed, match=r"exit 1\)\n.*\n  Invalid Flower App"):
         sim_backend.simulate(run / "app", run, {}, 3)
 
 
-def test_a_superlink_that_does_not_come_up_fails_with_the_end_of_its_log(programs: Programs) -> None:
+def test_a_superlink_that_does_not_come_up_fails_with_the_end_of_its_log(programs):
     run = programs("echo 'no such option'; exit 2\n", "")
     with pytest.raises(RunFailed, match=r"did not start\n.*superlink\.log ends with:\n  no such option"):
         sim_backend.simulate(run / "app", run, {}, 3)
 
 
-def test_a_superlink_that_dies_during_the_run_ends_the_run(programs: Programs) -> None:
+def test_a_superlink_that_dies_during_the_run_ends_the_run(programs):
     run = programs(UP.replace("exec sleep 60", "sleep 0.5; echo 'out of memory'; exit 9"), "exec sleep 60\n")
     with pytest.raises(RunFailed, match=r"SuperLink died \(exit 9\)\n.*\n.*\n  out of memory"):
         sim_backend.simulate(run / "app", run, {}, 3)
     assert not _survivors(run)
 
 
-def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(programs: Programs) -> None:
+def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(programs):
     refuse_once = 'if [ ! -e refused ]; then touch refused; echo "ERROR: address already in use"; exit 1; fi\n'
     run = programs(refuse_once + UP, ENDED.format("finished:completed", "N/A"))
     sim_backend.simulate(run / "app", run, {}, 3)
@@ -162,7 +162,7 @@ def test_a_port_that_somebody_took_meanwhile_is_given_up_for_another(programs: P
     assert log.index("already in use") < log.index("Uvicorn running")
 
 
-def test_the_log_of_an_earlier_launch_is_kept_and_not_mistaken_for_this_one(programs: Programs) -> None:
+def test_the_log_of_an_earlier_launch_is_kept_and_not_mistaken_for_this_one(programs):
     run = programs("echo boom; exit 2\n", "")
     (run / "logs").mkdir()
     (run / "logs" / "superlink.log").write_text("an earlier launch: address already in use\n")
@@ -172,9 +172,7 @@ def test_the_log_of_an_earlier_launch_is_kept_and_not_mistaken_for_this_one(prog
     assert (run / "logs" / "superlink.log").read_text() == "an earlier launch: address already in use\nboom\n"
 
 
-def test_missing_flower_is_said_with_the_command_that_installs_it(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_flower_is_said_with_the_command_that_installs_it(tmp_path, programs, monkeypatch):
     run = programs("", "")
     (tmp_path / "scripts" / "flower-superlink").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -186,9 +184,7 @@ def test_missing_flower_is_said_with_the_command_that_installs_it(
     ("number", "raised"),
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
 )
-def test_a_signal_ends_the_run_with_all_its_processes(
-    programs: Programs, number: signal.Signals, raised: type[BaseException]
-) -> None:
+def test_a_signal_ends_the_run_with_all_its_processes(programs, number, raised):
     run, seen = programs(UP, "exec sleep 60\n"), []
 
     def interrupt() -> None:
@@ -203,7 +199,7 @@ def test_a_signal_ends_the_run_with_all_its_processes(
     assert signal.getsignal(number) is handler
 
 
-def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> None:
+def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path):
     with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], stdout=subprocess.PIPE) as superlink:
         watch = sim_backend.SuperLinkWatch(superlink, run_processes.RunLog(tmp_path / "log", 0))
         assert superlink.stdout is not None
@@ -217,7 +213,7 @@ def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path: Path) -> Non
         superlink.kill()
 
 
-def test_a_simulation_that_is_never_up_in_time_ends_the_run_after_some_tries(tmp_path: Path) -> None:
+def test_a_simulation_that_is_never_up_in_time_ends_the_run_after_some_tries(tmp_path):
     log = tmp_path / "log"
     late = 'x INFO [uvicorn.access] 127.0.0.1:1 - "POST /v1/runtime/pull-task-input HTTP/1.1" 401\n'
     with subprocess.Popen(["sleep", "1000"]) as superlink:
@@ -230,7 +226,7 @@ def test_a_simulation_that_is_never_up_in_time_ends_the_run_after_some_tries(tmp
         superlink.kill()
 
 
-def test_an_error_in_the_poll_hook_ends_the_run(programs: Programs) -> None:
+def test_an_error_in_the_poll_hook_ends_the_run(programs):
     run = programs(UP, "exec sleep 60\n")
     with pytest.raises(ZeroDivisionError):
         sim_backend.simulate(run / "app", run, {}, 3, on_poll=lambda: print(1 / 0))
@@ -243,21 +239,19 @@ fi
 """
 
 
-def test_a_ray_that_was_too_slow_to_start_is_started_again(programs: Programs) -> None:
+def test_a_ray_that_was_too_slow_to_start_is_started_again(programs):
     run = programs(UP, SLOW_RAY + ENDED.format("finished:completed", "N/A"))
     sim_backend.simulate(run / "app", run, {}, 3)
     assert (run / "started").exists()
 
 
-def test_a_ray_that_never_starts_is_told_as_such(programs: Programs) -> None:
+def test_a_ray_that_never_starts_is_told_as_such(programs):
     run = programs(UP, SLOW_RAY.replace("touch ../started;", "") + ENDED.format("finished:completed", "N/A"))
     with pytest.raises(RunFailed, match="too busy"):
         sim_backend.simulate(run / "app", run, {}, 3)
 
 
-def test_a_process_that_ignores_the_request_to_end_is_killed(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ignores_the_request_to_end_is_killed(programs, monkeypatch):
     monkeypatch.setattr(run_processes, "END_WITHIN_S", 0.2)
     stubborn = "trap '' TERM; (trap '' TERM; sleep 60) &\n" + UP.replace("exec sleep 60", "sleep 60")
     run = programs(stubborn, ENDED.format("finished:completed", "N/A"))
@@ -265,7 +259,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(
     assert not _survivors(run)
 
 
-def test_the_environment_is_private_silent_and_single_threaded() -> None:
+def test_the_environment_is_private_silent_and_single_threaded():
     base = {
         "PATH": "/bin",
         "PYTHONPATH": "/mine",
@@ -284,20 +278,20 @@ def test_the_environment_is_private_silent_and_single_threaded() -> None:
     assert env["HOME"] == "/h"
 
 
-def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_boards() -> None:
+def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_boards():
     env = sim_backend.simulation_environment({}, Path("/run/app"), Path("/run"))
     assert env["RAY_ADDRESS"] == "local"
     assert "num-supernodes=1 " in sim_backend.federation_config(1, env)
     assert sim_backend.federation_config(1, env).endswith("init-args-num-cpus=1")
 
 
-def test_the_boards_share_a_node_for_each_core_and_have_one_each_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_boards_share_a_node_for_each_core_and_have_one_each_on_a_cluster(monkeypatch):
     monkeypatch.setattr(sim_backend.os, "cpu_count", lambda: 4)
     assert [sim_backend.count_nodes(boards, {}) for boards in (1, 4, 100)] == [1, 4, 4]
     assert sim_backend.count_nodes(100, {"RAY_ADDRESS": "10.0.0.1:6379"}) == 100
 
 
-def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores() -> None:
+def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores():
     env = sim_backend.simulation_environment({"RAY_ADDRESS": "10.0.0.1:6379"}, Path("/run/app"), Path("/run"))
     assert env["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert "init-args" not in sim_backend.federation_config(8, env)
@@ -363,8 +357,8 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched,
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_becomes_of_another_one(
-    at_once: tuple[Watched, Watched],
-) -> None:
+    at_once,
+):
     whole, _ = at_once
     seen = _seen(whole.run)
     assert sorted(reply["board"] for reply in seen) == [0, 1, 2]
@@ -377,7 +371,7 @@ def test_a_real_run_completes_from_a_folder_with_foreign_clients_whatever_become
 
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
-def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched, Watched]) -> None:
+def test_a_real_run_that_loses_its_port_takes_another_one(at_once):
     logs = [(watched.run / "logs" / "superlink.log").read_text().lower() for watched in at_once]
     assert sum("address already in use" in log for log in logs) == 1
     assert all("uvicorn running" in log for log in logs)
@@ -385,7 +379,7 @@ def test_a_real_run_that_loses_its_port_takes_another_one(at_once: tuple[Watched
 
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
-def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched, Watched]) -> None:
+def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once):
     _, interrupted = at_once
     assert interrupted.raised is KeyboardInterrupt
     assert interrupted.most > 5
@@ -394,7 +388,7 @@ def test_a_real_run_that_is_interrupted_takes_ray_with_it(at_once: tuple[Watched
 
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
-def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path: Path) -> None:
+def test_a_real_server_app_that_raises_fails_the_run_with_its_message(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(RunFailed, match="round 3 has no boards") as failure:
         sim_backend.simulate(_app(run, FAILING_SERVER), run, {"experiment": ""}, 3)

@@ -15,7 +15,7 @@ def experiment(**changes: object) -> Experiment:
     return Experiment(fleet=(FleetEntry(device="nano", count=2),), **{"strategy": FEDBUFF} | changes)  # type: ignore[arg-type]
 
 
-def test_an_asynchronous_strategy_goes_with_the_defaults() -> None:
+def test_an_asynchronous_strategy_goes_with_the_defaults():
     check_strategy(experiment())
     check_strategy(experiment(strategy=StrategySpec(name="FedAsync")))
 
@@ -31,12 +31,12 @@ def test_an_asynchronous_strategy_goes_with_the_defaults() -> None:
         ({"policy": PolicySpec(budget_j=30.0)}, r"policy.budget_j: got 30; no such limit"),
     ],
 )
-def test_what_it_cannot_be_combined_with(changes: dict[str, object], complaint: str) -> None:
+def test_what_it_cannot_be_combined_with(changes, complaint):
     with pytest.raises(BadInput, match=complaint):
         check_strategy(experiment(**changes))
 
 
-def test_a_privacy_wrapper_does_not_take_it() -> None:
+def test_a_privacy_wrapper_does_not_take_it():
     options = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 2}
     wrapper = StrategySpec(name="DifferentialPrivacyServerSideFixedClipping", options=options, wraps=FEDBUFF)
 
@@ -44,7 +44,7 @@ def test_a_privacy_wrapper_does_not_take_it() -> None:
         check_strategy(experiment(strategy=wrapper))
 
 
-def test_noise_for_more_clients_than_a_round_has_is_refused() -> None:
+def test_noise_for_more_clients_than_a_round_has_is_refused():
     options = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 2}
     wrapper = StrategySpec(
         name="DifferentialPrivacyServerSideFixedClipping", options=options, wraps=StrategySpec(name="FedAvg")
@@ -55,7 +55,7 @@ def test_noise_for_more_clients_than_a_round_has_is_refused() -> None:
         check_strategy(experiment(strategy=wrapper, selection=SelectionSpec(count=1)))
 
 
-def test_the_same_settings_are_fine_for_synchronous_rounds() -> None:
+def test_the_same_settings_are_fine_for_synchronous_rounds():
     check_strategy(
         experiment(strategy=StrategySpec(), late=LateReplySpec(action="drop"), selection=SelectionSpec(count=1))
     )

@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-def test_a_run_that_trains_nothing_has_every_row_but_no_accuracy(start: Callable[..., Path]) -> None:
+def test_a_run_that_trains_nothing_has_every_row_but_no_accuracy(start):
     folder = start()
     rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
 
@@ -58,7 +58,7 @@ def test_a_run_that_trains_nothing_has_every_row_but_no_accuracy(start: Callable
     assert "Test accuracy" not in page
 
 
-def test_the_table_of_a_sweep_leaves_out_figures_that_no_run_has(tmp_path: Path) -> None:
+def test_the_table_of_a_sweep_leaves_out_figures_that_no_run_has(tmp_path):
     (tmp_path / "base.yaml").write_text(YAML.format(policy="balanced"), encoding="utf-8")
     sweep = "experiment: base.yaml\nseeds: 1\ngrid: {policy: [balanced, maxn]}\n"
     (tmp_path / "sweep.yaml").write_text(sweep, "utf-8")
@@ -84,7 +84,7 @@ def untrained(**changes: object) -> Experiment:
         ({"data": DataSpec(samples=1), "fleet": (FleetEntry(device="nano", count=2),)}, "fleet: got 2 clients"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, object], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused(changes, told, monkeypatch):
     monkeypatch.setattr("experiments.fleet.superlink_check.check_superlink", lambda _: None)
     with pytest.raises(BadInput) as refused:
         check_experiment(untrained(**changes))
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], told: str, mon
 @pytest.mark.parametrize(
     ("task", "count", "advised"), [("none", 2000, True), ("none", 1999, False), ("digits-cnn", 2000, False)]
 )
-def test_a_large_untrained_fleet_is_pointed_to_the_column_engine(task: str, count: int, advised: bool) -> None:
+def test_a_large_untrained_fleet_is_pointed_to_the_column_engine(task, count, advised):
     experiment = untrained(fleet=(FleetEntry(device="nano", count=count),), workload=WorkloadSpec(task=task))
 
     told = " ".join(_list_start_notes(experiment, Path("big.yaml")))

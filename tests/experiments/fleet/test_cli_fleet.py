@@ -220,7 +220,7 @@ def test_each_command_plays_its_playbook(playbooks, monkeypatch, command, playbo
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks, monkeypatch):
     keys, played = playbooks.parent / "keys", []
     known = yaml.safe_load((playbooks / "inventory.yml").read_text(encoding="utf-8"))
     known["boards"]["vars"]["telemetry_ca_key"] = str(keys / "ca.key")

@@ -44,7 +44,7 @@ def verify(keys: Path, certificate: Path) -> str:
     return "OK" if done.returncode == 0 else done.stderr
 
 
-def test_all_certificates_of_a_board_are_revoked_and_stay_so_when_another_is(keys: Path) -> None:
+def test_all_certificates_of_a_board_are_revoked_and_stay_so_when_another_is(keys):
     stolen, again, other, honest = (issue(keys, board) for board in ("nano-1", "nano-1", "nano-10", "tx2-1"))
 
     assert [revoke(keys, board) for board in ("nano-1", "nano-10", "nano-1")] == [2, 1, 2]
@@ -53,7 +53,7 @@ def test_all_certificates_of_a_board_are_revoked_and_stay_so_when_another_is(key
     assert verify(keys, issue(keys, "nano-1")) == "OK"  # a board that replaces it
 
 
-def test_the_list_is_valid_as_long_as_the_ca_also_on_a_server_with_a_slow_clock(keys: Path) -> None:
+def test_the_list_is_valid_as_long_as_the_ca_also_on_a_server_with_a_slow_clock(keys):
     issue(keys, "nano-1")
     revoke(keys, "nano-1")
     listed = x509.load_pem_x509_crl((keys / "ca.crl").read_bytes())
@@ -62,7 +62,7 @@ def test_the_list_is_valid_as_long_as_the_ca_also_on_a_server_with_a_slow_clock(
     assert listed.next_update_utc == signer(keys).certificate.not_valid_after_utc
 
 
-def test_a_board_without_a_recorded_certificate_is_told_so(keys: Path) -> None:
+def test_a_board_without_a_recorded_certificate_is_told_so(keys):
     issue(keys, "nano-2")
 
     with pytest.raises(BadInput, match="no certificate of nano-1"):
@@ -71,7 +71,7 @@ def test_a_board_without_a_recorded_certificate_is_told_so(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["ca.crl", "issued/x.crt"])
-def test_a_file_that_holds_something_else_is_named(keys: Path, file: str) -> None:
+def test_a_file_that_holds_something_else_is_named(keys, file):
     issue(keys, "nano-1")
     (keys / file).write_text("rubbish", encoding="utf-8")
 
@@ -79,7 +79,7 @@ def test_a_file_that_holds_something_else_is_named(keys: Path, file: str) -> Non
         revoke(keys, "nano-1")
 
 
-def test_a_list_of_another_ca_is_not_continued(keys: Path, tmp_path: Path) -> None:
+def test_a_list_of_another_ca_is_not_continued(keys, tmp_path):
     issue(keys, "nano-1")
     revoke(keys, "nano-1")
     other = tmp_path / "other"

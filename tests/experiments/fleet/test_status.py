@@ -542,7 +542,7 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
     assert "100 boards, 1 with something wrong" in text
 
 
-def test_a_remedy_that_is_given_on_a_board_says_how_to_log_in_there() -> None:
+def test_a_remedy_that_is_given_on_a_board_says_how_to_log_in_there():
     hosts = answers()
     hosts["nano-1"] = told({"kind": "failed", "text": "sudo: a password is required"})
     hosts["nano-2"] = told({"kind": "bare"})

@@ -37,7 +37,6 @@ from hypothesis import strategies as st
 from fedge.client.round import TRIAL_REASON
 from fedge.decisions.policies import load_policy
 from fedge.experiment import ExplorationSpec
-from fedge.protocols import Policy
 from fedge.types import Measurement, ModeMix, Modes, PowerMode, Predictions, RoundGoal
 
 
@@ -186,7 +185,7 @@ class Sure(Doubtful):
         return dataclasses.replace(super().predict(modes), step_s_sd_log=spread, power_w_sd_log=spread)
 
 
-def test_a_mode_measured_better_than_can_be_believed_is_measured_again_and_then_used_also_at_the_limit() -> None:
+def test_a_mode_measured_better_than_can_be_believed_is_measured_again_and_then_used_also_at_the_limit():
     dear = dataclasses.replace(TRUTH, power_w=np.array([20.0, 14.0, 10.0, 30.0]))
     history = [seen(MAXN), seen(LOW)]
 

@@ -23,7 +23,7 @@ from fedge.types import Modes, PowerMode
 
 @pytest.mark.parametrize("device", sorted(catalogue.load_catalogue()))
 @pytest.mark.parametrize("limit", [MAX_CANDIDATES, 100])
-def test_modes_to_choose_from_keep_the_floor_both_ends_of_every_knob_and_the_limit(device: str, limit: int) -> None:
+def test_modes_to_choose_from_keep_the_floor_both_ends_of_every_knob_and_the_limit(device, limit):
     modes = build_grid(catalogue.find(device))
     floor = (modes.knobs[:, 0] >= FLOOR_CORES) & (modes.knobs[:, 1] >= FLOOR_CPU_MHZ)
 
@@ -39,7 +39,7 @@ def test_modes_to_choose_from_keep_the_floor_both_ends_of_every_knob_and_the_lim
 
 
 @given(st.tuples(*(st.integers(1, 9) for _ in range(4))), st.integers(1, 400))
-def test_thinning_ends_at_the_limit_or_at_nothing_but_ends(sizes: tuple[int, ...], limit: int) -> None:
+def test_thinning_ends_at_the_limit_or_at_nothing_but_ends(sizes, limit):
     axes = np.meshgrid(*(np.arange(2, 2 + n) * s for n, s in zip(sizes, (1, 400, 10, 10), strict=True)), indexing="ij")
     modes = Modes(np.stack([axis.ravel() for axis in axes], axis=1).astype(float))
 
@@ -50,11 +50,11 @@ def test_thinning_ends_at_the_limit_or_at_nothing_but_ends(sizes: tuple[int, ...
     np.testing.assert_array_equal(kept.max(axis=0), modes.knobs.max(axis=0))
 
 
-def test_a_board_below_the_floor_in_every_mode_keeps_them_all() -> None:
+def test_a_board_below_the_floor_in_every_mode_keeps_them_all():
     assert mask_candidates(Modes(np.array([[1, 300.0, 300.0, 800.0], [2, 300.0, 300.0, 800.0]]))).all()
 
 
-def test_presets_of_the_table_are_candidates_also_below_the_floor() -> None:
+def test_presets_of_the_table_are_candidates_also_below_the_floor():
     modes = Modes(np.array([[1, 300.0, 300.0, 800.0], [1, 900.0, 300.0, 800.0], [2, 900.0, 300.0, 800.0]]))
     stranger = PowerMode(4, 900.0, 300.0, 800.0)
 

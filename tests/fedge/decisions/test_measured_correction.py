@@ -41,7 +41,7 @@ measurements = st.lists(st.builds(seen, st.integers(0, 2), st.floats(0.7, 1.4), 
 
 
 @given(measurements)
-def test_only_modes_that_were_measured_change(own: list[Measurement]) -> None:
+def test_only_modes_that_were_measured_change(own):
     found = columns(correct_with_measurements(predicted(), own))
 
     rows = [row for row, mode in enumerate(MODES) if mode not in {m.mode for m in own}]
@@ -49,7 +49,7 @@ def test_only_modes_that_were_measured_change(own: list[Measurement]) -> None:
 
 
 @given(measurements)
-def test_nothing_becomes_less_sure_and_what_is_given_stays_as_it_is(own: list[Measurement]) -> None:
+def test_nothing_becomes_less_sure_and_what_is_given_stays_as_it_is(own):
     before = predicted()
 
     found = columns(correct_with_measurements(before, own))
@@ -60,7 +60,7 @@ def test_nothing_becomes_less_sure_and_what_is_given_stays_as_it_is(own: list[Me
 
 
 @given(measurements, st.floats(0.7, 1.4))
-def test_neither_other_boards_nor_throttled_measurements_count(own: list[Measurement], off: float) -> None:
+def test_neither_other_boards_nor_throttled_measurements_count(own, off):
     foreign = [dataclasses.replace(seen(row, off), board="nano-2") for row in range(3)]
     hot = [dataclasses.replace(seen(row, off), throttled=True) for row in range(3)]
 
@@ -71,7 +71,7 @@ def test_neither_other_boards_nor_throttled_measurements_count(own: list[Measure
 
 
 @pytest.mark.parametrize("off", [0.8, 1.25])
-def test_a_measured_mode_is_expected_as_it_was_measured(off: float) -> None:
+def test_a_measured_mode_is_expected_as_it_was_measured(off):
     found = correct_with_measurements(predicted(), [seen(1, off)])
 
     assert found.step_s[1] == pytest.approx(off * STEP_S[1], rel=0.01)
@@ -80,7 +80,7 @@ def test_a_measured_mode_is_expected_as_it_was_measured(off: float) -> None:
 
 
 @given(st.lists(st.floats(0.95, 1.05), min_size=1, max_size=8))
-def test_what_is_expected_lies_between_the_prediction_and_the_measurements(offs: list[float]) -> None:
+def test_what_is_expected_lies_between_the_prediction_and_the_measurements(offs):
     found = correct_with_measurements(predicted(0.05), [seen(0, off) for off in offs])
 
     assert min(1.0, *offs) * (1 - 1e-9) <= found.step_s[0] / STEP_S[0] <= max(1.0, *offs) * (1 + 1e-9)
@@ -88,7 +88,7 @@ def test_what_is_expected_lies_between_the_prediction_and_the_measurements(offs:
 
 
 @given(st.integers(1, 12), st.floats(0.8, 1.2))
-def test_the_spread_shrinks_with_every_repeat_that_agrees(repeats: int, off: float) -> None:
+def test_the_spread_shrinks_with_every_repeat_that_agrees(repeats, off):
     fewer, more = (correct_with_measurements(predicted(), [seen(2, off)] * count) for count in (repeats, repeats + 1))
 
     assert more.step_s_sd_log[2] < fewer.step_s_sd_log[2]
@@ -96,7 +96,7 @@ def test_the_spread_shrinks_with_every_repeat_that_agrees(repeats: int, off: flo
 
 
 @pytest.mark.parametrize("surer", [0.97, 1.03])
-def test_the_measurement_with_the_smaller_standard_error_counts_more(surer: float) -> None:
+def test_the_measurement_with_the_smaller_standard_error_counts_more(surer):
     own = [
         dataclasses.replace(seen(0, off), time_se_log=error, power_se_log=error)
         for off, error in ((surer, 0.001), (2.0 - surer, 0.05))
@@ -108,7 +108,7 @@ def test_the_measurement_with_the_smaller_standard_error_counts_more(surer: floa
     assert abs(found.power_w[0] / POWER_W[0] - surer) < 0.01
 
 
-def test_repeats_that_disagree_leave_more_spread_in_every_mode_than_those_that_agree() -> None:
+def test_repeats_that_disagree_leave_more_spread_in_every_mode_than_those_that_agree():
     """How far one measurement may be off is a matter of the board, not of the mode."""
     single = [seen(0)]
     agreeing, scattered = ([seen(1, off) for off in offs] for offs in ((1.0, 1.0, 1.0), (0.97, 1.0, 1.03)))
@@ -120,28 +120,26 @@ def test_repeats_that_disagree_leave_more_spread_in_every_mode_than_those_that_a
 
 
 @pytest.mark.parametrize("off", [0.2, 5.0])
-def test_a_single_measurement_far_off_its_prediction_does_not_count(off: float) -> None:
+def test_a_single_measurement_far_off_its_prediction_does_not_count(off):
     sure = predicted(0.02)
 
     np.testing.assert_array_equal(columns(correct_with_measurements(sure, [seen(1, off)]))[:, 1], columns(sure)[:, 1])
 
 
-def test_a_single_measurement_far_off_counts_where_little_was_known() -> None:
+def test_a_single_measurement_far_off_counts_where_little_was_known():
     assert correct_with_measurements(predicted(2.0), [seen(1, 3.0)]).step_s[1] == pytest.approx(
         3.0 * STEP_S[1], rel=0.01
     )
 
 
-def test_what_is_far_off_its_prediction_counts_once_it_is_seen_again() -> None:
+def test_what_is_far_off_its_prediction_counts_once_it_is_seen_again():
     found = correct_with_measurements(predicted(0.1), [seen(1, 1.8)] * 2)
 
     assert found.step_s[1] == pytest.approx(1.8 * STEP_S[1], rel=0.02)
 
 
 @given(measurements, st.sampled_from([0.02, 0.1, SD]))
-def test_a_measurement_is_doubted_if_it_is_the_only_one_of_its_mode_and_changes_nothing(
-    own: list[Measurement], sd: float
-) -> None:
+def test_a_measurement_is_doubted_if_it_is_the_only_one_of_its_mode_and_changes_nothing(own, sd):
     foreign = [dataclasses.replace(m, board="nano-2") for m in own]
     hot = [dataclasses.replace(m, throttled=True) for m in own]
     before, after = columns(predicted(sd)), columns(correct_with_measurements(predicted(sd), own))
@@ -156,7 +154,7 @@ def test_a_measurement_is_doubted_if_it_is_the_only_one_of_its_mode_and_changes_
     assert all(m.board is None and not m.throttled for m in found)
 
 
-def test_one_wild_repeat_among_many_changes_little_and_no_more_the_wilder_it_is() -> None:
+def test_one_wild_repeat_among_many_changes_little_and_no_more_the_wilder_it_is():
     calm, wild, wilder = (
         correct_with_measurements(predicted(), [*[seen(1, 1.1)] * 6, seen(1, off)]) for off in (1.1, 1.3, 1.6)
     )
@@ -166,7 +164,7 @@ def test_one_wild_repeat_among_many_changes_little_and_no_more_the_wilder_it_is(
     np.testing.assert_allclose(columns(wilder), columns(wild))
 
 
-def test_a_mode_outside_the_table_and_no_measurement_change_nothing() -> None:
+def test_a_mode_outside_the_table_and_no_measurement_change_nothing():
     stranger = Measurement(PowerMode(1, 400.0, 300.0, 800.0), 10, 9.0, 3.0)
 
     for own in ([], [stranger]):
@@ -177,7 +175,7 @@ def test_a_mode_outside_the_table_and_no_measurement_change_nothing() -> None:
     )
 
 
-def test_rows_are_found_for_the_modes_that_are_there_alone() -> None:
+def test_rows_are_found_for_the_modes_that_are_there_alone():
     found = find_rows(MODES, [MODES[2], PowerMode(3, 1400.0, 900.0, 1600.0), MODES[0]])
 
     assert found == {MODES[2]: 2, MODES[0]: 0}

@@ -33,9 +33,7 @@ def brute(
 
 @given(TABLES, st.integers(1, 9), st.floats(0.1, 30.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
 @example([(1.0, 5.0), (2.0, 3.0)], 4, 7.0, 0.0, 0.0)  # all steps but one in the slower mode
-def test_no_pair_of_modes_and_no_split_needs_less(
-    table: list[tuple[float, float]], steps: int, room_s: float, switch_s: float, switch_j: float
-) -> None:
+def test_no_pair_of_modes_and_no_split_needs_less(table, steps, room_s, switch_s, switch_j):
     t, e = np.array(table).T
     split = find_best_split(t, e, steps, room_s, switch_s=switch_s, switch_j=switch_j)
     least = brute(table, steps, room_s, switch_s, switch_j)
@@ -47,9 +45,7 @@ def test_no_pair_of_modes_and_no_split_needs_less(
 
 
 @given(TABLES, st.integers(1, 9), st.floats(0.1, 30.0))
-def test_the_figures_of_a_split_are_those_of_its_parts(
-    table: list[tuple[float, float]], steps: int, room_s: float
-) -> None:
+def test_the_figures_of_a_split_are_those_of_its_parts(table, steps, room_s):
     t, e = np.array(table).T
     split = find_best_split(t, e, steps, room_s, switch_s=0.1, switch_j=0.2)
     if split is None:
@@ -64,35 +60,33 @@ def test_the_figures_of_a_split_are_those_of_its_parts(
     assert 0 <= split.steps < steps
 
 
-def test_a_deadline_between_two_modes_is_met_by_a_part_in_each() -> None:
+def test_a_deadline_between_two_modes_is_met_by_a_part_in_each():
     split = find_best_split(np.array([1.0, 2.0]), np.array([10.0, 6.0]), 10, 15.0)
 
     assert split is not None
     assert (split.slow, split.fast, split.steps, split.work_s, split.work_j) == (1, 0, 5, 15.0, 80.0)
 
 
-def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made() -> None:
+def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made():
     split = find_best_split(np.array([1.0, 2.0]), np.array([10.0, 6.0]), 10, 15.0, switch_j=25.0)
 
     assert split is not None
     assert split.steps == 0
 
 
-def test_rows_that_are_not_finite_are_never_taken() -> None:
+def test_rows_that_are_not_finite_are_never_taken():
     split = find_best_split(np.array([math.nan, 1.0]), np.array([1.0, 5.0]), 3, 10.0)
 
     assert split is not None
     assert (split.slow, split.fast) == (1, 1)
 
 
-def test_no_room_for_the_fastest_mode_is_no_split() -> None:
+def test_no_room_for_the_fastest_mode_is_no_split():
     assert find_best_split(np.array([1.0]), np.array([1.0]), 3, 2.9) is None
 
 
 @given(TABLES, TABLES, st.floats(0.2, 6.0))
-def test_energy_per_step_of_a_mix_is_that_of_the_best_share(
-    rows: list[tuple[float, float]], known: list[tuple[float, float]], allowed_s: float
-) -> None:
+def test_energy_per_step_of_a_mix_is_that_of_the_best_share(rows, known, allowed_s):
     t, e = np.array(rows).T
     u, f = np.array(known).T
     found = least_energy_per_step(t, e, u, f, np.array([allowed_s]))[:, 0]

@@ -73,14 +73,12 @@ def on_front(predictions: Predictions, against: FrontCost) -> list[Row]:
 
 
 @given(tables(), st.sampled_from(AGAINST))
-def test_the_front_is_what_brute_force_finds_from_fastest_to_cheapest(
-    predictions: Predictions, against: FrontCost
-) -> None:
+def test_the_front_is_what_brute_force_finds_from_fastest_to_cheapest(predictions, against):
     assert find_front_rows(predictions, against).tolist() == [row[3] for row in on_front(predictions, against)]
 
 
 @given(tables(), st.sampled_from([7.0, 8.0, 13.0, 20.0, 40.0]), st.sampled_from([0.0, 0.5, 2.0]))
-def test_fastest_within_power_is_what_brute_force_finds(predictions: Predictions, limit_w: float, z: float) -> None:
+def test_fastest_within_power_is_what_brute_force_finds(predictions, limit_w, z):
     choice = find_fastest_within_power(predictions, limit_w, z)
 
     careful = [(t, p * math.exp(z * predictions.power_w_sd_log[i]), i) for t, p, _, i in finite(predictions)]
@@ -90,9 +88,7 @@ def test_fastest_within_power_is_what_brute_force_finds(predictions: Predictions
 
 
 @given(tables(), st.sampled_from([0.05, 0.1, 0.22, 0.4, 1.0]), st.sampled_from([0.0, 0.5, 2.0]))
-def test_least_energy_within_a_deadline_is_what_brute_force_finds(
-    predictions: Predictions, limit_s: float, z: float
-) -> None:
+def test_least_energy_within_a_deadline_is_what_brute_force_finds(predictions, limit_s, z):
     choice = find_least_energy_within_deadline(predictions, limit_s, z)
 
     careful = [(e, t * math.exp(z * predictions.step_s_sd_log[i]), i) for t, _, e, i in finite(predictions)]
@@ -102,9 +98,7 @@ def test_least_energy_within_a_deadline_is_what_brute_force_finds(
 
 
 @given(tables(), st.sampled_from([7.0, 8.0, 13.0, 20.0, 40.0]))
-def test_the_largest_power_within_a_budget_on_the_front_is_what_brute_force_finds(
-    predictions: Predictions, limit_w: float
-) -> None:
+def test_the_largest_power_within_a_budget_on_the_front_is_what_brute_force_finds(predictions, limit_w):
     choice = find_largest_power_within(predictions, limit_w)
 
     front = on_front(predictions, "power")
@@ -114,7 +108,7 @@ def test_the_largest_power_within_a_budget_on_the_front_is_what_brute_force_find
 
 
 @given(tables(), st.sampled_from(AGAINST))
-def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predictions, against: FrontCost) -> None:
+def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions, against):
     choice = find_knee(predictions, against)
 
     whole = on_front(predictions, against)
@@ -131,7 +125,7 @@ def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predic
 
 
 @given(tables(), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
-def test_the_weighted_choice_is_what_brute_force_finds(predictions: Predictions, weight: float) -> None:
+def test_the_weighted_choice_is_what_brute_force_finds(predictions, weight):
     choice = find_best_weighted(predictions, weight)
 
     rows = finite(predictions)
@@ -141,7 +135,7 @@ def test_the_weighted_choice_is_what_brute_force_finds(predictions: Predictions,
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
-def test_a_weight_that_is_no_share_is_refused(weight: float) -> None:
+def test_a_weight_that_is_no_share_is_refused(weight):
     with pytest.raises(BadInput, match="time_weight: got"):
         find_best_weighted(table([0.1], [10.0]), weight)
 
@@ -157,7 +151,7 @@ def every_choice(predictions: Predictions) -> list[ModeChoice]:
 
 
 @given(tables())
-def test_why_is_one_sentence_with_a_unit(predictions: Predictions) -> None:
+def test_why_is_one_sentence_with_a_unit(predictions):
     for choice in every_choice(predictions):
         assert choice.why.endswith(".")
         assert choice.why[0].isupper()
@@ -166,7 +160,7 @@ def test_why_is_one_sentence_with_a_unit(predictions: Predictions) -> None:
         assert "nan" not in choice.why
 
 
-def test_predictions_without_a_single_number_are_an_error_that_says_so() -> None:
+def test_predictions_without_a_single_number_are_an_error_that_says_so():
     blank = table([math.nan, math.inf], [10.0, 10.0])
     for choose in (
         lambda: find_fastest_within_power(blank, 20.0),

@@ -102,9 +102,7 @@ def worst_end_s(predictions: Predictions, row: int, room: ProbeBudget) -> float:
 
 @given(tables(), st.integers(1, 3), rooms, st.floats(0.95, 1.3))
 @settings(max_examples=300)
-def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time(
-    predictions: Predictions, known: int, room: ProbeBudget, tight: float
-) -> None:
+def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time(predictions, known, room, tight):
     """With about as much time as the round takes at full speed."""
     left_s = tight * room.steps * float((predictions.step_s * np.exp(predictions.step_s_sd_log)).min())
     room = dataclasses.replace(room, left_s=left_s)
@@ -114,8 +112,8 @@ def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time
 
 @given(tables(), st.integers(0, 5), rooms, st.sampled_from([0.999, 1.001]))
 def test_a_probe_is_worthwhile_only_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
-    predictions: Predictions, place: int, room: ProbeBudget, tight: float
-) -> None:
+    predictions, place, room, tight
+):
     row = place % len(predictions.modes)
     room = dataclasses.replace(room, left_s=tight * worst_end_s(predictions, row, room))
     half = 2 * count_probe_steps(predictions.step_s, room)[row] <= room.steps
@@ -128,7 +126,7 @@ def test_a_probe_is_worthwhile_only_if_it_ends_in_time_at_worst_and_is_at_most_h
     assert not is_probe_worthwhile(predictions, IDLE_W, mode=absent, known=known, room=PLENTY)
 
 
-def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> None:
+def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back():
     """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, and at its worst 21 J."""
     predictions = table([1.0, 1.0], [12.0, 16.0], [0.01, 0.2])
     known, mode = [predictions.modes[0]], predictions.modes[1]
@@ -145,7 +143,7 @@ def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> N
     assert [pays(left) for left in (0, rounds - 1, rounds)] == [False, False, True]
 
 
-def test_with_few_rounds_left_no_slow_mode_is_probed() -> None:
+def test_with_few_rounds_left_no_slow_mode_is_probed():
     predictions = table([1.0, 1.7], [12.0, 4.0], [0.01, 0.1])
     room = dataclasses.replace(PLENTY, allowed_s=(3.0,), rounds_left=5)
     known = [predictions.modes[0]]
@@ -154,7 +152,7 @@ def test_with_few_rounds_left_no_slow_mode_is_probed() -> None:
     assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, rounds_left=4)) is None
 
 
-def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
+def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches():
     predictions, known = board(1), [MAXN]
     room = ProbeBudget(steps=500.0, left_s=1e6, probe_s=0.5, margin_z=1.0, allowed_s=(1.0,))
 
@@ -162,7 +160,7 @@ def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
     assert len(list_informative_modes(predictions, 3.0, known, dataclasses.replace(room, rounds_left=0))) == 0
 
 
-def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole() -> None:
+def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole():
     """Two steps; the second mode takes 8.2 J above idling instead of 10 J, the third is too slow."""
     predictions = table([1.0, 1.2, 3.0], [12.0, 8.8, 3.0], [0.01, 0.1, 0.1])
     known = [predictions.modes[0]]
@@ -178,7 +176,7 @@ def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole() -> 
     assert trial(rounds_left=0) is None, "with the margin it takes 1.33 s at 9.7 W, more than the first"
 
 
-def test_in_the_last_round_a_mode_is_tried_as_a_whole_only_if_it_saves_at_its_worst_too() -> None:
+def test_in_the_last_round_a_mode_is_tried_as_a_whole_only_if_it_saves_at_its_worst_too():
     predictions = table([1.0, 1.2, 1.3], [12.0, 8.0, 7.0], [0.01, 0.02, 0.2])
     room = ProbeBudget(steps=2.0, left_s=9.0, probe_s=0.5, margin_z=1.0, allowed_s=(4.0,), rounds_left=0)
 
@@ -186,14 +184,12 @@ def test_in_the_last_round_a_mode_is_tried_as_a_whole_only_if_it_saves_at_its_wo
     assert find_trial_mode(predictions, IDLE_W, [predictions.modes[1]], room) is None
 
 
-def test_probes_extend_the_first_of_few_rounds_by_less() -> None:
+def test_probes_extend_the_first_of_few_rounds_by_less():
     assert [scale_slack(0.02, left) for left in (0, 1, 5, 14)] == [0.0, pytest.approx(0.004), 0.02, 0.02]
 
 
 @given(tables(), st.integers(1, 3), rooms)
-def test_a_probe_is_of_a_new_mode_and_at_most_half_of_what_is_left(
-    predictions: Predictions, known: int, room: ProbeBudget
-) -> None:
+def test_a_probe_is_of_a_new_mode_and_at_most_half_of_what_is_left(predictions, known, room):
     known = min(known, len(predictions.modes))
     lengths = count_probe_steps(predictions.step_s, room)
     for row in proposals(predictions, known, room):
@@ -202,7 +198,7 @@ def test_a_probe_is_of_a_new_mode_and_at_most_half_of_what_is_left(
 
 
 @given(st.floats(0.01, 5.0), st.floats(0.0, 3.0))
-def test_a_probe_lasts_as_long_as_asked_in_as_few_whole_steps_as_that_takes(step: float, probe_s: float) -> None:
+def test_a_probe_lasts_as_long_as_asked_in_as_few_whole_steps_as_that_takes(step, probe_s):
     count = float(count_probe_steps(np.array([step]), dataclasses.replace(PLENTY, probe_s=probe_s))[0])
 
     assert count == int(count) >= 1
@@ -217,9 +213,7 @@ def least_j(times: Floats, powers: Floats, rows: list[int], allowed_s: float) ->
 
 
 @given(tables(), st.integers(1, 3), rooms)
-def test_where_everything_is_known_exactly_a_mode_is_proposed_only_if_it_saves(
-    predictions: Predictions, known: int, room: ProbeBudget
-) -> None:
+def test_where_everything_is_known_exactly_a_mode_is_proposed_only_if_it_saves(predictions, known, room):
     known = min(known, len(predictions.modes))
     none = np.zeros(len(predictions.modes))
     exact = dataclasses.replace(predictions, step_s_sd_log=none, power_w_sd_log=none)
@@ -238,14 +232,14 @@ def test_where_everything_is_known_exactly_a_mode_is_proposed_only_if_it_saves(
     )
 
 
-def test_nothing_is_proposed_where_nothing_can_be_better() -> None:
+def test_nothing_is_proposed_where_nothing_can_be_better():
     """Both others are slower and dearer, by far more than their spread."""
     hopeless = table([1.0, 1.5, 1.2], [10.0, 20.0, 30.0], [0.0, 0.02, 0.02])
 
     assert find_most_saving_mode(hopeless, IDLE_W, [GRID[0]], PLENTY) is None
 
 
-def test_a_mode_that_may_be_better_is_proposed_though_it_is_expected_to_be_worse() -> None:
+def test_a_mode_that_may_be_better_is_proposed_though_it_is_expected_to_be_worse():
     doubtful = table([1.0, 1.2], [10.0, 9.5], [0.0, 0.3])
     sure = dataclasses.replace(doubtful, step_s_sd_log=np.zeros(2), power_w_sd_log=np.zeros(2))
 
@@ -254,7 +248,7 @@ def test_a_mode_that_may_be_better_is_proposed_though_it_is_expected_to_be_worse
 
 
 @given(st.floats(1.05, 1.9), st.floats(0.4, 0.8), st.integers(1, 5))
-def test_the_mode_that_is_better_for_sure_is_proposed(slower: float, cheaper: float, place: int) -> None:
+def test_the_mode_that_is_better_for_sure_is_proposed(slower, cheaper, place):
     """It saves ``1 - cheaper`` of the joules in the time that is allowed; all the others save nothing."""
     times, powers = np.full(6, 1.0), np.full(6, 12.0)
     powers[1:], times[1:] = 13.0, 1.05
@@ -264,7 +258,7 @@ def test_the_mode_that_is_better_for_sure_is_proposed(slower: float, cheaper: fl
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[place]
 
 
-def test_a_mode_is_measured_again_if_it_would_save_were_its_doubted_measurement_true() -> None:
+def test_a_mode_is_measured_again_if_it_would_save_were_its_doubted_measurement_true():
     known, dear = [GRID[0], GRID[1], GRID[2]], table([1.0, 1.2, 1.2, 1.2], [20.0, 30.0, 30.0, 1.0], [0.01] * 4)
 
     def repeated(*powers: float) -> PowerMode | None:
@@ -277,22 +271,20 @@ def test_a_mode_is_measured_again_if_it_would_save_were_its_doubted_measurement_
     assert repeated() is None
 
 
-def test_a_doubted_measurement_is_not_repeated_where_no_mode_is_known_to_be_relied_on() -> None:
+def test_a_doubted_measurement_is_not_repeated_where_no_mode_is_known_to_be_relied_on():
     only = [Measurement(GRID[0], 9, 1.0, 5.0)]
 
     assert find_mode_to_repeat(table([1.0, 1.2], [20.0, 10.0], [0.01] * 2), IDLE_W, [GRID[0]], only, PLENTY) is None
 
 
-def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed() -> None:
+def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed():
     exact = table([1.0, 1.2, 1.2], [20.0, 12.0, 10.0], [0.0, 0.0, 0.0])
 
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
 
 
 @given(st.sampled_from([0.9, 1.1]), st.integers(1, 6), st.sampled_from([0.0, 0.5, 6.0]))
-def test_the_least_saving_that_is_worth_a_probe_is_a_share_of_one_round_however_many_are_seen(
-    least: float, rounds: int, foresight: float
-) -> None:
+def test_the_least_saving_that_is_worth_a_probe_is_a_share_of_one_round_however_many_are_seen(least, rounds, foresight):
     saving = least * MIN_EXPECTED_SAVING
     exact = table([1.0, 1.0], [IDLE_W + 10.0, IDLE_W + 10.0 * (1.0 - saving)], [0.0, 0.0])
     room = dataclasses.replace(PLENTY, allowed_s=(2.0,) * rounds, foresight=foresight)
@@ -301,7 +293,7 @@ def test_the_least_saving_that_is_worth_a_probe_is_a_share_of_one_round_however_
 
 
 @given(st.floats(0.05, 0.3))
-def test_an_unsure_power_is_worth_the_mean_of_what_it_may_save(sd: float) -> None:
+def test_an_unsure_power_is_worth_the_mean_of_what_it_may_save(sd):
     """Against a mode that saves a little less for sure, and one that saves a little more."""
     normal = NormalDist()
     drawn_w = [12.0 * math.exp(SPREAD_FACTOR * sd * normal.inv_cdf((i + 0.5) / 1000)) for i in range(1000)]
@@ -316,9 +308,7 @@ def test_an_unsure_power_is_worth_the_mean_of_what_it_may_save(sd: float) -> Non
 
 
 @given(tables(), st.integers(1, 3), rooms, st.sampled_from([0.5, IDLE_W, 8.0]), st.integers(0, 30))
-def test_ruling_rows_out_by_their_best_case_changes_no_choice(
-    predictions: Predictions, known: int, room: ProbeBudget, idle_w: float, rounds_left: int
-) -> None:
+def test_ruling_rows_out_by_their_best_case_changes_no_choice(predictions, known, room, idle_w, rounds_left):
     room = dataclasses.replace(room, rounds_left=rounds_left)
     rows = list(range(min(known, len(predictions.modes))))
     modes = [predictions.modes[row] for row in rows]
@@ -341,7 +331,7 @@ def test_ruling_rows_out_by_their_best_case_changes_no_choice(
         assert net[list(predictions.modes).index(found)] == pytest.approx(most, abs=1e-12)
 
 
-def test_where_not_all_modes_are_evaluated_those_are_that_may_save_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_not_all_modes_are_evaluated_those_are_that_may_save_most(monkeypatch):
     unsure = dataclasses.replace(
         table([1.0, 1.0, 1.0], [20.0, 18.0, 17.5], [0.0, 0.0, 0.0]), power_w_sd_log=np.array([0.0, 0.3, 0.0])
     )
@@ -351,7 +341,7 @@ def test_where_not_all_modes_are_evaluated_those_are_that_may_save_most(monkeypa
         assert find_most_saving_mode(unsure, IDLE_W, [GRID[0]], PLENTY) == GRID[1]
 
 
-def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying() -> None:
+def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying():
     """The faster one saves little, the slower one saves much, but only where there is time for it."""
     exact = table([1.0, 1.1, 1.9], [20.0, 14.0, 4.0], [0.0, 0.0, 0.0])
     tight, wide = (
@@ -363,21 +353,21 @@ def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying() -> None:
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], wide) == GRID[2]
 
 
-def test_what_is_learnt_in_the_last_round_can_serve_no_more() -> None:
+def test_what_is_learnt_in_the_last_round_can_serve_no_more():
     exact = table([1.0, 1.2], [20.0, 10.0], [0.0, 0.3])
 
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=10)) == GRID[1]
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=0)) is None
 
 
-def test_a_change_of_mode_that_costs_more_than_the_rounds_left_can_save_is_not_made() -> None:
+def test_a_change_of_mode_that_costs_more_than_the_rounds_left_can_save_is_not_made():
     exact = table([1.0, 1.2], [20.0, 10.0], [0.0, 0.3])
 
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, switch_j=1.0)) == GRID[1]
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, switch_j=1e9)) is None
 
 
-def test_a_mode_without_a_finite_prediction_is_never_proposed_and_keeps_no_other_from_it() -> None:
+def test_a_mode_without_a_finite_prediction_is_never_proposed_and_keeps_no_other_from_it():
     broken = table([1.0, math.nan, 1.2], [20.0, 5.0, 10.0], [0.0, 0.1, 0.1])
 
     assert find_most_saving_mode(broken, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
@@ -392,7 +382,7 @@ def board(seed: int) -> Predictions:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_informative_modes_are_those_of_the_front_and_near_it_that_are_quick_and_are_few(seed: int) -> None:
+def test_informative_modes_are_those_of_the_front_and_near_it_that_are_quick_and_are_few(seed):
     """Of each there is a mode no slower that is not much cheaper; idle 3 W."""
     predictions, known = board(seed), [MAXN]
     fastest_s = float(predictions.step_s.min())
@@ -413,7 +403,7 @@ def test_informative_modes_are_those_of_the_front_and_near_it_that_are_quick_and
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_few_modes_are_tried_for_what_they_teach_alone(seed: int) -> None:
+def test_few_modes_are_tried_for_what_they_teach_alone(seed):
     predictions = board(seed)
     room = ProbeBudget(steps=500.0, left_s=1e6, probe_s=0.5, margin_z=1.0)
     several = [predictions.modes[row] for row in (0, 50, 100, 150, 200, 250)]
@@ -421,7 +411,7 @@ def test_few_modes_are_tried_for_what_they_teach_alone(seed: int) -> None:
     assert len(list_informative_modes(predictions, 3.0, [*several, MAXN], room)) == 0
 
 
-def test_where_no_probe_is_safe_none_is_proposed() -> None:
+def test_where_no_probe_is_safe_none_is_proposed():
     predictions = board(1)
     hurried = ProbeBudget(steps=500.0, left_s=499.0 * float(predictions.step_s.min()), probe_s=0.5, margin_z=1.0)
 

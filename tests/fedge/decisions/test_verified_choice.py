@@ -116,7 +116,7 @@ def play(problem: Problem) -> VerifiedChoice:
 
 
 @given(problems())
-def test_the_choice_is_the_cheapest_of_all_modes_measured_to_hold_the_limit(problem: Problem) -> None:
+def test_the_choice_is_the_cheapest_of_all_modes_measured_to_hold_the_limit(problem):
     found = play(problem)
 
     bench, rule = problem.bench, problem.rule
@@ -129,7 +129,7 @@ def test_the_choice_is_the_cheapest_of_all_modes_measured_to_hold_the_limit(prob
 
 
 @given(problems())
-def test_no_mode_is_measured_twice_and_never_more_than_the_tries(problem: Problem) -> None:
+def test_no_mode_is_measured_twice_and_never_more_than_the_tries(problem):
     found = play(problem)
 
     assert [problem.bench.row(m.mode) for m in found.extra] == problem.bench.asked
@@ -139,7 +139,7 @@ def test_no_mode_is_measured_twice_and_never_more_than_the_tries(problem: Proble
 
 
 @given(problems())
-def test_it_learns_between_two_measurements_only_and_then_from_all_of_them(problem: Problem) -> None:
+def test_it_learns_between_two_measurements_only_and_then_from_all_of_them(problem):
     found = play(problem)
 
     before = problem.bench.seen(problem.seen)
@@ -149,7 +149,7 @@ def test_it_learns_between_two_measurements_only_and_then_from_all_of_them(probl
 
 
 @given(problems())
-def test_the_first_measurement_is_of_the_largest_expected_saving(problem: Problem) -> None:
+def test_the_first_measurement_is_of_the_largest_expected_saving(problem):
     """Literal: probability of holding the limit times the logarithm by which the cost falls."""
     found = play(replace(problem, tries=1))
 
@@ -174,7 +174,7 @@ def test_the_first_measurement_is_of_the_largest_expected_saving(problem: Proble
 
 
 @given(problems())
-def test_why_is_one_sentence_with_a_unit(problem: Problem) -> None:
+def test_why_is_one_sentence_with_a_unit(problem):
     why = play(problem).why
     assert why.endswith(".")
     assert why[0].isupper()
@@ -182,7 +182,7 @@ def test_why_is_one_sentence_with_a_unit(problem: Problem) -> None:
     assert len(why) <= 160
 
 
-def test_a_choice_that_holds_as_predicted_is_measured_once_and_nothing_is_learnt() -> None:
+def test_a_choice_that_holds_as_predicted_is_measured_once_and_nothing_is_learnt():
     truth = ([0.3, 0.2, 0.1], [10.0, 15.0, 30.0])
     bench = Bench(*truth, *truth)
 
@@ -191,7 +191,7 @@ def test_a_choice_that_holds_as_predicted_is_measured_once_and_nothing_is_learnt
     assert (found.mode, found.feasible, len(found.extra), bench.learnt) == (bench.modes[1], True, 1, [])
 
 
-def test_when_the_first_choice_holds_with_room_a_bolder_one_is_tried() -> None:
+def test_when_the_first_choice_holds_with_room_a_bolder_one_is_tried():
     """Mode 1 draws far less than predicted; that of mode 2 is doubtful, and becomes worth a try once 1 is known."""
     bench = Bench([0.3, 0.2, 0.15], [10.0, 14.0, 19.0], [0.3, 0.2, 0.19], [10.0, 19.0, 21.0])
 
@@ -204,9 +204,7 @@ def test_when_the_first_choice_holds_with_room_a_bolder_one_is_tried() -> None:
 @pytest.mark.parametrize(
     ("power_w", "seen", "how"), [([25.0, 22.0, 30.0], 1, "measured"), ([25.0, 18.0, 30.0], 0, "expected")]
 )
-def test_when_nothing_holds_the_mode_of_least_power_is_taken_and_called_infeasible(
-    power_w: list[float], seen: int, how: str
-) -> None:
+def test_when_nothing_holds_the_mode_of_least_power_is_taken_and_called_infeasible(power_w, seen, how):
     bench = Bench([0.3, 0.2, 0.1], power_w, [0.3, 0.2, 0.1], [25.0, 22.0, 30.0])
 
     found = bench.choose(choose_verified_within_power, 20.0, seen=(seen,), tries=0)
@@ -216,7 +214,7 @@ def test_when_nothing_holds_the_mode_of_least_power_is_taken_and_called_infeasib
 
 
 @pytest.mark.parametrize("doubt", [{"board": "another"}, {"throttled": True}])
-def test_what_another_board_measured_or_one_that_throttled_proves_nothing(doubt: dict[str, object]) -> None:
+def test_what_another_board_measured_or_one_that_throttled_proves_nothing(doubt):
     truth = ([0.3, 0.2], [10.0, 15.0])
     bench = Bench(*truth, *truth)
     hearsay = [replace(measurement, **doubt) for measurement in bench.seen([0, 1])]
@@ -226,7 +224,7 @@ def test_what_another_board_measured_or_one_that_throttled_proves_nothing(doubt:
     assert (found.mode, found.feasible, bench.asked) == (bench.modes[1], True, [1])
 
 
-def test_a_measurement_that_throttled_is_not_repeated_and_proves_nothing() -> None:
+def test_a_measurement_that_throttled_is_not_repeated_and_proves_nothing():
     truth = ([0.3, 0.2], [10.0, 15.0])
     bench = Bench(*truth, *truth)
 
@@ -239,7 +237,7 @@ def test_a_measurement_that_throttled_is_not_repeated_and_proves_nothing() -> No
     assert not found.feasible
 
 
-def test_repeats_of_a_mode_count_as_their_median() -> None:
+def test_repeats_of_a_mode_count_as_their_median():
     bench = Bench([0.3, 0.2], [10.0, 15.0], [0.3, 0.2], [10.0, 15.0])
     seen = [*bench.seen([0]), *(replace(m, power_w=w) for m in bench.seen([1]) for w in (15.0, 15.5, 60.0))]
 
@@ -248,7 +246,7 @@ def test_repeats_of_a_mode_count_as_their_median() -> None:
     assert (found.mode, found.extra) == (bench.modes[1], ())
 
 
-def test_a_mode_without_a_finite_prediction_is_never_measured() -> None:
+def test_a_mode_without_a_finite_prediction_is_never_measured():
     bench = Bench([0.3, 0.2, 0.1], [10.0, 15.0, 15.0], [0.3, math.nan, 0.1], [10.0, 15.0, math.inf])
 
     found = bench.choose(choose_verified_within_power, 20.0)
@@ -280,8 +278,8 @@ class Lost:
     ],
 )
 def test_on_measured_tables_no_verified_choice_breaks_its_budget_and_it_loses_less_time_than_a_margin(
-    modes: int, workloads: Sequence[str], profiles_root: Path
-) -> None:
+    modes, workloads, profiles_root
+):
     """Workloads on AGX Orin, random modes profiled; implausible rows are neither choice nor optimum."""
     rules: dict[str, list[Lost]] = {}
     for workload in workloads:

@@ -37,18 +37,18 @@ def _off(fitted: Coefficients, batch_size: int) -> tuple[float, float]:
     )
 
 
-def test_every_size_is_met_within_the_noise() -> None:
+def test_every_size_is_met_within_the_noise():
     for size, fitted in zip(SIZES, fit_series([_table(size) for size in SIZES], MAXN), strict=True):
         assert max(_off(fitted, size)) < 0.005
 
 
-def test_implausible_rows_of_one_size_do_not_bend_it() -> None:
+def test_implausible_rows_of_one_size_do_not_bend_it():
     tables = [_table(1), _table(4, bad_rows=50), _table(16)]
 
     assert max(_off(fit_series(tables, MAXN)[1], 4)) < 0.01
 
 
-def test_a_size_with_few_modes_is_completed_by_its_neighbours() -> None:
+def test_a_size_with_few_modes_is_completed_by_its_neighbours():
     few = Modes(grid().knobs[:: len(grid()) // 6])
 
     fitted = fit_series([_table(1), _table(4, modes=few), _table(16)], MAXN)[1]
@@ -56,14 +56,14 @@ def test_a_size_with_few_modes_is_completed_by_its_neighbours() -> None:
     assert max(_off(fitted, 4)) < 0.02
 
 
-def test_between_two_sizes_the_logarithms_are_linear_enough_to_meet_a_size_left_out() -> None:
+def test_between_two_sizes_the_logarithms_are_linear_enough_to_meet_a_size_left_out():
     one, _, sixteen = SIZES
     a, b = fit_series([_table(one), _table(sixteen)], MAXN)
 
     assert max(_off(Coefficients((a.time + b.time) / 2, (a.power + b.power) / 2), 4)) < 0.01
 
 
-def test_the_same_tables_give_the_same_coefficients() -> None:
+def test_the_same_tables_give_the_same_coefficients():
     tables = [_table(size) for size in SIZES[:2]]
 
     for a, b in zip(fit_series(tables, MAXN), fit_series(tables, MAXN), strict=True):
@@ -71,6 +71,6 @@ def test_the_same_tables_give_the_same_coefficients() -> None:
         np.testing.assert_array_equal(a.power, b.power)
 
 
-def test_only_seconds_that_grow_with_the_batch_drift() -> None:
+def test_only_seconds_that_grow_with_the_batch_drift():
     assert DRIFT.sum() == 3
     assert _truth(4).time - _truth(1).time == pytest.approx(np.log(4) * DRIFT)

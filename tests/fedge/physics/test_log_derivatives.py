@@ -15,7 +15,7 @@ from fedge.types import Floats
 STEP = 1e-6
 
 
-def test_the_slopes_of_log_time_are_its_differences() -> None:
+def test_the_slopes_of_log_time_are_its_differences():
     x = knob_shares(MAXN, grid())
     time = another_workload(np.random.default_rng(3)).time
 
@@ -34,7 +34,7 @@ def test_the_slopes_of_log_time_are_its_differences() -> None:
         np.testing.assert_allclose(linear.stack_slopes()[i], seen, atol=1e-7)
 
 
-def test_the_slopes_of_log_power_are_its_differences() -> None:
+def test_the_slopes_of_log_power_are_its_differences():
     x = knob_shares(MAXN, grid())
     other = another_workload(np.random.default_rng(4))
     parts = compute_time_parts(other.time, x)
@@ -49,7 +49,7 @@ def test_the_slopes_of_log_power_are_its_differences() -> None:
 
 
 @given(seed=st.integers(0, 999), members=st.integers(0, 3), tabulated=st.booleans())
-def test_the_slope_along_a_direction_is_the_contraction_of_all_slopes(seed: int, members: int, tabulated: bool) -> None:
+def test_the_slope_along_a_direction_is_the_contraction_of_all_slopes(seed, members, tabulated):
     curves, directions = linear_and_direction(seed, members, tabulated)
 
     for linear, along in zip(curves, directions, strict=True):
@@ -77,7 +77,7 @@ def linear_and_direction(
 
 
 @given(seed=st.integers(0, 999), tabulated=st.booleans())
-def test_slopes_in_single_precision_and_those_of_some_curves_are_the_same_slopes(seed: int, tabulated: bool) -> None:
+def test_slopes_in_single_precision_and_those_of_some_curves_are_the_same_slopes(seed, tabulated):
     for linear in linear_and_direction(seed, 3, tabulated)[0]:
         slopes = linear.stack_slopes()
 
@@ -88,7 +88,7 @@ def test_slopes_in_single_precision_and_those_of_some_curves_are_the_same_slopes
 
 
 @given(seed=st.integers(0, 999), members=st.integers(2, 5))
-def test_workloads_that_are_computed_together_have_the_bits_of_each_alone(seed: int, members: int) -> None:
+def test_workloads_that_are_computed_together_have_the_bits_of_each_alone(seed, members):
     rng = np.random.default_rng(seed)
     x = knob_shares(MAXN, grid())[rng.integers(0, 630, (members, 8))]
     workloads = [another_workload(rng) for _ in range(members)]

@@ -172,7 +172,7 @@ def robust_noise(case: Case, side: QuantityPosterior) -> Floats:
 
 @given(case=CASES, seed=st.integers(0, 99), loudness=st.sampled_from([1.0, 8.0]))
 @settings(max_examples=60)
-def test_predictions_are_those_of_brute_force_conditioning(case: Case, seed: int, loudness: float) -> None:
+def test_predictions_are_those_of_brute_force_conditioning(case, seed, loudness):
     log = drawn(case, seed, loudness)
     side = case.settled(log)
     noise_var, whole = robust_noise(case, side), joint(case)
@@ -189,7 +189,7 @@ def test_predictions_are_those_of_brute_force_conditioning(case: Case, seed: int
     np.testing.assert_allclose(sd, scale * np.sqrt(true_var + NOISE_SD**2), rtol=5e-3)
 
 
-def test_rows_on_the_curve_keep_their_own_noise() -> None:
+def test_rows_on_the_curve_keep_their_own_noise():
     case = Case([3, 90, 400, 611], [None] * 4, np.array([0.01, 0.02, 0.03, 0.04]))
     log = line(PRIOR.mean + 0.1, X[[3, 90, 400, 611]]).values
 
@@ -203,7 +203,7 @@ def test_rows_on_the_curve_keep_their_own_noise() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_without_rows_the_prior_is_the_prediction(shared: bool) -> None:
+def test_without_rows_the_prior_is_the_prediction(shared):
     none = np.empty(0)
     apart = OFFSET_SD if shared else 0.0
     rows = QuantityRows(np.empty((0, 4)), none, none, np.empty((0, 0)), none, apart, none)
@@ -221,7 +221,7 @@ def test_without_rows_the_prior_is_the_prediction(shared: bool) -> None:
 
 
 @given(case=CASES)
-def test_the_evidence_of_rows_on_the_curve_is_their_normal_density_but_for_a_constant(case: Case) -> None:
+def test_the_evidence_of_rows_on_the_curve_is_their_normal_density_but_for_a_constant(case):
     log = line(PRIOR.mean, X[list(case.modes)]).values
     whole = joint(case)
     n = whole.rows
@@ -233,7 +233,7 @@ def test_the_evidence_of_rows_on_the_curve_is_their_normal_density_but_for_a_con
 
 
 @given(case=CASES.filter(lambda case: len(case.modes) > 0), move=st.floats(-0.06, 0.06))
-def test_moving_the_prior_changes_the_evidence_as_the_normal_density_says(case: Case, move: float) -> None:
+def test_moving_the_prior_changes_the_evidence_as_the_normal_density_says(case, move):
     log = line(PRIOR.mean + move, X[list(case.modes)]).values
     whole, noise_var = joint(case), np.square(case.noise_sd)
 
@@ -244,14 +244,14 @@ def test_moving_the_prior_changes_the_evidence_as_the_normal_density_says(case: 
     assert difference == pytest.approx(-0.5 * whitened_square(whole, noise_var, log), abs=1e-3, rel=1e-3)
 
 
-def test_a_prior_that_explains_rows_has_more_evidence_than_one_that_does_not() -> None:
+def test_a_prior_that_explains_rows_has_more_evidence_than_one_that_does_not():
     case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
     near, far = (case.settled(line(PRIOR.mean + move, X[list(case.modes)]).values).log_evidence for move in (0.05, 2.0))
 
     assert near > far + 2
 
 
-def test_the_further_rows_lie_off_the_wider_is_the_spread() -> None:
+def test_the_further_rows_lie_off_the_wider_is_the_spread():
     case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
     log = line(PRIOR.mean, X[list(case.modes)]).values
     zigzag = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
@@ -262,7 +262,7 @@ def test_the_further_rows_lie_off_the_wider_is_the_spread() -> None:
     assert scales[0] < scales[1] < scales[2]
 
 
-def test_a_wild_row_hardly_moves_the_others() -> None:
+def test_a_wild_row_hardly_moves_the_others():
     modes = [*range(0, 630, 40)]
     case = Case(modes, [None] * len(modes), np.full(len(modes), 0.012))
     log = line(PRIOR.mean + 0.05, X[modes]).values
@@ -279,7 +279,7 @@ MODE_PAIRS = st.lists(st.tuples(*[st.floats(0.05, 1.0)] * 4), min_size=1, max_si
 
 
 @given(MODE_PAIRS)
-def test_likeness_is_one_with_itself_symmetric_and_a_covariance(knobs: list[tuple[float, ...]]) -> None:
+def test_likeness_is_one_with_itself_symmetric_and_a_covariance(knobs):
     x = np.array(knobs)
 
     alike = np.asarray(misfit_correlation(x, x), dtype=np.float64)
@@ -292,7 +292,7 @@ def test_likeness_is_one_with_itself_symmetric_and_a_covariance(knobs: list[tupl
 
 
 @given(MODE_PAIRS, MODE_PAIRS)
-def test_likeness_is_the_matern_formula(some: list[tuple[float, ...]], others: list[tuple[float, ...]]) -> None:
+def test_likeness_is_the_matern_formula(some, others):
     x, seen = np.array(some), np.array(others)
 
     by_hand = [[alike_by_hand(a, b) for b in seen] for a in x]
@@ -301,7 +301,7 @@ def test_likeness_is_the_matern_formula(some: list[tuple[float, ...]], others: l
 
 
 @pytest.mark.parametrize("knob", range(4))
-def test_likeness_falls_with_the_distance_along_every_knob(knob: int) -> None:
+def test_likeness_falls_with_the_distance_along_every_knob(knob):
     x = np.ones((20, 4))
     x[:, knob] = np.geomspace(1.0, 0.05, 20)
 
@@ -310,7 +310,7 @@ def test_likeness_falls_with_the_distance_along_every_knob(knob: int) -> None:
     assert (np.diff(alike) < 0).all()
 
 
-def test_modes_that_share_a_knob_stay_a_little_alike_however_far_the_others_are() -> None:
+def test_modes_that_share_a_knob_stay_a_little_alike_however_far_the_others_are():
     same_gpu = np.array([[0.01, 0.01, 1.0, 0.01]])
     nothing_shared = np.full((1, 4), 0.01)
 
@@ -320,7 +320,7 @@ def test_modes_that_share_a_knob_stay_a_little_alike_however_far_the_others_are(
 
 @given(case=CASES, seed=st.integers(0, 99))
 @settings(max_examples=20)
-def test_several_priors_at_once_give_what_each_gives_alone(case: Case, seed: int) -> None:
+def test_several_priors_at_once_give_what_each_gives_alone(case, seed):
     rows, alike = case.rows(drawn(case, seed)), misfit_correlation(X[list(case.modes)], X[list(case.modes)])
     widths, misfits = np.array([1.0, 2.0, 4.0]), np.array([0.04, 0.04, 0.02])
     priors = GaussianPrior(np.tile(PRIOR.mean, (3, 1)), PRIOR.precision / widths[:, None, None] ** 2)
@@ -373,9 +373,7 @@ def nonlinear_problem(seed: int, count: int, shared: bool) -> QuantityProblem:
     data=st.data(),
 )
 @settings(max_examples=40)
-def test_boards_that_are_fitted_together_have_the_bits_of_each_alone(
-    seed: int, counts: tuple[int, ...], shared: bool, data: st.DataObject
-) -> None:
+def test_boards_that_are_fitted_together_have_the_bits_of_each_alone(seed, counts, shared, data):
     order = data.draw(st.permutations(range(len(counts))))
     problems = [nonlinear_problem(seed + place, count, shared) for place, count in enumerate(counts)]
     bind = bind_curve(linearize_log_time)
@@ -390,7 +388,7 @@ def test_boards_that_are_fitted_together_have_the_bits_of_each_alone(
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 20])
-def test_rows_that_pad_a_fit_leave_no_trace_in_its_posterior(count: int) -> None:
+def test_rows_that_pad_a_fit_leave_no_trace_in_its_posterior(count):
     """The posterior has the sizes of its own rows, and its gain and whitener are those of the plain matrices."""
     problem = nonlinear_problem(count, count, shared=True)
 

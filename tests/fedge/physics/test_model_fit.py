@@ -41,7 +41,7 @@ def _mape(predicted: Floats, true: Floats) -> float:
     return float(np.mean(np.abs(predicted - true) / true))
 
 
-def test_a_table_made_by_the_model_is_recovered_through_noise_and_bad_rows() -> None:
+def test_a_table_made_by_the_model_is_recovered_through_noise_and_bad_rows():
     rng = np.random.default_rng(2)
     seconds, watts = _truth(another_workload(rng))
     noisy_s = seconds * np.exp(0.01 * rng.standard_normal(len(MODES)))
@@ -54,7 +54,7 @@ def test_a_table_made_by_the_model_is_recovered_through_noise_and_bad_rows() -> 
     assert _mape(compute_power_w(fitted, MAXN, MODES), watts) < 0.005
 
 
-def test_a_table_of_one_core_count_and_three_rows_can_be_fitted() -> None:
+def test_a_table_of_one_core_count_and_three_rows_can_be_fitted():
     seconds, watts = _truth(coefficients())
     rows = [-1, -2, -3]
 
@@ -63,7 +63,7 @@ def test_a_table_of_one_core_count_and_three_rows_can_be_fitted() -> None:
     assert _mape(compute_step_s(fitted, MAXN, Modes(MODES.knobs[rows])), seconds[rows]) < 0.05
 
 
-def test_without_measurements_the_prior_predicts() -> None:
+def test_without_measurements_the_prior_predicts():
     seconds, watts = _truth(coefficients())
 
     predictions = predict(fit_measurements(build_prior(coefficients()), MAXN, []), MODES)
@@ -74,7 +74,7 @@ def test_without_measurements_the_prior_predicts() -> None:
     assert 0.08 < np.median(predictions.power_w_sd_log) < 0.25
 
 
-def test_measurements_reduce_the_error_on_modes_not_measured() -> None:
+def test_measurements_reduce_the_error_on_modes_not_measured():
     errors = []
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_measurements_reduce_the_error_on_modes_not_measured() -> None:
     assert median[3].max() < 0.015
 
 
-def test_nine_intervals_in_ten_hold_the_truth() -> None:
+def test_nine_intervals_in_ten_hold_the_truth():
     inside = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_nine_intervals_in_ten_hold_the_truth() -> None:
     assert np.mean(inside) > 0.85
 
 
-def test_one_wrong_measurement_among_ten_is_mostly_ignored() -> None:
+def test_one_wrong_measurement_among_ten_is_mostly_ignored():
     truth = _truth(another_workload(np.random.default_rng(5)))
     rows = list(range(5, 600, 60))
     good = _measured(truth, rows)
@@ -123,7 +123,7 @@ def test_one_wrong_measurement_among_ten_is_mostly_ignored() -> None:
     assert _mape(spoilt.step_s, truth[0]) < _mape(clean.step_s, truth[0]) + 0.03
 
 
-def test_a_throttled_measurement_hardly_moves_a_mode_that_was_measured_unthrottled() -> None:
+def test_a_throttled_measurement_hardly_moves_a_mode_that_was_measured_unthrottled():
     truth = _truth(coefficients())
     plain = _measured(truth, [600])
     hot = Measurement(MODES[600], 40, 1.25 * plain[0].step_s, 0.8 * plain[0].power_w, throttled=True)
@@ -133,7 +133,7 @@ def test_a_throttled_measurement_hardly_moves_a_mode_that_was_measured_unthrottl
     assert predictions.step_s[0] == pytest.approx(plain[0].step_s, rel=0.01)
 
 
-def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board() -> None:
+def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board():
     truth = _truth(another_workload(np.random.default_rng(6)))
     once = predict(fit_measurements(build_prior(coefficients()), MAXN, _measured(truth, [300])), MODES)
 
@@ -146,7 +146,7 @@ def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board() -> 
 BY_BOARD = [("a", 5), (None, 5), ("a", 90), ("b", 300), (None, 401)]
 
 
-def test_rows_of_one_board_share_its_offset_and_rows_of_two_do_not() -> None:
+def test_rows_of_one_board_share_its_offset_and_rows_of_two_do_not():
     truth = _truth(coefficients())
     seen = [replace(_measured(truth, [row])[0], board=board) for board, row in BY_BOARD]
 
@@ -159,7 +159,7 @@ def test_rows_of_one_board_share_its_offset_and_rows_of_two_do_not() -> None:
         assert quantity.offset_sd == sd
 
 
-def test_a_mode_that_two_boards_measured_is_two_rows_and_repeats_of_one_board_one() -> None:
+def test_a_mode_that_two_boards_measured_is_two_rows_and_repeats_of_one_board_one():
     truth = _truth(coefficients())
     own = _measured(truth, [7, 7, 7])
     other = [replace(measurement, board="b", step_s=2 * measurement.step_s) for measurement in own[:2]]
@@ -170,7 +170,7 @@ def test_a_mode_that_two_boards_measured_is_two_rows_and_repeats_of_one_board_on
     np.testing.assert_allclose(rows.noise_sd, NOISE_TIME_SD / np.sqrt([3, 2]))
 
 
-def test_a_board_that_measures_alone_has_no_offset() -> None:
+def test_a_board_that_measures_alone_has_no_offset():
     rows = pool_measurements(_measured(_truth(coefficients()), [1, 5, 9]), MAXN)
 
     for quantity in (rows.time, rows.power):
@@ -179,7 +179,7 @@ def test_a_board_that_measures_alone_has_no_offset() -> None:
         assert not quantity.offset_here.any()
 
 
-def test_a_loose_scale_lets_one_measurement_move_every_mode() -> None:
+def test_a_loose_scale_lets_one_measurement_move_every_mode():
     base = coefficients()
     tight = Prior(base, np.full(11, 0.01), np.full(13, 0.01), time_scale_sd=1.0, power_scale_sd=0.3)
     truth = _truth(base)
@@ -191,7 +191,7 @@ def test_a_loose_scale_lets_one_measurement_move_every_mode() -> None:
     np.testing.assert_allclose(predictions.power_w, 1.2 * truth[1], rtol=0.03)
 
 
-def test_the_true_prior_has_more_evidence_than_a_wrong_one() -> None:
+def test_the_true_prior_has_more_evidence_than_a_wrong_one():
     base = coefficients()
     wrong = Coefficients(base.time + 1.0, base.power)
     seen = _measured(_truth(base), list(range(0, 600, 60)))
@@ -202,7 +202,7 @@ def test_the_true_prior_has_more_evidence_than_a_wrong_one() -> None:
     assert log_evidence(fit_measurements(build_prior(base), MAXN, [])) == 0.0
 
 
-def test_static_watts_make_up_the_idle_power_that_was_asked() -> None:
+def test_static_watts_make_up_the_idle_power_that_was_asked():
     raised = with_idle_w(coefficients(), 20.0)
 
     assert idle_w_at_maxn(coefficients()) == pytest.approx(12.0)

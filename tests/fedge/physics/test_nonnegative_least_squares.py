@@ -10,7 +10,7 @@ from fedge.physics.nonnegative_least_squares import solve_nonnegative
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
-def test_no_coefficient_is_negative_and_none_could_be_better(seed: int, terms: int) -> None:
+def test_no_coefficient_is_negative_and_none_could_be_better(seed, terms):
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((12, terms)), rng.standard_normal(12)
     x = solve_nonnegative(a, b)

@@ -75,7 +75,7 @@ def condition(posterior: QuantityPosterior, member: int, own: QuantityRows) -> t
 
 @pytest.mark.parametrize("few", [0, 1, 6])
 @pytest.mark.parametrize("seed", range(3))
-def test_an_update_is_the_gaussian_conditional(seed: int, few: int) -> None:
+def test_an_update_is_the_gaussian_conditional(seed, few):
     rng = np.random.default_rng(seed)
     posterior = fit_peers(rng, 24)
     pooled = pool_measurements(measure(rng.permutation(len(MODES))[:few].tolist(), rng, None, 1.1), MAXN)
@@ -95,7 +95,7 @@ def test_an_update_is_the_gaussian_conditional(seed: int, few: int) -> None:
         np.testing.assert_allclose(left, variance, rtol=0.02, atol=2e-6)
 
 
-def test_evidence_is_lower_the_further_the_rows_are_from_what_others_foretell() -> None:
+def test_evidence_is_lower_the_further_the_rows_are_from_what_others_foretell():
     rng = np.random.default_rng(5)
     posterior = fit_peers(rng, 24)
     shared = SharedPosterior(posterior, linearize_log_time)
@@ -109,7 +109,7 @@ def test_evidence_is_lower_the_further_the_rows_are_from_what_others_foretell() 
     assert (np.diff(np.array(evidence), axis=0) < 0).all()
 
 
-def test_an_outlier_among_own_rows_moves_the_level_less_than_the_others_do() -> None:
+def test_an_outlier_among_own_rows_moves_the_level_less_than_the_others_do():
     rng = np.random.default_rng(6)
     posterior = fit_peers(rng, 24)
     shared = SharedPosterior(posterior, linearize_log_time)

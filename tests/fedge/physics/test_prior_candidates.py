@@ -71,13 +71,13 @@ def differences(curve: KnobCurve, parameters: Floats) -> Floats:
     ])  # fmt: skip
 
 
-def test_without_a_prior_and_a_reference_there_is_nothing_to_believe() -> None:
+def test_without_a_prior_and_a_reference_there_is_nothing_to_believe():
     with pytest.raises(BadInput, match="got nothing; at least one calibrated workload or one reference table"):
         list_prior_sources(PriorKnowledge(MAXN))
 
 
 @pytest.mark.parametrize(("priors", "references"), [*itertools.product((0, 1, 3), (0, 1, 2))][1:])
-def test_priors_references_and_both_together_are_believed_the_most_credible_first(priors: int, references: int) -> None:
+def test_priors_references_and_both_together_are_believed_the_most_credible_first(priors, references):
     found = list_prior_sources(knowledge(priors, references))
 
     credibility = [source.log_credibility for source in found]
@@ -86,7 +86,7 @@ def test_priors_references_and_both_together_are_believed_the_most_credible_firs
     assert credibility == sorted(credibility, reverse=True)
 
 
-def test_a_prior_that_comes_later_is_less_credible_and_so_is_a_reference() -> None:
+def test_a_prior_that_comes_later_is_less_credible_and_so_is_a_reference():
     alone = [s.log_credibility for s in list_prior_sources(knowledge(3, 0))]
     referred = [s.log_credibility for s in list_prior_sources(knowledge(0, 2))]
 
@@ -94,14 +94,14 @@ def test_a_prior_that_comes_later_is_less_credible_and_so_is_a_reference() -> No
     assert (np.diff(referred) < 0).all()
 
 
-def test_a_smooth_reference_comes_before_every_prior_and_a_rough_one_after() -> None:
+def test_a_smooth_reference_comes_before_every_prior_and_a_rough_one_after():
     smooth, bad = (PriorKnowledge(MAXN, PRIORS[:2], (table,)) for table in (rough(13, 0.02), rough(13, 0.3)))
 
     assert list_prior_sources(smooth)[0].reference is not None
     assert [source.reference is None for source in list_prior_sources(bad)][:2] == [True, True]
 
 
-def test_a_reference_of_another_kind_of_board_lends_its_coefficients_after_all_priors_and_no_residuals() -> None:
+def test_a_reference_of_another_kind_of_board_lends_its_coefficients_after_all_priors_and_no_residuals():
     knobs = grid().knobs * np.array([1.0, 0.5, 0.5, 0.5])
     elsewhere = dataclasses.replace(rough(14), modes=Modes(knobs))
 
@@ -112,7 +112,7 @@ def test_a_reference_of_another_kind_of_board_lends_its_coefficients_after_all_p
     assert found[-1].log_credibility < found[-2].log_credibility
 
 
-def test_a_prior_below_the_boards_idle_power_is_raised_and_one_above_is_left() -> None:
+def test_a_prior_below_the_boards_idle_power_is_raised_and_one_above_is_left():
     own = idle_w_at_maxn(PRIORS[0])
 
     raised, left = (list_prior_sources(knowledge(1, 0, idle_w=own + more))[0].coefficients for more in (5.0, -5.0))
@@ -122,7 +122,7 @@ def test_a_prior_below_the_boards_idle_power_is_raised_and_one_above_is_left() -
     np.testing.assert_array_equal(raised.time, PRIORS[0].time)
 
 
-def test_every_source_is_held_in_every_width_and_the_wider_is_less_credible() -> None:
+def test_every_source_is_held_in_every_width_and_the_wider_is_less_credible():
     for listed in candidates(knowledge(1, 0)):
         assert len(listed) == len(PRIOR_WIDTHS)
         for candidate, width in zip(listed, PRIOR_WIDTHS, strict=True):
@@ -131,7 +131,7 @@ def test_every_source_is_held_in_every_width_and_the_wider_is_less_credible() ->
         assert (np.diff([candidate.log_credibility for candidate in listed]) < 0).all()
 
 
-def test_a_prior_alone_predicts_its_workload() -> None:
+def test_a_prior_alone_predicts_its_workload():
     (time, time_curve), (power, power_curve) = (listed[0] for listed in curves(knowledge(1, 0)))
     modes = Modes(grid().knobs[::23])
 
@@ -141,7 +141,7 @@ def test_a_prior_alone_predicts_its_workload() -> None:
     np.testing.assert_allclose(power_w, compute_power_w(PRIORS[0], MAXN, modes))
 
 
-def test_a_reference_adds_its_weighted_residuals() -> None:
+def test_a_reference_adds_its_weighted_residuals():
     time, power = (listed[0] for listed in curves(knowledge(0, 1)))
     left = fit_reference(REFERENCES[0], MAXN).residuals(X)
 
@@ -151,7 +151,7 @@ def test_a_reference_adds_its_weighted_residuals() -> None:
         assert np.abs(residuals).max() > 0.05
 
 
-def test_the_weight_of_residuals_has_a_prior_of_its_own() -> None:
+def test_the_weight_of_residuals_has_a_prior_of_its_own():
     for listed in candidates(knowledge(1, 1)):
         for candidate in listed:
             plain = len(candidate.prior.mean) in {11, 13}
@@ -165,7 +165,7 @@ def test_the_weight_of_residuals_has_a_prior_of_its_own() -> None:
 
 @given(seed=st.integers(0, 1000), place=st.integers(0, 11))
 @settings(max_examples=20)
-def test_the_slopes_of_every_candidate_are_its_differences(seed: int, place: int) -> None:
+def test_the_slopes_of_every_candidate_are_its_differences(seed, place):
     for listed in curves(knowledge(1, 1)):
         candidate, curve = listed[place % len(listed)]
         parameters = candidate.prior.mean + 0.3 * np.random.default_rng(seed).standard_normal(len(candidate.prior.mean))
@@ -175,7 +175,7 @@ def test_the_slopes_of_every_candidate_are_its_differences(seed: int, place: int
         np.testing.assert_allclose(by, differences(curve, parameters), atol=1e-6)
 
 
-def test_a_curve_that_is_asked_at_other_modes_in_between_answers_as_before() -> None:
+def test_a_curve_that_is_asked_at_other_modes_in_between_answers_as_before():
     for listed in curves(knowledge(1, 1)):
         for candidate, curve in listed:
             first = curve(candidate.prior.mean, X)
@@ -187,7 +187,7 @@ def test_a_curve_that_is_asked_at_other_modes_in_between_answers_as_before() -> 
             np.testing.assert_allclose(elsewhere.values[::-1], first.values, rtol=1e-12)
 
 
-def test_power_is_believed_at_the_time_parameters_that_are_given() -> None:
+def test_power_is_believed_at_the_time_parameters_that_are_given():
     found = list_prior_sources(knowledge(1, 0))
     modes = Modes(grid().knobs[::23])
 

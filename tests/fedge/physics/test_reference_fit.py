@@ -38,19 +38,19 @@ def left_over(table: ProfileTable) -> Floats:
 ROUGH = noisy(0.05)
 
 
-def test_at_the_tables_own_modes_the_residuals_are_its_own() -> None:
+def test_at_the_tables_own_modes_the_residuals_are_its_own():
     at = fit_reference(ROUGH, MAXN).residuals(X)
 
     np.testing.assert_allclose(at, np.clip(left_over(ROUGH), -LARGEST_RESIDUAL, LARGEST_RESIDUAL), atol=1e-12)
     assert 0.04 < at.std() < 0.06
 
 
-def test_a_table_made_by_the_model_leaves_nothing_over() -> None:
+def test_a_table_made_by_the_model_leaves_nothing_over():
     assert np.abs(fit_reference(SMOOTH, MAXN).residuals(X)).max() < 0.01
     assert fit_reference(SMOOTH, MAXN).log_credibility == pytest.approx(0.0, abs=1e-9)
 
 
-def test_rows_come_back_in_the_order_that_was_asked() -> None:
+def test_rows_come_back_in_the_order_that_was_asked():
     order = np.random.default_rng(1).permutation(len(X))
     residuals = fit_reference(ROUGH, MAXN).residuals
 
@@ -58,7 +58,7 @@ def test_rows_come_back_in_the_order_that_was_asked() -> None:
 
 
 @given(st.lists(st.tuples(*[st.floats(0.05, 2.0)] * 4), min_size=1, max_size=8))
-def test_elsewhere_they_are_those_of_the_nearest_values_damped_by_the_distance(knobs: list[tuple[float, ...]]) -> None:
+def test_elsewhere_they_are_those_of_the_nearest_values_damped_by_the_distance(knobs):
     own = np.clip(left_over(ROUGH), -LARGEST_RESIDUAL, LARGEST_RESIDUAL)
     by_hand = []
     for mode in np.array(knobs):
@@ -72,7 +72,7 @@ def test_elsewhere_they_are_those_of_the_nearest_values_damped_by_the_distance(k
     np.testing.assert_allclose(fit_reference(ROUGH, MAXN).residuals(np.array(knobs)).T, by_hand, atol=1e-9)
 
 
-def test_far_from_the_table_they_fade_to_nothing() -> None:
+def test_far_from_the_table_they_fade_to_nothing():
     few = Modes(grid().knobs[grid().knobs[:, 2] >= 800])
     some = grid().knobs[:, 2] >= 800
     table = dataclasses.replace(ROUGH, modes=few, step_s=ROUGH.step_s[some], power_w=ROUGH.power_w[some])
@@ -83,7 +83,7 @@ def test_far_from_the_table_they_fade_to_nothing() -> None:
     assert np.abs(fit_reference(table, MAXN).residuals(knob_shares(MAXN, few))).max() > 0.05
 
 
-def test_a_combination_that_the_table_does_not_have_gets_no_residual() -> None:
+def test_a_combination_that_the_table_does_not_have_gets_no_residual():
     kept = np.ones(len(X), dtype=np.bool_)
     kept[300] = False
     table = dataclasses.replace(
@@ -95,7 +95,7 @@ def test_a_combination_that_the_table_does_not_have_gets_no_residual() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_a_table_of_few_rows_can_be_studied(rows: int) -> None:
+def test_a_table_of_few_rows_can_be_studied(rows):
     table = dataclasses.replace(
         SMOOTH, modes=Modes(grid().knobs[:rows]), step_s=SMOOTH.step_s[:rows], power_w=SMOOTH.power_w[:rows]
     )
@@ -107,7 +107,7 @@ def test_a_table_of_few_rows_can_be_studied(rows: int) -> None:
     assert reference.log_credibility <= 0
 
 
-def test_one_core_count_and_one_memory_clock_are_enough() -> None:
+def test_one_core_count_and_one_memory_clock_are_enough():
     some = (grid().knobs[:, 0] == 8) & (grid().knobs[:, 3] == 3000.0)
     table = dataclasses.replace(
         ROUGH, modes=Modes(grid().knobs[some]), step_s=ROUGH.step_s[some], power_w=ROUGH.power_w[some]
@@ -118,7 +118,7 @@ def test_one_core_count_and_one_memory_clock_are_enough() -> None:
     np.testing.assert_allclose(at, left_over(table), atol=1e-12)
 
 
-def test_bad_rows_are_cut() -> None:
+def test_bad_rows_are_cut():
     wild = np.zeros(len(X))
     wild[[50, 300]] = np.log(3.0), -np.log(3.0)
 
@@ -128,7 +128,7 @@ def test_bad_rows_are_cut() -> None:
     assert np.abs(at).max() <= LARGEST_RESIDUAL
 
 
-def test_the_rougher_a_table_the_less_it_is_believed() -> None:
+def test_the_rougher_a_table_the_less_it_is_believed():
     credible = [fit_reference(noisy(sd), MAXN).log_credibility for sd in (0.03, 0.1, 0.2, 0.4)]
 
     assert credible[0] == pytest.approx(0.0, abs=1e-9)
@@ -136,18 +136,18 @@ def test_the_rougher_a_table_the_less_it_is_believed() -> None:
 
 
 @pytest.mark.parametrize("column", ["step_s", "power_w"])
-def test_a_table_whose_rows_were_shuffled_is_hardly_believed(column: str) -> None:
+def test_a_table_whose_rows_were_shuffled_is_hardly_believed(column):
     shuffled = np.random.default_rng(5).permutation(getattr(SMOOTH, column))
 
     assert fit_reference(dataclasses.replace(SMOOTH, **{column: shuffled}), MAXN).log_credibility < -3
 
 
-def test_a_table_is_studied_once() -> None:
+def test_a_table_is_studied_once():
     assert fit_reference(SMOOTH, MAXN) is fit_reference(SMOOTH, MAXN)
 
 
 @pytest.mark.parametrize("knob", [1, 2, 3])
-def test_a_table_of_a_board_with_other_top_clocks_is_of_another_kind(knob: int) -> None:
+def test_a_table_of_a_board_with_other_top_clocks_is_of_another_kind(knob):
     knobs = grid().knobs.copy()
     knobs[:, knob] *= 0.6
     elsewhere = dataclasses.replace(ROUGH, modes=Modes(knobs))
@@ -159,7 +159,7 @@ def test_a_table_of_a_board_with_other_top_clocks_is_of_another_kind(knob: int) 
     np.testing.assert_allclose(reference.coefficients.time, fit_reference(ROUGH, MAXN).coefficients.time)
 
 
-def test_clocks_that_are_rounded_otherwise_are_of_the_same_kind() -> None:
+def test_clocks_that_are_rounded_otherwise_are_of_the_same_kind():
     knobs = grid().knobs * np.array([1.0, 1.01, 0.98, 1.0])
 
     assert fit_reference(dataclasses.replace(ROUGH, modes=Modes(knobs)), MAXN).is_same_kind

@@ -19,7 +19,7 @@ def _line(p: Floats) -> tuple[Floats, Floats]:
     return p[0] + p[1] * X, np.stack([np.ones_like(X), X])
 
 
-def test_a_tenth_of_wild_rows_does_not_bend_the_line() -> None:
+def test_a_tenth_of_wild_rows_does_not_bend_the_line():
     data = 1.0 + 2.0 * X + 0.01 * np.random.default_rng(1).standard_normal(50)
     data[::10] += 5.0
 
@@ -30,7 +30,7 @@ def test_a_tenth_of_wild_rows_does_not_bend_the_line() -> None:
     assert fitted.weights[1] > 0.3
 
 
-def test_without_rows_the_prior_is_the_answer() -> None:
+def test_without_rows_the_prior_is_the_answer():
     prior = GaussianPrior(np.array([0.3, -0.2]), np.eye(2))
 
     fitted = fit_curve(lambda p: (np.zeros(0), np.zeros((2, 0))), np.zeros(0), 0.1, prior, np.zeros(2))
@@ -38,7 +38,7 @@ def test_without_rows_the_prior_is_the_answer() -> None:
     np.testing.assert_allclose(fitted.parameters, prior.mean, atol=1e-3)
 
 
-def test_a_curve_that_leaves_the_numbers_is_not_followed() -> None:
+def test_a_curve_that_leaves_the_numbers_is_not_followed():
     def cliff(p: Floats) -> tuple[Floats, Floats]:
         if p[0] <= 0:
             return np.full(1, np.nan), np.ones((1, 1))
@@ -51,7 +51,7 @@ def test_a_curve_that_leaves_the_numbers_is_not_followed() -> None:
 
 @given(seed=st.integers(0, 999), rows=st.integers(0, 12), count=st.integers(1, 6))
 @settings(max_examples=40)
-def test_fits_that_advance_together_are_those_that_are_fitted_alone(seed: int, rows: int, count: int) -> None:
+def test_fits_that_advance_together_are_those_that_are_fitted_alone(seed, rows, count):
     rng = np.random.default_rng(seed)
     x, data = rng.uniform(0.1, 1.0, (rows, 4)), rng.normal(-2.0, 1.0, rows)
     means = np.log(rng.uniform(0.05, 2.0, (count, len(TIME_NAMES))))
@@ -77,7 +77,7 @@ def test_fits_that_advance_together_are_those_that_are_fitted_alone(seed: int, r
             np.testing.assert_allclose(getattr(together, field)[i], getattr(alone, field), rtol=1e-6, atol=1e-8)
 
 
-def test_weights_fall_with_the_distance() -> None:
+def test_weights_fall_with_the_distance():
     weights = student_weights(np.array([0.0, 1.0, 3.0, 30.0]))
 
     assert (np.diff(weights) < 0).all()

@@ -46,7 +46,7 @@ ANY = st.builds(
 
 @pytest.mark.parametrize("knob", range(4), ids=KNOBS)
 @given(coefficients=ANY)
-def test_raising_a_knob_never_makes_a_step_slower(knob: int, coefficients: Coefficients) -> None:
+def test_raising_a_knob_never_makes_a_step_slower(knob, coefficients):
     low = grid()
     high = low.knobs.copy()
     high[:, knob] = np.minimum(high[:, knob] * 1.3, high[:, knob].max())
@@ -57,7 +57,7 @@ def test_raising_a_knob_never_makes_a_step_slower(knob: int, coefficients: Coeff
 
 
 @given(coefficients=ANY)
-def test_idle_power_falls_with_every_knob_and_is_one_at_maxn(coefficients: Coefficients) -> None:
+def test_idle_power_falls_with_every_knob_and_is_one_at_maxn(coefficients):
     modes = grid()
     shape = compute_idle_ratio(coefficients, MAXN, modes)
 
@@ -69,17 +69,17 @@ def test_idle_power_falls_with_every_knob_and_is_one_at_maxn(coefficients: Coeff
 
 
 @given(coefficients=ANY)
-def test_power_is_positive_and_above_the_static_part(coefficients: Coefficients) -> None:
+def test_power_is_positive_and_above_the_static_part(coefficients):
     assert (compute_power_w(coefficients, MAXN, grid()) > np.exp(coefficients.power[0])).all()
 
 
-def test_raising_the_gpu_clock_of_a_gpu_bound_step_costs_power() -> None:
+def test_raising_the_gpu_clock_of_a_gpu_bound_step_costs_power():
     modes = Modes(np.array([[8, 2000, gpu, 3000] for gpu in (200, 500, 800, 1200)], dtype=np.float64))
 
     assert (np.diff(compute_power_w(coefficients(), MAXN, modes)) > 0).all()
 
 
-def test_halving_all_clocks_doubles_a_step_without_fixed_time() -> None:
+def test_halving_all_clocks_doubles_a_step_without_fixed_time():
     base = coefficients()
     time = base.time.copy()
     time[TIME_NAMES.index("fixed_s")] = -40.0
@@ -91,7 +91,7 @@ def test_halving_all_clocks_doubles_a_step_without_fixed_time() -> None:
     assert half == pytest.approx(2 * full)
 
 
-def test_the_norm_lies_between_the_sum_and_the_largest_term() -> None:
+def test_the_norm_lies_between_the_sum_and_the_largest_term():
     a, b = np.array([3.0]), np.array([4.0])
 
     assert q_norm(1.0, a, b)[0] == pytest.approx(7.0)
@@ -117,14 +117,14 @@ def some_parameters(seed: int, members: int) -> tuple[Floats, Floats]:
 
 
 @given(rows=MODES, seed=st.integers(0, 999), members=st.integers(0, 3))
-def test_the_time_of_a_table_is_that_of_its_shares(rows: list[int], seed: int, members: int) -> None:
+def test_the_time_of_a_table_is_that_of_its_shares(rows, seed, members):
     x, (time, _) = X[rows], some_parameters(seed, members)
 
     assert_same_curve(linearize_log_time(time, tabulate_shares(x)), linearize_log_time(time, x))
 
 
 @given(rows=MODES, seed=st.integers(0, 999), members=st.integers(0, 3))
-def test_the_power_of_a_table_is_that_of_its_shares(rows: list[int], seed: int, members: int) -> None:
+def test_the_power_of_a_table_is_that_of_its_shares(rows, seed, members):
     x, (_, power) = X[rows], some_parameters(seed, members)
     time = some_parameters(seed + 1, 0)[0]
 
@@ -134,7 +134,7 @@ def test_the_power_of_a_table_is_that_of_its_shares(rows: list[int], seed: int, 
 
 
 @given(rows=MODES)
-def test_every_mode_is_looked_up_in_its_own_combination_and_none_occurs_twice(rows: list[int]) -> None:
+def test_every_mode_is_looked_up_in_its_own_combination_and_none_occurs_twice(rows):
     table = tabulate_shares(X[rows])
 
     for combined, knobs in ((table.host, (CORES, CPU, MEM)), (table.gpu, (GPU, MEM))):
@@ -143,13 +143,13 @@ def test_every_mode_is_looked_up_in_its_own_combination_and_none_occurs_twice(ro
         assert len(np.unique(combined.x[:, columns], axis=0)) == len(combined.x)
 
 
-def test_a_grid_has_far_fewer_combinations_than_modes() -> None:
+def test_a_grid_has_far_fewer_combinations_than_modes():
     table = tabulate_shares(X)
 
     assert (len(table.x), len(table.host.x), len(table.gpu.x)) == (630, 7 * 5 * 3, 6 * 3)
 
 
-def test_of_plain_shares_every_mode_is_its_own_combination() -> None:
+def test_of_plain_shares_every_mode_is_its_own_combination():
     x = np.stack([X[:5], X[5:10]])
     table = as_knob_table(x)
 
@@ -158,7 +158,7 @@ def test_of_plain_shares_every_mode_is_its_own_combination() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_the_table_of_modes_is_the_table_of_their_shares_and_kept(count: int) -> None:
+def test_the_table_of_modes_is_the_table_of_their_shares_and_kept(count):
     modes = Modes(grid().knobs[:count])
 
     table = tabulate_modes(MAXN, modes)

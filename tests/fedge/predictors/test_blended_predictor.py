@@ -138,11 +138,11 @@ class TestBlendedPredictorWithAReferenceOnly(MadeUpBoard, PredictorContract):
         return BlendedPredictor(PriorKnowledge(MAXN, references=(REFERENCE,)))
 
 
-def test_it_is_the_default() -> None:
+def test_it_is_the_default():
     assert isinstance(load_predictor(DEFAULT_PREDICTOR, KNOWN), BlendedPredictor)
 
 
-def test_without_a_prior_and_a_reference_it_says_what_is_missing() -> None:
+def test_without_a_prior_and_a_reference_it_says_what_is_missing():
     with pytest.raises(BadInput, match="at least one calibrated workload or one reference table"):
         BlendedPredictor(PriorKnowledge(MAXN)).fit(board(1).seen([0, 5]))
 
@@ -152,9 +152,7 @@ def test_without_a_prior_and_a_reference_it_says_what_is_missing() -> None:
     st.sampled_from([KNOWN, with_reference(REFERENCE)]),
 )
 @settings(max_examples=40)
-def test_weights_sum_to_one_the_most_probable_first_whatever_was_measured(
-    seen: list[tuple[int, float, float]], known: PriorKnowledge
-) -> None:
+def test_weights_sum_to_one_the_most_probable_first_whatever_was_measured(seen, known):
     truth = board(3)
     measurements = [
         Measurement(MODES[i], 40, a * float(truth.step_s[i]), b * float(truth.power_w[i])) for i, a, b in seen
@@ -176,7 +174,7 @@ def test_weights_sum_to_one_the_most_probable_first_whatever_was_measured(
         assert (column > 0).all()
 
 
-def test_the_same_measurements_give_the_same_bits() -> None:
+def test_the_same_measurements_give_the_same_bits():
     seen = board(4, kind=0).seen(some(4, 10))
 
     once, again = (columns(learnt(seen, with_reference(REFERENCE))) for _ in range(2))
@@ -187,7 +185,7 @@ def test_the_same_measurements_give_the_same_bits() -> None:
 
 @given(st.permutations(range(12)))
 @settings(max_examples=15)
-def test_no_order_of_measurements_matters(order: list[int]) -> None:
+def test_no_order_of_measurements_matters(order):
     rows = some(5, 10)
     seen = board(5, kind=0).seen([*rows, rows[0], rows[3]])
 
@@ -197,7 +195,7 @@ def test_no_order_of_measurements_matters(order: list[int]) -> None:
         np.testing.assert_allclose(second, first, rtol=2e-3)
 
 
-def test_the_prior_that_explains_the_measurements_takes_over() -> None:
+def test_the_prior_that_explains_the_measurements_takes_over():
     other = another_workload(np.random.default_rng(8), time_sd=0.8, power_sd=0.3)
     truth = Truth(compute_step_s(other, MAXN, MODES), compute_power_w(other, MAXN, MODES))
     both, wrong = PriorKnowledge(MAXN, (coefficients(), other)), PriorKnowledge(MAXN, (coefficients(),))
@@ -210,7 +208,7 @@ def test_the_prior_that_explains_the_measurements_takes_over() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 10])
-def test_more_measurements_lower_the_error(count: int) -> None:
+def test_more_measurements_lower_the_error(count):
     before, after = (
         np.mean([truth.errors(learnt(truth.seen(some(s, n))), some(s, n)) for s, truth in enumerate(BOARDS)], axis=0)
         for n in (count, 3 * count)
@@ -225,7 +223,7 @@ def like(seed: int) -> ProfileTable:
     return board(50 + seed, kind=seed).table
 
 
-def test_a_good_reference_on_the_same_board_lowers_the_error() -> None:
+def test_a_good_reference_on_the_same_board_lowers_the_error():
     off = []
     for seed, truth in enumerate(BOARDS):
         rows = some(seed, 10)
@@ -238,7 +236,7 @@ def test_a_good_reference_on_the_same_board_lowers_the_error() -> None:
     assert (with_it < 0.85 * without).all()
 
 
-def test_a_good_reference_helps_also_when_a_bad_one_comes_first() -> None:
+def test_a_good_reference_helps_also_when_a_bad_one_comes_first():
     off = []
     for seed, truth in enumerate(BOARDS[:5]):
         rows, good = some(seed, 10), like(seed)
@@ -278,7 +276,7 @@ def spoilt(table: ProfileTable, how: str, seed: int) -> ProfileTable:
         ("another kind's", 1.25),
     ],
 )
-def test_a_bad_reference_hardly_raises_the_error(how: str, most: float) -> None:
+def test_a_bad_reference_hardly_raises_the_error(how, most):
     off = []
     for seed, truth in enumerate(BOARDS[:6]):
         rows, bad = some(seed, 10), spoilt(like(seed), how, seed)
@@ -289,7 +287,7 @@ def test_a_bad_reference_hardly_raises_the_error(how: str, most: float) -> None:
     assert (with_it < most * without).all()
 
 
-def test_a_reference_without_any_prior_is_enough() -> None:
+def test_a_reference_without_any_prior_is_enough():
     known = PriorKnowledge(MAXN, references=(REFERENCE,))
     truth = board(6, kind=0)
 
@@ -299,7 +297,7 @@ def test_a_reference_without_any_prior_is_enough() -> None:
     assert ten.max() < 0.07
 
 
-def test_a_reference_three_times_as_slow_helps_like_one_that_is_as_fast() -> None:
+def test_a_reference_three_times_as_slow_helps_like_one_that_is_as_fast():
     off = []
     for seed, truth in enumerate(BOARDS):
         good, rows = like(seed), some(seed, 10)
@@ -311,7 +309,7 @@ def test_a_reference_three_times_as_slow_helps_like_one_that_is_as_fast() -> Non
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
-def test_an_outlier_among_fifteen_does_not_bend_the_rest(factor: float) -> None:
+def test_an_outlier_among_fifteen_does_not_bend_the_rest(factor):
     moved = []
     for seed, truth in enumerate(BOARDS):
         rows = some(seed, 15)
@@ -325,14 +323,14 @@ def test_an_outlier_among_fifteen_does_not_bend_the_rest(factor: float) -> None:
     assert bent < max(clean, fourteen) + 0.01
 
 
-def test_before_anything_is_measured_the_intervals_hold_the_truth() -> None:
+def test_before_anything_is_measured_the_intervals_hold_the_truth():
     covered = [truth.covered(learnt([])) for truth in BOARDS]
 
     assert (np.mean(covered, axis=0) > 0.85).all()
 
 
 @pytest.mark.parametrize("count", [3, 10, 30])
-def test_nine_intervals_in_ten_hold_the_truth(count: int) -> None:
+def test_nine_intervals_in_ten_hold_the_truth(count):
     """On boards that lie off the smooth curve as far as most modes of measured ones do."""
     covered = []
     for seed in range(10):
@@ -345,7 +343,7 @@ def test_nine_intervals_in_ten_hold_the_truth(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 10, 30])
-def test_nine_intervals_in_ten_hold_the_truth_with_a_reference(count: int) -> None:
+def test_nine_intervals_in_ten_hold_the_truth_with_a_reference(count):
     covered = []
     for seed, truth in enumerate(BOARDS):
         rows, known = some(seed, count), with_reference(like(seed))
@@ -357,7 +355,7 @@ def test_nine_intervals_in_ten_hold_the_truth_with_a_reference(count: int) -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_from_one_measurement_on_the_prediction_is_better_than_the_prior(count: int) -> None:
+def test_from_one_measurement_on_the_prediction_is_better_than_the_prior(count):
     off = []
     for seed, truth in enumerate(BOARDS):
         slow = Truth(3.0 * truth.step_s, truth.power_w)
@@ -368,7 +366,7 @@ def test_from_one_measurement_on_the_prediction_is_better_than_the_prior(count: 
     assert after < 0.6 * before
 
 
-def test_many_measurements_of_one_mode_tell_of_that_mode_and_leave_the_board_open() -> None:
+def test_many_measurements_of_one_mode_tell_of_that_mode_and_leave_the_board_open():
     truth = board(7)
     one = int(some(7, 1)[0])
 
@@ -380,7 +378,7 @@ def test_many_measurements_of_one_mode_tell_of_that_mode_and_leave_the_board_ope
 
 
 @pytest.mark.parametrize("known", [KNOWN, with_reference(REFERENCE)], ids=["prior", "reference"])
-def test_measurements_without_any_variance_are_believed(known: PriorKnowledge) -> None:
+def test_measurements_without_any_variance_are_believed(known):
     rows = some(9, 12)
     seen = [Measurement(MODES[row], 40, 0.25, 22.0) for row in rows]
 
@@ -394,7 +392,7 @@ def test_measurements_without_any_variance_are_believed(known: PriorKnowledge) -
 
 
 @pytest.mark.parametrize(("seconds", "watts"), [(1e-4, 0.5), (1e-4, 60.0), (100.0, 0.5), (100.0, 60.0)])
-def test_boards_of_any_size_are_learnt_when_the_prior_is_of_that_size(seconds: float, watts: float) -> None:
+def test_boards_of_any_size_are_learnt_when_the_prior_is_of_that_size(seconds, watts):
     truth = board(10)
     times, powers = seconds / np.median(truth.step_s), watts / np.median(truth.power_w)
     here = Truth(truth.step_s * times, truth.power_w * powers)
@@ -405,7 +403,7 @@ def test_boards_of_any_size_are_learnt_when_the_prior_is_of_that_size(seconds: f
 
 
 @pytest.mark.parametrize(("times", "powers"), [(0.01, 1.0), (1.0, 0.1)])
-def test_a_board_far_from_the_prior_is_believed_when_two_modes_say_so(times: float, powers: float) -> None:
+def test_a_board_far_from_the_prior_is_believed_when_two_modes_say_so(times, powers):
     modes = some(1, 2)
     truth = another_workload(np.random.default_rng(9))
     far = Truth(times * compute_step_s(truth, MAXN, MODES), powers * compute_power_w(truth, MAXN, MODES))
@@ -424,7 +422,7 @@ def scaled(times: float, powers: float) -> Coefficients:
     return Coefficients(base.time + np.log(times) * seconds, base.power + np.log(powers) * watts)
 
 
-def test_a_board_of_one_core_count_and_one_memory_clock_is_learnt() -> None:
+def test_a_board_of_one_core_count_and_one_memory_clock_is_learnt():
     fixed = np.flatnonzero((MODES.knobs[:, 0] == 8) & (MODES.knobs[:, 3] == 3000.0))
     truth = board(11)
     rows = [int(row) for row in fixed[::4]]
@@ -436,13 +434,13 @@ def test_a_board_of_one_core_count_and_one_memory_clock_is_learnt() -> None:
     assert np.abs(said.power_w[fixed] / truth.power_w[fixed] - 1).mean() < 0.03
 
 
-def test_no_mode_at_all_can_be_asked() -> None:
+def test_no_mode_at_all_can_be_asked():
     said = BlendedPredictor(KNOWN).fit(board(1).seen([1, 2])).predict(Modes(np.empty((0, 4))))
 
     assert [column.shape for column in columns(said)] == [(0,)] * 4
 
 
-def test_a_mode_outside_the_measured_grid_is_predicted() -> None:
+def test_a_mode_outside_the_measured_grid_is_predicted():
     between = PowerMode(3, 777.0, 555.0, 1111.0)
     truth = another_workload(np.random.default_rng(12))
     alone = Modes(np.array([[between.cores, between.cpu_mhz, between.gpu_mhz, between.mem_mhz]]))
@@ -464,7 +462,7 @@ def by(name: str, truth: Truth, rows: Sequence[int], slower: float = 1.0, hungri
     ]
 
 
-def test_another_boards_measurements_teach_the_shape_but_leave_the_level_open() -> None:
+def test_another_boards_measurements_teach_the_shape_but_leave_the_level_open():
     levels, shapes = [], []
     for seed, truth in enumerate(BOARDS):
         rows = some(seed, 40)
@@ -479,7 +477,7 @@ def test_another_boards_measurements_teach_the_shape_but_leave_the_level_open() 
     assert np.mean(shapes) < 0.04
 
 
-def test_one_measurement_of_its_own_then_fixes_the_level() -> None:
+def test_one_measurement_of_its_own_then_fixes_the_level():
     before, after = [], []
     for seed in range(10):
         truth = board(400 + seed)
@@ -493,7 +491,7 @@ def test_one_measurement_of_its_own_then_fixes_the_level() -> None:
     assert (np.abs(np.mean(after, axis=0)) < 0.02).all()
 
 
-def test_boards_without_an_offset_lose_nothing_by_sharing() -> None:
+def test_boards_without_an_offset_lose_nothing_by_sharing():
     off = []
     for seed, truth in enumerate(BOARDS):
         rows = some(seed, 20)
@@ -504,7 +502,7 @@ def test_boards_without_an_offset_lose_nothing_by_sharing() -> None:
     assert (together < alone).all()
 
 
-def test_ten_boards_of_three_modes_each_come_close_to_one_board_of_thirty() -> None:
+def test_ten_boards_of_three_modes_each_come_close_to_one_board_of_thirty():
     off: dict[str, list[Floats]] = {"shared": [], "thirty": [], "ten": [], "three": []}
     for seed, truth in enumerate(BOARDS):
         rng, rows = np.random.default_rng(seed), some(seed, 30)
@@ -580,7 +578,7 @@ def assert_same_blend(one: CandidateBlend, other: CandidateBlend) -> None:
 
 @given(st.lists(st.integers(0, len(SEVERAL) - 1), min_size=2, max_size=8))
 @settings(max_examples=20)
-def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_believes_alone(places: list[int]) -> None:
+def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_believes_alone(places):
     boards = [SEVERAL[place] for place in places]
     together = [BlendedPredictor(known) for known, _ in boards]
 
@@ -593,7 +591,7 @@ def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_belie
             assert np.array_equal(first, second)
 
 
-def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone() -> None:
+def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone():
     together = [BlendedPredictor(known) for known, _ in SEVERAL]
 
     BlendedPredictor.fit_together(together, [seen for _, seen in SEVERAL])
@@ -603,7 +601,7 @@ def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone(
         assert_same_fit(predictor.fit_, alone.fit_)
 
 
-def test_a_predictor_that_was_fitted_together_can_be_fitted_again() -> None:
+def test_a_predictor_that_was_fitted_together_can_be_fitted_again():
     predictors = [BlendedPredictor(KNOWN), BlendedPredictor(KNOWN)]
     BlendedPredictor.fit_together(predictors, [seen_by(1, 3), seen_by(2, 9)])
     BlendedPredictor.fit_together(predictors, [seen_by(3, 9), seen_by(4, 2)])
@@ -613,9 +611,7 @@ def test_a_predictor_that_was_fitted_together_can_be_fitted_again() -> None:
 
 
 @pytest.mark.parametrize("own", [0, 2, 8])
-def test_own_measurements_added_to_a_fit_of_many_others_predict_as_well_as_a_fit_of_all(
-    own: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_measurements_added_to_a_fit_of_many_others_predict_as_well_as_a_fit_of_all(own, monkeypatch):
     errors: dict[int, list[tuple[float, float]]] = {0: [], 10_000: []}
     for seed, truth in enumerate(BOARDS):
         rows = some(seed, 44)
@@ -636,7 +632,7 @@ def test_own_measurements_added_to_a_fit_of_many_others_predict_as_well_as_a_fit
     assert (added < 1.1 * pooled + 0.001).all()
 
 
-def test_one_board_without_prior_and_reference_is_bad_input_for_all() -> None:
+def test_one_board_without_prior_and_reference_is_bad_input_for_all():
     with pytest.raises(BadInput, match="at least one calibrated workload or one reference table"):
         BlendedPredictor.fit_together([BlendedPredictor(KNOWN), BlendedPredictor(PriorKnowledge(MAXN))], [[], []])
 
@@ -658,7 +654,7 @@ def on_a_real_table(target: Path, reference: Path, seed: int, count: int = 10) -
     )
 
 
-def test_ten_modes_of_its_own_choice_tell_the_others_of_a_real_board(profiles_root: Path) -> None:
+def test_ten_modes_of_its_own_choice_tell_the_others_of_a_real_board(profiles_root):
     folder = profiles_root / "agx-orin" / "train"
     target, reference = folder / "mobilenetv3l-gld23k.csv", folder / "resnet18-imagenet.csv"
 
@@ -671,7 +667,7 @@ def test_ten_modes_of_its_own_choice_tell_the_others_of_a_real_board(profiles_ro
 
 @pytest.mark.parametrize("measured_rows", [3, MAX_ROWS_FOR_ALL_SPREADS + 5])
 @pytest.mark.parametrize("chosen", [40, FEW_MODES + 10])
-def test_spreads_of_chosen_modes_are_those_of_a_prediction_of_all(measured_rows: int, chosen: int) -> None:
+def test_spreads_of_chosen_modes_are_those_of_a_prediction_of_all(measured_rows, chosen):
     truth = Truth(compute_step_s(coefficients(), MAXN, MODES), compute_power_w(coefficients(), MAXN, MODES))
     rng = np.random.default_rng(0)
     predictor = BlendedPredictor(KNOWN).fit(truth.seen(rng.permutation(len(MODES))[:measured_rows].tolist()))

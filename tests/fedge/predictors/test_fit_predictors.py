@@ -45,7 +45,7 @@ class OneByOne:
         return Predictions(modes, self.step_s * one, one, 0.0 * one, 0.0 * one)
 
 
-def test_predictors_of_several_classes_are_fitted_as_each_alone() -> None:
+def test_predictors_of_several_classes_are_fitted_as_each_alone():
     names = ("fedge", "linear", "fedge", "physical", "fedge")
     seen = [seen_in(*range(0, 60 * (place + 1), 10), slower=1.0 + 0.1 * place) for place in range(len(names))]
     predictors = [load_predictor(name, KNOWN) for name in names]
@@ -57,7 +57,7 @@ def test_predictors_of_several_classes_are_fitted_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_a_board_whose_measurements_are_no_numbers_gets_the_error_and_the_others_their_fit(broken: int) -> None:
+def test_a_board_whose_measurements_are_no_numbers_gets_the_error_and_the_others_their_fit(broken):
     seen = [seen_in(0, 9, 4), seen_in(5), seen_in(1, 2, 3, 8)]
     seen[broken] = [dataclasses.replace(seen[broken][0], step_s=float("nan")), *seen[broken][1:]]
     predictors = [load_predictor("fedge", KNOWN) for _ in seen]
@@ -70,7 +70,7 @@ def test_a_board_whose_measurements_are_no_numbers_gets_the_error_and_the_others
         assert_same_predictions(predictors[place], load_predictor("fedge", KNOWN).fit(seen[place]))
 
 
-def test_every_predictor_that_fails_gets_its_own_error() -> None:
+def test_every_predictor_that_fails_gets_its_own_error():
     predictors = [OneByOne(), load_predictor("fedge", KNOWN), OneByOne(), load_predictor("fedge", PriorKnowledge(MAXN))]
 
     errors = fit_predictors(predictors, [[], seen_in(3), seen_in(5), []])
@@ -88,7 +88,7 @@ class Careful(BlendedPredictor):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_predictor_that_overrides_the_fit_of_another_is_fitted_by_its_own(count: int) -> None:
+def test_a_predictor_that_overrides_the_fit_of_another_is_fitted_by_its_own(count):
     seen = [seen_in(0, 9, place, slower=1.1) for place in range(count)]
     predictors = [Careful(KNOWN) for _ in seen]
 
@@ -98,5 +98,5 @@ def test_a_predictor_that_overrides_the_fit_of_another_is_fitted_by_its_own(coun
         assert_same_predictions(predictor, BlendedPredictor(KNOWN).fit(own[1:]))
 
 
-def test_nothing_to_fit_is_no_error() -> None:
+def test_nothing_to_fit_is_no_error():
     assert fit_predictors([], []) == []

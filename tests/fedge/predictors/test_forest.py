@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,11 +36,11 @@ def fitted() -> ForestPredictor:
     )
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "forest", PREDICTORS) is ForestPredictor
 
 
-def test_a_measured_mode_is_predicted_as_measured(fitted: ForestPredictor) -> None:
+def test_a_measured_mode_is_predicted_as_measured(fitted):
     modes = Modes(grid().knobs[ROWS])
     said = fitted.predict(modes)
 
@@ -49,7 +48,7 @@ def test_a_measured_mode_is_predicted_as_measured(fitted: ForestPredictor) -> No
     np.testing.assert_allclose(said.power_w, compute_power_w(TRUTH, MAXN, modes))
 
 
-def test_nothing_is_predicted_outside_what_was_measured(fitted: ForestPredictor) -> None:
+def test_nothing_is_predicted_outside_what_was_measured(fitted):
     said, seen = fitted.predict(grid()), Modes(grid().knobs[ROWS])
 
     for values, truth in (
@@ -60,7 +59,7 @@ def test_nothing_is_predicted_outside_what_was_measured(fitted: ForestPredictor)
         assert values.max() <= truth.max() * (1 + 1e-9)
 
 
-def test_a_mode_between_measured_ones_is_less_sure_than_a_measured_one(fitted: ForestPredictor) -> None:
+def test_a_mode_between_measured_ones_is_less_sure_than_a_measured_one(fitted):
     sd = fitted.predict(grid()).step_s_sd_log
     others = np.setdiff1d(np.arange(len(grid())), ROWS)
 
@@ -68,7 +67,7 @@ def test_a_mode_between_measured_ones_is_less_sure_than_a_measured_one(fitted: F
     assert np.median(sd[others]) > 2 * sd[ROWS].max()
 
 
-def test_the_seed_grows_other_trees() -> None:
+def test_the_seed_grows_other_trees():
     modes = grid()
     seen = measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), ROWS)
     first, other = (ForestPredictor(PriorKnowledge(MAXN, seed=seed)).fit(seen).predict(modes).step_s for seed in (0, 1))
@@ -77,7 +76,7 @@ def test_the_seed_grows_other_trees() -> None:
 
 
 @pytest.mark.slow
-def test_fifty_modes_of_a_measured_board_are_enough_for_a_rough_picture(profiles_root: Path) -> None:
+def test_fifty_modes_of_a_measured_board_are_enough_for_a_rough_picture(profiles_root):
     time_mape, power_mape = mape(ForestPredictor, real_table(profiles_root, "agx-orin", "yolov8n-coco"), 50, range(5))
 
     print(f"forest, 50 modes of YOLO: time {time_mape:.1%}, power {power_mape:.1%}")
@@ -85,7 +84,7 @@ def test_fifty_modes_of_a_measured_board_are_enough_for_a_rough_picture(profiles
     assert power_mape < 0.06
 
 
-def test_without_scikit_learn_it_says_which_predictor_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_it_says_which_predictor_to_take(monkeypatch):
     for name in ("sklearn", "sklearn.ensemble"):
         monkeypatch.setitem(sys.modules, name, None)
     modes = grid()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from contracts.baselines import TRUTH, MadeUpBoard, mape, real_table
@@ -39,7 +37,7 @@ class TestProcessPredictor(MadeUpBoard, BaselineContract):
         return GaussianProcessPredictor(PriorKnowledge(MAXN))
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "gp", PREDICTORS) is GaussianProcessPredictor
 
 
@@ -55,7 +53,7 @@ hyper = st.lists(st.floats(-1.0, 1.0), min_size=6, max_size=6).map(lambda v: PRI
 
 @given(hyper, st.integers(0, 2**31))
 @settings(max_examples=20)
-def test_the_evidence_is_that_of_scikit_learn_and_its_slope_is_right(h: Floats, seed: int) -> None:
+def test_the_evidence_is_that_of_scikit_learn_and_its_slope_is_right(h, seed):
     rng = np.random.default_rng(seed)
     x, y = np.log(grid().knobs[rng.integers(0, 630, 7)] / TOP), rng.standard_normal(7)
 
@@ -69,7 +67,7 @@ def test_the_evidence_is_that_of_scikit_learn_and_its_slope_is_right(h: Floats, 
         assert slope[d] == pytest.approx(rise, rel=1e-3, abs=1e-3)
 
 
-def test_predictions_are_those_of_scikit_learn() -> None:
+def test_predictions_are_those_of_scikit_learn():
     modes = grid()
     rows = [3, 90, 222, 400, 615]
     seconds = compute_step_s(TRUTH, MAXN, modes)
@@ -86,7 +84,7 @@ def test_predictions_are_those_of_scikit_learn() -> None:
     np.testing.assert_allclose(predictions.step_s_sd_log, sd, rtol=1e-5)
 
 
-def test_tuning_goes_uphill_to_where_it_is_flat() -> None:
+def test_tuning_goes_uphill_to_where_it_is_flat():
     modes = Modes(grid().knobs[::15])
     x, y = np.log(modes.knobs / TOP), np.log(compute_step_s(TRUTH, MAXN, modes))
     fitted: GaussianProcess = gaussian_process._fit_process(x, y)
@@ -97,7 +95,7 @@ def test_tuning_goes_uphill_to_where_it_is_flat() -> None:
     assert np.abs(slope).max() < 0.5
 
 
-def test_one_measurement_leaves_the_hyper_parameters_at_their_prior() -> None:
+def test_one_measurement_leaves_the_hyper_parameters_at_their_prior():
     fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit([Measurement(grid()[629], 40, 0.2, 20.0)])
 
     np.testing.assert_allclose(fitted.time_.h, PRIOR, atol=0.1)
@@ -106,7 +104,7 @@ def test_one_measurement_leaves_the_hyper_parameters_at_their_prior() -> None:
     assert at_maxn.step_s_sd_log[0] < 0.05
 
 
-def test_a_power_law_is_learnt_from_ten_modes() -> None:
+def test_a_power_law_is_learnt_from_ten_modes():
     modes = grid()
     share = modes.knobs / TOP
     seconds = 0.1 * share[:, 0] ** -0.3 * share[:, 1] ** -0.5 * share[:, 2] ** -0.8 * share[:, 3] ** -0.2
@@ -119,7 +117,7 @@ def test_a_power_law_is_learnt_from_ten_modes() -> None:
     assert np.abs(said.power_w / watts - 1).mean() < 0.03
 
 
-def test_of_very_many_measurements_a_part_is_learnt() -> None:
+def test_of_very_many_measurements_a_part_is_learnt():
     modes = grid()
     rows = [*range(630), *range(630)]
     fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
@@ -130,7 +128,7 @@ def test_of_very_many_measurements_a_part_is_learnt() -> None:
     assert np.abs(fitted.predict(modes).step_s / compute_step_s(TRUTH, MAXN, modes) - 1).mean() < 0.01
 
 
-def test_more_modes_than_fit_at_once_are_predicted_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_modes_than_fit_at_once_are_predicted_in_their_order(monkeypatch):
     modes = grid()
     fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
         measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), [0, 100, 300])
@@ -151,9 +149,7 @@ def test_more_modes_than_fit_at_once_are_predicted_in_their_order(monkeypatch: p
         ("tx2", "vit-b16-cifar10", 0.04, 0.06),
     ],
 )
-def test_fifty_modes_tell_the_others_of_a_measured_board(
-    board: str, workload: str, time_limit: float, power_limit: float, profiles_root: Path
-) -> None:
+def test_fifty_modes_tell_the_others_of_a_measured_board(board, workload, time_limit, power_limit, profiles_root):
     time_mape, power_mape = mape(GaussianProcessPredictor, real_table(profiles_root, board, workload), 50, range(5))
 
     print(f"gp, 50 modes of {board} {workload}: time {time_mape:.1%}, power {power_mape:.1%}")

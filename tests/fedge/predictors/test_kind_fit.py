@@ -34,18 +34,18 @@ def fit_one(measurements: tuple[Measurement, ...]) -> PooledFit | UpdatedFit:
     ("own", "peers", "enough"),
     [(0, MIN_PEER_ROWS - 1, False), (0, MIN_PEER_ROWS, True), (8, 16, True), (9, 16, False), (9, 18, True)],
 )
-def test_own_measurements_are_added_to_a_fit_of_enough_others(own: int, peers: int, enough: bool) -> None:
+def test_own_measurements_are_added_to_a_fit_of_enough_others(own, peers, enough):
     mine, theirs = measure(range(own), None), measure(range(own, own + peers), "a")
 
     assert has_enough_peers(mine, theirs) is enough
     assert isinstance(fit_one((*mine, *theirs)), UpdatedFit if enough else PooledFit)
 
 
-def test_repeats_of_a_mode_count_once() -> None:
+def test_repeats_of_a_mode_count_once():
     assert has_enough_peers(measure(range(8), None) * 3, measure(range(16), "a"))
 
 
-def test_boards_that_are_told_the_same_share_one_fit() -> None:
+def test_boards_that_are_told_the_same_share_one_fit():
     theirs = measure(range(40, 60), "a")
     first, second = fit_one((*measure(range(2), None), *theirs)), fit_one((*measure(range(5), None), *theirs))
 
@@ -54,7 +54,7 @@ def test_boards_that_are_told_the_same_share_one_fit() -> None:
     assert first.kind is second.kind
 
 
-def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_is_bad_input() -> None:
+def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_is_bad_input():
     fit = fit_one(measure(range(20), "a"))
     assert isinstance(fit, UpdatedFit)
     kind, own = fit.time.kind, pool_measurements(measure(range(3), None), MAXN)
@@ -74,7 +74,7 @@ def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_i
         UpdatedBlend(kind, nothing)
 
 
-def test_a_board_that_is_updated_with_others_gets_the_bits_that_it_gets_alone() -> None:
+def test_a_board_that_is_updated_with_others_gets_the_bits_that_it_gets_alone():
     theirs = measure(range(40, 60), "a")
     boards = [
         (*measure(range(first, first + count), None), *theirs) for first, count in ((0, 1), (3, 1), (5, 3), (9, 3))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from contracts.baselines import MadeUpBoard, mape, real_table
@@ -27,11 +25,11 @@ class TestLinearPredictor(MadeUpBoard, BaselineContract):
         return LinearPredictor(PriorKnowledge(MAXN))
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "linear", PREDICTORS) is LinearPredictor
 
 
-def test_a_board_whose_time_and_energy_are_lines_is_predicted_exactly() -> None:
+def test_a_board_whose_time_and_energy_are_lines_is_predicted_exactly():
     modes = grid()
     step_s = 2.0 - modes.knobs @ np.array([0.02, 1e-4, 5e-4, 1e-4])
     power_w = (5.0 + modes.knobs @ np.array([0.1, 1e-3, 2e-3, 5e-4])) / step_s
@@ -45,7 +43,7 @@ def test_a_board_whose_time_and_energy_are_lines_is_predicted_exactly() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 629), st.floats(0.5, 2.0)), min_size=6, max_size=12, unique_by=lambda p: p[0]))
 @settings(max_examples=30)
-def test_no_other_line_is_closer_to_the_measured_times(seen: list[tuple[int, float]]) -> None:
+def test_no_other_line_is_closer_to_the_measured_times(seen):
     modes = grid()
     rows, seconds = [row for row, _ in seen], np.array([s for _, s in seen])
     predictor = LinearPredictor(PriorKnowledge(MAXN)).fit(
@@ -61,8 +59,8 @@ def test_no_other_line_is_closer_to_the_measured_times(seen: list[tuple[int, flo
 @given(st.lists(st.tuples(st.integers(0, 629), st.floats(0.01, 10.0), st.floats(1.0, 60.0)), min_size=1, max_size=8))
 @settings(max_examples=40)
 def test_predictions_stay_above_half_the_least_and_below_twice_the_largest_measured(
-    seen: list[tuple[int, float, float]],
-) -> None:
+    seen,
+):
     modes = grid()
     watts = [w for _, _, w in seen]
     said = (
@@ -74,7 +72,7 @@ def test_predictions_stay_above_half_the_least_and_below_twice_the_largest_measu
     assert (said.power_w <= POWER_CEILING * max(watts) * (1 + 1e-9)).all()
 
 
-def test_a_line_that_falls_below_zero_stops_at_the_floor() -> None:
+def test_a_line_that_falls_below_zero_stops_at_the_floor():
     slow, fast = PowerMode(2, 500.0, 200.0, 700.0), PowerMode(2, 500.0, 400.0, 700.0)
     predictor = LinearPredictor(PriorKnowledge(MAXN))
 
@@ -85,7 +83,7 @@ def test_a_line_that_falls_below_zero_stops_at_the_floor() -> None:
     assert said.predict(beyond).step_s[0] == pytest.approx(0.25)
 
 
-def test_lines_that_fit_badly_say_so() -> None:
+def test_lines_that_fit_badly_say_so():
     modes = grid()
     rng = np.random.default_rng(0)
     rows = list(rng.choice(len(modes), 60, replace=False))
@@ -100,7 +98,7 @@ def test_lines_that_fit_badly_say_so() -> None:
     assert bad.spreads_[0] == pytest.approx(0.3, rel=0.3)
 
 
-def test_on_a_measured_board_the_lines_are_as_poor_as_lines_are(profiles_root: Path) -> None:
+def test_on_a_measured_board_the_lines_are_as_poor_as_lines_are(profiles_root):
     time_mape, power_mape = mape(LinearPredictor, real_table(profiles_root, "agx-orin", "yolov8n-coco"), 50, range(10))
 
     print(f"linear, 50 modes of YOLO: time {time_mape:.1%}, power {power_mape:.1%}")

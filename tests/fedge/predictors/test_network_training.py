@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from contracts.baselines import MadeUpBoard, mape, real_table
@@ -48,11 +46,11 @@ class TestNetworkPredictor(MadeUpBoard, BaselineContract):
         return NetworkPredictor(PriorKnowledge(MAXN))
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "mlp", PREDICTORS) is NetworkPredictor
 
 
-def test_each_network_has_the_papers_number_of_parameters() -> None:
+def test_each_network_has_the_papers_number_of_parameters():
     assert init_pair(np.random.default_rng(0)).flat.size == 2 * 42_497
 
 
@@ -72,7 +70,7 @@ def _as_torch(torch, pair: NetworkPair, which: int):
     return torch.nn.Sequential(*layers)
 
 
-def test_both_networks_say_what_the_same_layers_of_torch_say(torch) -> None:
+def test_both_networks_say_what_the_same_layers_of_torch_say(torch):
     rng = np.random.default_rng(3)
     pair, x = init_pair(rng), rng.standard_normal((9, 4)).astype(np.float32)
 
@@ -85,7 +83,7 @@ def test_both_networks_say_what_the_same_layers_of_torch_say(torch) -> None:
 
 
 @pytest.mark.parametrize("loss", ["mse", "mape"])
-def test_the_gradient_is_the_slope_of_the_loss_with_the_same_units_dropped(loss: str) -> None:
+def test_the_gradient_is_the_slope_of_the_loss_with_the_same_units_dropped(loss):
     rng = np.random.default_rng(4)
     pair = view_pair(init_pair(rng).flat.astype(np.float64))
     x, y = rng.standard_normal((5, 4)), rng.uniform(1.0, 2.0, (2, 5))
@@ -109,7 +107,7 @@ def test_the_gradient_is_the_slope_of_the_loss_with_the_same_units_dropped(loss:
         assert into.flat[place] == pytest.approx(rise, rel=1e-4, abs=1e-7)
 
 
-def test_training_switches_off_the_papers_shares_of_the_units() -> None:
+def test_training_switches_off_the_papers_shares_of_the_units():
     rng = np.random.default_rng(5)
     pair = init_pair(rng)
     pair.weights[0][:], pair.biases[0][:] = 0.0, 1.0  # every unit of the first layer is on
@@ -127,7 +125,7 @@ def test_training_switches_off_the_papers_shares_of_the_units() -> None:
     assert DROPOUT[:2] == (0.4, 0.3)
 
 
-def test_adam_steps_like_torchs_adam(torch) -> None:
+def test_adam_steps_like_torchs_adam(torch):
     rng = np.random.default_rng(6)
     start = rng.standard_normal(50).astype(np.float32)
     ours, theirs = start.copy(), torch.nn.Parameter(torch.tensor(start.copy()))
@@ -142,7 +140,7 @@ def test_adam_steps_like_torchs_adam(torch) -> None:
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_fresh_last_layer_leaves_the_others_and_the_original_as_they_are() -> None:
+def test_a_fresh_last_layer_leaves_the_others_and_the_original_as_they_are():
     rng = np.random.default_rng(8)
     pair = init_pair(rng)
     before = pair.flat.copy()
@@ -158,7 +156,7 @@ def test_a_fresh_last_layer_leaves_the_others_and_the_original_as_they_are() -> 
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(-9.0, 9.0)), min_size=1, max_size=8))
-def test_losses_are_their_definitions(pairs: list[tuple[float, float]]) -> None:
+def test_losses_are_their_definitions(pairs):
     true = np.array([[t for t, _ in pairs]] * 2)
     said = np.array([[s for _, s in pairs]] * 2)
 
@@ -166,7 +164,7 @@ def test_losses_are_their_definitions(pairs: list[tuple[float, float]]) -> None:
     assert mape_loss(said, true)[0][0] == pytest.approx(sum(abs(s - t) / t for t, s in pairs) / len(pairs))
 
 
-def test_a_measurement_stands_for_its_minibatches_up_to_forty() -> None:
+def test_a_measurement_stands_for_its_minibatches_up_to_forty():
     modes = grid()
     seconds = [0.1, 0.2, 0.3]
     three = [Measurement(modes[i], steps, seconds[i], 20.0) for i, steps in enumerate((1, 7, 300))]
@@ -180,7 +178,7 @@ def test_a_measurement_stands_for_its_minibatches_up_to_forty() -> None:
 
 @given(st.integers(1, 700))
 @settings(max_examples=20)
-def test_a_whole_table_gives_no_more_rows_than_a_hundred_modes(count: int) -> None:
+def test_a_whole_table_gives_no_more_rows_than_a_hundred_modes(count):
     many = MeasurementColumns(np.ones((count, 4)), np.ones(count), np.ones(count), np.full(count, 40))
 
     rows = len(build_training_rows(many).knobs)
@@ -188,7 +186,7 @@ def test_a_whole_table_gives_no_more_rows_than_a_hundred_modes(count: int) -> No
     assert rows == 40 * count if count <= 100 else count <= rows <= MAX_ROWS
 
 
-def test_a_knob_that_never_changes_does_no_harm() -> None:
+def test_a_knob_that_never_changes_does_no_harm():
     rows = TrainingRows(np.array([[8.0, 2000.0, f, 3000.0] for f in (200.0, 400.0, 900.0)]), np.ones((2, 3)))
 
     trained = train_pair(init_pair(np.random.default_rng(0)), rows, 0.2, "mse", np.random.default_rng(0))
@@ -196,7 +194,7 @@ def test_a_knob_that_never_changes_does_no_harm() -> None:
     assert np.isfinite(trained.predict(grid().knobs)).all()
 
 
-def test_each_network_is_kept_as_it_was_after_its_own_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_network_is_kept_as_it_was_after_its_own_best_epoch(monkeypatch):
     held_losses: list[np.ndarray] = []
     rng = np.random.default_rng(1)
     rows = TrainingRows(grid().knobs[::9], np.stack([rng.uniform(0.1, 1.0, 70), rng.uniform(10.0, 30.0, 70)]))
@@ -220,7 +218,7 @@ def test_each_network_is_kept_as_it_was_after_its_own_best_epoch(monkeypatch: py
     assert np.argmin([v[0] for v in held_losses]) != np.argmin([v[1] for v in held_losses])
 
 
-def test_training_leaves_the_networks_it_starts_from_as_they_are() -> None:
+def test_training_leaves_the_networks_it_starts_from_as_they_are():
     start = init_pair(np.random.default_rng(0))
     before = start.flat.copy()
 
@@ -229,7 +227,7 @@ def test_training_leaves_the_networks_it_starts_from_as_they_are() -> None:
     np.testing.assert_array_equal(start.flat, before)
 
 
-def test_predictions_stop_at_half_the_least_measured() -> None:
+def test_predictions_stop_at_half_the_least_measured():
     modes = grid()
     two = [Measurement(modes[0], 4, 5.0, 60.0), Measurement(modes[1], 4, 4.0, 50.0)]
 
@@ -239,7 +237,7 @@ def test_predictions_stop_at_half_the_least_measured() -> None:
     assert said.power_w.min() >= PREDICTION_FLOOR * 50.0
 
 
-def test_the_same_seed_gives_the_same_networks_and_another_one_others() -> None:
+def test_the_same_seed_gives_the_same_networks_and_another_one_others():
     some = [Measurement(grid()[i], 10, 0.1 + 0.01 * i, 20.0 + i) for i in range(5)]
 
     def said(seed: int) -> np.ndarray:
@@ -250,7 +248,7 @@ def test_the_same_seed_gives_the_same_networks_and_another_one_others() -> None:
 
 
 @pytest.mark.long
-def test_from_scratch_fifty_modes_of_a_measured_board_are_few(profiles_root: Path) -> None:
+def test_from_scratch_fifty_modes_of_a_measured_board_are_few(profiles_root):
     time_mape, power_mape = mape(NetworkPredictor, real_table(profiles_root, "agx-orin", "yolov8n-coco"), 50, range(3))
 
     print(f"mlp, 50 modes of YOLO: time {time_mape:.1%}, power {power_mape:.1%}")

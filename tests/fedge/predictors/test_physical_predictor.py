@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
@@ -48,16 +46,16 @@ class TestPhysicalPredictor(PredictorContract):
         return compute_power_w(TRUTH, MAXN, modes)
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "physical", PREDICTORS) is PhysicalPredictor
 
 
-def test_without_a_prior_it_says_what_it_lacks() -> None:
+def test_without_a_prior_it_says_what_it_lacks():
     with pytest.raises(BadInput, match="the predictor's prior: got nothing; at least one calibrated workload"):
         PhysicalPredictor(PriorKnowledge(MAXN)).fit([])
 
 
-def test_the_prior_that_explains_the_measurements_takes_over() -> None:
+def test_the_prior_that_explains_the_measurements_takes_over():
     modes = grid()
     slow = compute_step_s(DOUBLE, MAXN, modes)
     predictor = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0))
@@ -70,7 +68,7 @@ def test_the_prior_that_explains_the_measurements_takes_over() -> None:
     assert predictor.weights_[-1] > 0.5
 
 
-def test_the_first_prior_counts_most_before_anything_is_measured() -> None:
+def test_the_first_prior_counts_most_before_anything_is_measured():
     predictor = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE, DOUBLE), idle_w=12.0)).fit([])
 
     assert predictor.weights_.sum() == pytest.approx(1.0)
@@ -79,7 +77,7 @@ def test_the_first_prior_counts_most_before_anything_is_measured() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 629), st.floats(0.5, 2.0), st.floats(0.5, 2.0)), max_size=6))
 @settings(max_examples=25)
-def test_weights_are_positive_and_sum_to_one_whatever_was_measured(seen: list[tuple[int, float, float]]) -> None:
+def test_weights_are_positive_and_sum_to_one_whatever_was_measured(seen):
     modes = grid()
     t, p = compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes)
     measurements = [Measurement(modes[i], 40, a * float(t[i]), b * float(p[i])) for i, a, b in seen]
@@ -92,7 +90,7 @@ def test_weights_are_positive_and_sum_to_one_whatever_was_measured(seen: list[tu
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_the_one_prior_that_fits_wins_wherever_it_stands(place: int) -> None:
+def test_the_one_prior_that_fits_wins_wherever_it_stands(place):
     modes = grid()
     others = [another_workload(np.random.default_rng(seed)) for seed in (1, 2, 3)]
     priors = [*others[:place], TRUTH, *others[place:]]
@@ -108,7 +106,7 @@ def test_the_one_prior_that_fits_wins_wherever_it_stands(place: int) -> None:
     assert np.mean(np.abs(predictor.predict(modes).step_s / alone.predict(modes).step_s - 1)) < 0.05
 
 
-def test_priors_that_do_not_explain_the_measurements_are_left_out() -> None:
+def test_priors_that_do_not_explain_the_measurements_are_left_out():
     modes = grid()
     tenfold = Coefficients(coefficients().time + np.log(10.0) * _SECONDS, coefficients().power)
     seen = measured(
@@ -124,7 +122,7 @@ def test_priors_that_do_not_explain_the_measurements_are_left_out() -> None:
     np.testing.assert_allclose(predictor.predict(modes).step_s, compute_step_s(coefficients(), MAXN, modes), rtol=0.05)
 
 
-def test_a_mixture_is_the_weighted_mean_and_spread_of_its_parts() -> None:
+def test_a_mixture_is_the_weighted_mean_and_spread_of_its_parts():
     modes = grid()
     mixture = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0)).fit([])
     parts = [
@@ -142,7 +140,7 @@ def test_a_mixture_is_the_weighted_mean_and_spread_of_its_parts() -> None:
     np.testing.assert_allclose(mixture.predict(modes).step_s_sd_log, np.sqrt(variance))
 
 
-def test_repeats_of_a_mode_are_pooled_to_their_median_and_surer_than_one() -> None:
+def test_repeats_of_a_mode_are_pooled_to_their_median_and_surer_than_one():
     mode, other = grid()[300], grid()[629]
     repeats = [Measurement(mode, 40, t, 20.0) for t in (0.10, 0.11, 0.30)]
 
@@ -156,7 +154,7 @@ def test_repeats_of_a_mode_are_pooled_to_their_median_and_surer_than_one() -> No
         assert rows.noise_sd[0] == pytest.approx(rows.noise_sd[1] / np.sqrt(3))
 
 
-def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one() -> None:
+def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one():
     mode = grid()[300]
     cool, hot = Measurement(mode, 40, 0.1, 20.0), Measurement(mode, 40, 0.2, 15.0, 97.0, throttled=True)
 
@@ -169,7 +167,7 @@ def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one() -> N
     assert both.power.noise_sd[0] < only_hot.power.noise_sd[0] / 5
 
 
-def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
+def test_one_outlier_among_repeats_does_not_move_the_prediction():
     modes = grid()
     one = Modes(modes.knobs[[300]])
     t, p = float(compute_step_s(TRUTH, MAXN, one)[0]), float(compute_power_w(TRUTH, MAXN, one)[0])
@@ -181,14 +179,14 @@ def test_one_outlier_among_repeats_does_not_move_the_prediction() -> None:
     assert with_outlier == pytest.approx(predictor.fit([usual] * 3).predict(one).step_s[0])
 
 
-def test_two_priors_that_disagree_are_less_sure_than_one() -> None:
+def test_two_priors_that_disagree_are_less_sure_than_one():
     one = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(),), idle_w=12.0)).fit([]).predict(grid())
     two = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0)).fit([]).predict(grid())
 
     assert (two.step_s_sd_log > one.step_s_sd_log).all()
 
 
-def test_a_prior_is_raised_to_the_idle_power_that_the_board_shows() -> None:
+def test_a_prior_is_raised_to_the_idle_power_that_the_board_shows():
     modes = grid()
     low, high = (
         PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(),), idle_w=idle)).fit([]).predict(modes).power_w
@@ -208,9 +206,7 @@ def test_a_prior_is_raised_to_the_idle_power_that_the_board_shows() -> None:
         ("orin-nano", "orin-nano", "resnet18-imagenet"),
     ],
 )
-def test_ten_measured_modes_tell_the_others_of_a_real_board(
-    device: str, folder: str, workload: str, profiles_root: Path
-) -> None:
+def test_ten_measured_modes_tell_the_others_of_a_real_board(device, folder, workload, profiles_root):
     specs = load_catalogue()
     table = read_mode_table(profiles_root / folder / "train" / f"{workload}.csv")
     priors = [prior.coefficients for prior in build_priors(specs[device], workload, specs)]

@@ -55,18 +55,18 @@ class TestPowerTrainPredictor(MadeUpBoard, BaselineContract):
         return PowerTrainPredictor(PriorKnowledge(MAXN, references=(table,)))
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name():
     assert load_named("predictor", "powertrain", PREDICTORS) is PowerTrainPredictor
 
 
-def test_without_a_reference_it_says_how_to_give_one() -> None:
+def test_without_a_reference_it_says_how_to_give_one():
     one = measured(grid(), np.ones(630), np.ones(630), [0])
 
     with pytest.raises(BadInput, match="got no reference; another workload's table, with --reference TABLE"):
         PowerTrainPredictor(PriorKnowledge(MAXN)).fit(one)
 
 
-def test_the_relative_loss_is_taken_where_the_paper_took_it() -> None:
+def test_the_relative_loss_is_taken_where_the_paper_took_it():
     boards = {
         "orin-nano": PowerMode(6, 1510.4, 624.75, 2133.0),
         "agx-xavier": PowerMode(8, 2265.6, 1377.0, 2133.0),
@@ -80,7 +80,7 @@ def test_the_relative_loss_is_taken_where_the_paper_took_it() -> None:
     }
 
 
-def test_the_loss_can_be_chosen(table: ProfileTable) -> None:
+def test_the_loss_can_be_chosen(table):
     some = measured(table.modes, table.step_s, table.power_w, [0, 5, 9])
     knowledge = PriorKnowledge(MAXN, references=(table,))
 
@@ -93,7 +93,7 @@ def test_the_loss_can_be_chosen(table: ProfileTable) -> None:
     assert not np.array_equal(said["mse"], said["mape"])
 
 
-def test_of_several_references_the_closest_to_the_measured_modes_is_taken() -> None:
+def test_of_several_references_the_closest_to_the_measured_modes_is_taken():
     tables = [made_up_table(another_workload(np.random.default_rng(seed)), every=11) for seed in (1, 2, 3)]
     for place, order in enumerate(itertools.permutations(tables)):
         target = tables[place % 3]
@@ -102,14 +102,14 @@ def test_of_several_references_the_closest_to_the_measured_modes_is_taken() -> N
         assert find_most_similar(order, collect_columns("powertrain", some)) is target
 
 
-def test_of_references_that_are_alike_the_most_trusted_is_taken() -> None:
+def test_of_references_that_are_alike_the_most_trusted_is_taken():
     tables = [made_up_table(every=11), made_up_table(every=11, sha256="1" * 64)]
     some = measured(tables[1].modes, tables[1].step_s, tables[1].power_w, [7, 9])
 
     assert find_most_similar(tables, collect_columns("powertrain", some)) is tables[0]
 
 
-def test_a_reference_is_trained_once_and_then_read(table: ProfileTable, tmp_path: Path) -> None:
+def test_a_reference_is_trained_once_and_then_read(table, tmp_path):
     first, second = load_reference_network(table, 0, tmp_path), load_reference_network(table, 0, tmp_path)
 
     assert (first.cached, first.kept, second.cached, second.kept) == (False, True, True, True)
@@ -120,7 +120,7 @@ def test_a_reference_is_trained_once_and_then_read(table: ProfileTable, tmp_path
     assert [path.suffix for path in (tmp_path / "powertrain").iterdir()] == [".safetensors"]
 
 
-def test_another_table_seed_or_recipe_is_another_file(table: ProfileTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_table_seed_or_recipe_is_another_file(table, monkeypatch):
     folder = Path("cache")
     other_rows = made_up_table(every=12)
     other_content = made_up_table(every=11, sha256="1" * 64)
@@ -185,9 +185,7 @@ def _rewrite(path: Path, **changed: np.ndarray) -> None:
         _damage_by_a_folder,
     ],
 )
-def test_a_damaged_file_is_trained_anew(
-    damage, table: ProfileTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_trained_anew(damage, table, tmp_path, caplog):
     first = load_reference_network(table, 0, tmp_path)
     path = reference_path(table, 0, tmp_path)
     path.with_suffix(".key").write_text(powertrain_reference._content_key(table, 0), encoding="utf-8")
@@ -201,9 +199,7 @@ def test_a_damaged_file_is_trained_anew(
     assert load_reference_network(table, 0, tmp_path).cached == path.is_file()
 
 
-def test_a_cache_that_cannot_be_written_only_costs_time(
-    table: ProfileTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_that_cannot_be_written_only_costs_time(table, tmp_path, monkeypatch, caplog):
     blocked = tmp_path / "a file"
     blocked.write_text("", encoding="utf-8")
     monkeypatch.setenv("FEDGE_CACHE", str(blocked))
@@ -215,9 +211,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(
     assert "cannot be written" in caplog.text
 
 
-def test_a_write_that_breaks_leaves_nothing_behind(
-    table: ProfileTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_breaks_leaves_nothing_behind(table, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", disk_full)
 
     made: ReferenceNetwork = load_reference_network(table, 0, tmp_path)
@@ -234,11 +228,11 @@ def test_a_write_that_breaks_leaves_nothing_behind(
         ({}, Path.home() / ".cache" / "fedge"),
     ],
 )
-def test_the_cache_is_where_the_environment_says(environment: dict[str, str], folder: Path) -> None:
+def test_the_cache_is_where_the_environment_says(environment, folder):
     assert cache_folder(environment) == folder
 
 
-def test_a_transfer_from_a_like_workload_beats_networks_from_scratch() -> None:
+def test_a_transfer_from_a_like_workload_beats_networks_from_scratch():
     reference = made_up_table(every=3)
     target = made_up_table(another_workload(np.random.default_rng(2), 0.2), every=2)
 
@@ -255,9 +249,7 @@ def test_a_transfer_from_a_like_workload_beats_networks_from_scratch() -> None:
     ("workload", "time", "power"),
     [("mobilenetv3l-gld23k", (0.08, 0.16), (0.025, 0.06)), ("yolov8n-coco", (0.08, 0.13), (0.02, 0.055))],
 )
-def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(
-    workload: str, time: tuple[float, float], power: tuple[float, float], profiles_root: Path
-) -> None:
+def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(workload, time, power, profiles_root):
     reference = real_table(profiles_root, "agx-orin", "resnet18-imagenet")
     target = real_table(profiles_root, "agx-orin", workload)
 
@@ -271,8 +263,8 @@ def test_fifty_modes_give_the_errors_that_powertrain_is_known_for(
 @pytest.mark.long
 @pytest.mark.parametrize(("board", "workload", "from_board", "from_workload"), REAL)
 def test_a_transfer_beats_networks_from_scratch_on_measured_boards(
-    board: str, workload: str, from_board: str, from_workload: str, profiles_root: Path
-) -> None:
+    board, workload, from_board, from_workload, profiles_root
+):
     reference, target = (
         real_table(profiles_root, *names) for names in ((from_board, from_workload), (board, workload))
     )
@@ -286,9 +278,7 @@ def test_a_transfer_beats_networks_from_scratch_on_measured_boards(
         assert transferred[1] < scratch[1]
 
 
-def test_without_safetensors_it_says_so_before_it_trains(
-    table: ProfileTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_safetensors_it_says_so_before_it_trains(table, tmp_path, monkeypatch):
     for name in ("safetensors", "safetensors.numpy"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(powertrain_reference, "train_pair", None)

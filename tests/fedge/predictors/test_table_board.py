@@ -23,7 +23,7 @@ from fedge.predictors.table_board import (
 from fedge.types import Modes, PowerMode, Predictions, ProfileTable
 
 
-def test_the_rows_asked_for_are_told_as_the_table_has_them(table: ProfileTable, plug_ins: str) -> None:
+def test_the_rows_asked_for_are_told_as_the_table_has_them(table, plug_ins):
     board = TableBoard(table)
     rows = profile_table(load_explorer(f"{plug_ins}:Draw", table.modes, PriorKnowledge(table.maxn, seed=3)), board, 10)
 
@@ -35,7 +35,7 @@ def test_the_rows_asked_for_are_told_as_the_table_has_them(table: ProfileTable, 
     assert {m.steps for m in told} == {40}
 
 
-def test_an_explorer_that_gives_fewer_is_asked_for_the_rest(table: ProfileTable, plug_ins: str) -> None:
+def test_an_explorer_that_gives_fewer_is_asked_for_the_rest(table, plug_ins):
     rows = profile_table(
         load_explorer(f"{plug_ins}:Stingy", table.modes, PriorKnowledge(table.maxn)), TableBoard(table), 7
     )
@@ -44,20 +44,20 @@ def test_an_explorer_that_gives_fewer_is_asked_for_the_rest(table: ProfileTable,
     assert [len(told) for told in importlib.import_module(plug_ins).TOLD] == [2, 2, 2, 1]
 
 
-def test_a_table_that_is_exhausted_gives_fewer(table: ProfileTable, plug_ins: str) -> None:
+def test_a_table_that_is_exhausted_gives_fewer(table, plug_ins):
     explorer = load_explorer(f"{plug_ins}:Draw", table.modes, PriorKnowledge(table.maxn))
 
     assert len(profile_table(explorer, TableBoard(table), len(table.modes) + 5)) == len(table.modes)
 
 
-def test_a_mode_that_the_table_does_not_have_is_refused(table: ProfileTable, plug_ins: str) -> None:
+def test_a_mode_that_the_table_does_not_have_is_refused(table, plug_ins):
     explorer = load_explorer(f"{plug_ins}:Stranger", table.modes, PriorKnowledge(table.maxn))
 
     with pytest.raises(BadInput, match="one of the 126 candidates"):
         profile_table(explorer, TableBoard(table), 3)
 
 
-def test_a_mode_is_found_by_its_knobs(table: ProfileTable) -> None:
+def test_a_mode_is_found_by_its_knobs(table):
     board = TableBoard(table)
 
     assert [board.find_row(mode) for mode in table.modes] == list(range(len(table.modes)))
@@ -65,7 +65,7 @@ def test_a_mode_is_found_by_its_knobs(table: ProfileTable) -> None:
         board.find_row(PowerMode(1, 1.0, 1.0, 1.0))
 
 
-def test_profiling_takes_settling_and_forty_minibatches_per_mode(table: ProfileTable) -> None:
+def test_profiling_takes_settling_and_forty_minibatches_per_mode(table):
     assert profiling_time_s(table, ()) == 0.0
     assert profiling_time_s(table, (4, 9)) == pytest.approx(6.0 + 40 * (table.step_s[4] + table.step_s[9]))
 
@@ -87,7 +87,7 @@ def made(entries: list[Entry]) -> tuple[Predictions, ProfileTable]:
     st.lists(st.tuples(POSITIVE, POSITIVE, POSITIVE, POSITIVE, st.booleans(), st.booleans()), min_size=1, max_size=20)
 )
 @settings(max_examples=100)
-def test_the_figures_are_those_of_a_plain_loop(entries: list[Entry]) -> None:
+def test_the_figures_are_those_of_a_plain_loop(entries):
     predictions, table = made(entries)
     profiled = tuple(i for i, entry in enumerate(entries) if entry[4])
     plausible = np.array([entry[5] for entry in entries])
@@ -111,14 +111,14 @@ def test_the_figures_are_those_of_a_plain_loop(entries: list[Entry]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0, -1.0])
-def test_predictions_that_are_no_positive_numbers_cannot_be_scored(wrong: float) -> None:
+def test_predictions_that_are_no_positive_numbers_cannot_be_scored(wrong):
     predictions, _ = made([(1.0, 0.1, 1.0, 5.0, False, True), (wrong, 0.1, 1.0, 5.0, False, True)])
 
     with pytest.raises(FedgeError, match="1 of 2 predictions"):
         check_predictions(predictions, 2)
 
 
-def test_there_must_be_a_prediction_per_row() -> None:
+def test_there_must_be_a_prediction_per_row():
     predictions, _ = made([(1.0, 0.1, 1.0, 5.0, False, True)])
 
     with pytest.raises(FedgeError, match="for 2 modes"):

@@ -124,7 +124,7 @@ def test_a_file_whose_notes_are_not_a_checkpoint_s_is_named(tmp_path, change):
         checkpoint.load_latest(tmp_path)
 
 
-def test_a_trace_of_millions_of_empty_rows_is_refused_before_they_are_made(tmp_path: Path) -> None:
+def test_a_trace_of_millions_of_empty_rows_is_refused_before_they_are_made(tmp_path):
     path = checkpoint.save(tmp_path, state(1))
     with safe_open(path, framework="numpy") as opened:
         notes = opened.metadata()

@@ -102,48 +102,48 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
     return stand_in
 
 
-def test_two_nodes_emulate_three_boards() -> None:
+def test_two_nodes_emulate_three_boards():
     grid = AnsweringGrid()
     assert ask_names(grid) == {name: (name, None) for name in NAMES}
     assert [message.metadata.dst_node_id for message in grid.pushed] == [5, 7]
 
 
-def test_nothing_is_sent_for_no_requests() -> None:
+def test_nothing_is_sent_for_no_requests():
     grid = AnsweringGrid()
     assert EmulatingNodes(grid, EXPERIMENT, SimulatedClock()).ask({}, 60.0) == {}
     assert not grid.pushed
 
 
-def test_nodes_that_never_come_up_end_the_run() -> None:
+def test_nodes_that_never_come_up_end_the_run():
     grid = AnsweringGrid()
     grid.nodes = []
     with pytest.raises(RunFailed, match="no node came up in 120 s"):
         ask(grid)
 
 
-def test_the_boards_of_a_silent_node_have_failed() -> None:
+def test_the_boards_of_a_silent_node_have_failed():
     answers = ask_names(AnsweringGrid(silent=7))
     assert answers["nano-2"] == ("nano-2", "no reply within 60 s")
     assert [error for _, error in answers.values()].count(None) == 2
 
 
 @pytest.mark.parametrize("grid", [AnsweringGrid(most=1), AnsweringGrid(refused=(0, 1))])
-def test_the_boards_of_a_push_that_is_too_large_have_failed_at_once(grid: AnsweringGrid) -> None:
+def test_the_boards_of_a_push_that_is_too_large_have_failed_at_once(grid):
     assert {error for _, error in ask_names(grid).values()} == {REJECTED_TEXT}
 
 
-def test_a_refused_message_fails_its_boards_alone() -> None:
+def test_a_refused_message_fails_its_boards_alone():
     assert [error for _, error in ask_names(AnsweringGrid(refused=(1,))).values()] == [None, REJECTED_TEXT, None]
 
 
-def test_only_nodes_that_see_the_runs_folder_write_their_progress_there(trained: Trained) -> None:
+def test_only_nodes_that_see_the_runs_folder_write_their_progress_there(trained):
     for folder in (None, Path("/runs/mine")):
         trained.tasks.clear()
         ask(AnsweringGrid(), train(MODEL), folder)
         assert [task.folder for task in trained.tasks] == [folder] * 3
 
 
-def test_each_board_has_its_own_result(trained: Trained) -> None:
+def test_each_board_has_its_own_result(trained):
     replies = ask(AnsweringGrid(), train(MODEL))
     results = {name: reply.trained for name, reply in replies.items()}
     for index, name in enumerate(NAMES):
@@ -152,7 +152,7 @@ def test_each_board_has_its_own_result(trained: Trained) -> None:
         assert result.arrays["w"].tolist() == (MODEL["w"] + index).tolist()
 
 
-def test_boards_with_other_models_are_in_other_messages(trained: Trained) -> None:
+def test_boards_with_other_models_are_in_other_messages(trained):
     other = {"w": MODEL["w"] + 10}
     grid = AnsweringGrid()
     ask(grid, train(MODEL, other))
@@ -160,16 +160,14 @@ def test_boards_with_other_models_are_in_other_messages(trained: Trained) -> Non
     assert len(grid.pushed) == 3
 
 
-def test_models_that_would_make_a_reply_too_large_are_in_messages_of_their_own(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_would_make_a_reply_too_large_are_in_messages_of_their_own(trained, monkeypatch):
     monkeypatch.setattr(emulating_port, "MAX_GROUP_BYTES", MODEL["w"].nbytes)
     grid = AnsweringGrid()
     assert set(ask(grid, train(MODEL))) == set(NAMES)
     assert [message.metadata.dst_node_id for message in grid.pushed] == [5, 7, 5]
 
 
-def test_what_an_encoding_left_out_comes_back_and_goes_with_the_next_request(trained: Trained) -> None:
+def test_what_an_encoding_left_out_comes_back_and_goes_with_the_next_request(trained):
     trained.left = np.arange(6, dtype=np.float32)
     kept = {name: reply.trained for name, reply in ask(AnsweringGrid(), train(MODEL)).items()}
     residuals = {name: result.residual for name, result in kept.items() if result is not None}
@@ -184,14 +182,14 @@ def test_what_an_encoding_left_out_comes_back_and_goes_with_the_next_request(tra
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3), ()])
-def test_more_values_left_out_than_were_trained_are_no_reply(trained: Trained, shape: tuple[int, ...]) -> None:
+def test_more_values_left_out_than_were_trained_are_no_reply(trained, shape):
     trained.left = np.zeros(shape, np.float32)
     error = ask(AnsweringGrid(), train(MODEL))["nano-1"].answer.error
     assert error is not None
     assert f"a residual of shape {shape}; the model has 6 trained values" in error
 
 
-def test_a_board_without_a_result_leaves_those_of_its_group(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_without_a_result_leaves_those_of_its_group(trained, monkeypatch):
     def fail_first(tasks: list[ClientTask]) -> list[Answer]:
         answers = trained(tasks)
         return [(ReplyMessage(NAMES[tasks[0].index], error="out of memory"), None), *answers[1:]]
@@ -206,7 +204,7 @@ def test_a_board_without_a_result_leaves_those_of_its_group(trained: Trained, mo
     assert replies["nano-3"].trained is not None
 
 
-def test_a_reply_with_too_few_answers_fails_the_boards_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_with_too_few_answers_fails_the_boards_without_one(monkeypatch):
     said = RecordDict({"fedge": ConfigRecord({"answers": ['{"board":"nano-1"}']})})
     monkeypatch.setattr(clients.app, "_answer_emulated", lambda _: said)
     errors = [error for _, error in ask_names(AnsweringGrid()).values()]

@@ -97,7 +97,7 @@ def questions(boards: str = "ab") -> dict[str, OutgoingRequest]:
     return {board: OutgoingRequest(RequestMessage("train", 1), MODEL) for board in boards}
 
 
-def test_what_an_encoding_left_out_stays_on_the_board() -> None:
+def test_what_an_encoding_left_out_stays_on_the_board():
     grid = FakeGrid("a")
     grid.residual = np.arange(6, dtype=np.float32)
     asked = {"a": OutgoingRequest(RequestMessage("train", 1, trainable=("w",)), MODEL)}
@@ -106,7 +106,7 @@ def test_what_an_encoding_left_out_stays_on_the_board() -> None:
     assert trained.residual is None
 
 
-def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
+def test_the_link_of_a_real_board_is_measured_beyond_its_own_time():
     grid, clock = FakeGrid("a", delay=12), SimulatedClock()
     grid.handled_s = 1.5
     began_s = clock.now_s()
@@ -132,7 +132,7 @@ def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
     assert again.link_mbps == pytest.approx(moved_mbit / (both_s - fastest_s))
 
 
-def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_other_messages_took() -> None:
+def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_other_messages_took():
     grid, clock = FakeGrid("a", delay=60), SimulatedClock()
     grid.handled_s = 0.0
     port = GridPort(grid, "a", clock)
@@ -145,7 +145,7 @@ def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_othe
     assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (0.5 * both_s))
 
 
-def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree() -> None:
+def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree():
     for handled_s in (None, 1e6):
         grid = FakeGrid("a")
         grid.handled_s = handled_s
@@ -154,7 +154,7 @@ def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree(
         assert report.link_mbps is None
 
 
-def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up() -> None:
+def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up():
     clock = SimulatedClock()
     replies = GridPort(FakeGrid(silent="b"), "ab", clock).ask(questions(), 5.0)
 
@@ -163,14 +163,14 @@ def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up() -> None:
     assert 5.0 <= clock.now_s() < 6.0
 
 
-def test_nodes_that_never_come_up_end_the_run() -> None:
+def test_nodes_that_never_come_up_end_the_run():
     port = GridPort(FakeGrid(late_nodes=10**9), "ab", SimulatedClock(), connect_timeout_s=3.0)
 
     with pytest.raises(RunFailed, match="1 of 2 nodes came up in 3 s"):
         port.ask(questions(), 5.0)
 
 
-def test_a_report_without_its_arrays_is_a_failure_of_that_board_only() -> None:
+def test_a_report_without_its_arrays_is_a_failure_of_that_board_only():
     grid = FakeGrid()
     grid.bare = "a"
     replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
@@ -180,7 +180,7 @@ def test_a_report_without_its_arrays_is_a_failure_of_that_board_only() -> None:
     assert replies["b"].answer.error is None
 
 
-def test_a_board_that_speaks_for_another_is_not_believed() -> None:
+def test_a_board_that_speaks_for_another_is_not_believed():
     grid = FakeGrid()
     grid.claims = {"a": "b"}
     replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
@@ -189,7 +189,7 @@ def test_a_board_that_speaks_for_another_is_not_believed() -> None:
     assert replies["b"].answer == answer("b", 5.0)
 
 
-def test_a_board_that_comes_back_with_another_node_is_used_again() -> None:
+def test_a_board_that_comes_back_with_another_node_is_used_again():
     grid = FakeGrid()
     port = GridPort(grid, "ab", SimulatedClock())
     port.ask(questions(), 10.0)
@@ -200,7 +200,7 @@ def test_a_board_that_comes_back_with_another_node_is_used_again() -> None:
     assert {board: reply.answer.error for board, reply in replies.items()} == {"a": None, "b": None}
 
 
-def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_they_come() -> None:
+def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_they_come():
     grid, clock = FakeGrid("a"), SimulatedClock()
     port = GridPort(grid, "ab", clock, 7.0, least=1)
 
@@ -215,7 +215,7 @@ def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_the
     assert clock.now_s() - waited_s < 1.0
 
 
-def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() -> None:
+def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone():
     grid = FakeGrid("abx")
     port = GridPort(grid, "ab", SimulatedClock())
     port.ask(questions(), 10.0)
@@ -224,12 +224,12 @@ def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone() ->
     assert [ask.kind for board, ask in grid.asked if board == "x"] == ["hello"]
 
 
-def test_only_boards_of_another_fleet_end_the_run_with_their_names() -> None:
+def test_only_boards_of_another_fleet_end_the_run_with_their_names():
     with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
         GridPort(FakeGrid("xy"), "ab", SimulatedClock()).ask(questions(), 10.0)
 
 
-def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up() -> None:
+def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up():
     grid = FakeGrid("ab")
     port = GridPort(grid, "ab", SimulatedClock())
     port.ask(questions(), 10.0)

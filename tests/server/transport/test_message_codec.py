@@ -20,13 +20,13 @@ ensure_identity()
         (2, "Flower error 2: ValueError: no"),
     ],
 )
-def test_flowers_errors_are_told_in_words_where_they_mean_something_to_a_user(code: int, words: str) -> None:
+def test_flowers_errors_are_told_in_words_where_they_mean_something_to_a_user(code, words):
     asked = build_message(RecordDict(), "query", 11)
 
     assert decode_reply("nano-1", Message(Error(code, "ValueError: no"), reply_to=asked)).answer.error == words
 
 
-def test_a_lost_process_of_the_simulation_ends_the_run_and_an_error_of_the_client_does_not() -> None:
+def test_a_lost_process_of_the_simulation_ends_the_run_and_an_error_of_the_client_does_not():
     asked = build_message(RecordDict(), "train", 11)
     died = Message(Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=asked)
     raised = Message(

@@ -34,8 +34,8 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_board_has_one_seat_at_a_node_that_is_up_and_said_so(
-    steps: list[tuple[set[int], dict[int, str]]],
-) -> None:
+    steps,
+):
     roll, said, now_s = NodeRegistry(("a", "b")), dict[int, str](), 0.0
     for up, names in steps:
         roll.up = dict.fromkeys(up, "")
@@ -56,8 +56,8 @@ def test_a_board_has_one_seat_at_a_node_that_is_up_and_said_so(
 
 @given(STEPS)
 def test_nobody_is_asked_who_has_a_seat_or_is_a_stranger_and_a_silent_node_not_at_once(
-    steps: list[tuple[set[int], dict[int, str]]],
-) -> None:
+    steps,
+):
     roll, strangers = NodeRegistry(("a", "b")), set[int]()
     for i, (up, names) in enumerate(steps):
         roll.up = dict.fromkeys(up, "")
@@ -75,7 +75,7 @@ def roll_of(**boards: int) -> NodeRegistry:
     return roll
 
 
-def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back() -> None:
+def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back():
     roll = roll_of(a=11, b=12)
     roll.up = {11: "morning"}
     gone = [roll.explain_absence("b", number) for number in (2, 3)]
@@ -90,9 +90,7 @@ def test_a_board_that_is_gone_says_since_when_and_nothing_of_it_once_it_is_back(
 
 
 @pytest.mark.parametrize(("held_s", "free_s"), [(20.0, 20.0), (9000.0, MAX_FOREIGN_CLAIM_S)])
-def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_again(
-    held_s: float, free_s: float
-) -> None:
+def test_a_held_board_is_left_alone_until_its_claim_ends_or_it_is_time_to_ask_again(held_s, free_s):
     roll = NodeRegistry(("a",), {11: ""})
     roll.record_hellos([11], {11: ReplyMessage("a", error="works for another", held_s=held_s)}, 100.0)
 
@@ -107,23 +105,19 @@ MAYBE_S = st.one_of(st.none(), SECONDS)
 
 
 @given(MAYBE_S, MAYBE_S, SECONDS)
-def test_no_claim_outlasts_a_reply_by_more_than_the_margin(
-    round_s: float | None, planned_s: float | None, timeout_s: float
-) -> None:
+def test_no_claim_outlasts_a_reply_by_more_than_the_margin(round_s, planned_s, timeout_s):
     assert 0.0 < claim_duration_s(round_s, planned_s, timeout_s) <= timeout_s + CLAIM_MARGIN_S
 
 
 @given(MAYBE_S, SECONDS, st.floats(600.0, 1e5))
-def test_a_claim_outlasts_the_next_round_as_far_as_a_reply_may_take(
-    round_s: float | None, planned_s: float, timeout_s: float
-) -> None:
+def test_a_claim_outlasts_the_next_round_as_far_as_a_reply_may_take(round_s, planned_s, timeout_s):
     stands = claim_duration_s(round_s, planned_s, timeout_s)
 
     assert all(stands >= min(CLAIM_FACTOR * known, timeout_s) for known in (round_s, planned_s) if known is not None)
     assert stands >= MIN_CLAIM_S
 
 
-def test_the_last_rounds_length_and_the_plan_both_count() -> None:
+def test_the_last_rounds_length_and_the_plan_both_count():
     claiming = ClaimTerms("digits (run-1, abcd)", 600.0)
     front = OutgoingRequest(RequestMessage("front"))
     train = OutgoingRequest(RequestMessage("train", 1, goal=RoundGoal("balanced", 50, deadline_s=70.0)))

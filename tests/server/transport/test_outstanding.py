@@ -38,7 +38,7 @@ def errors(replies: dict) -> dict[str, str | None]:
     return {board: reply.answer.error for board, reply in replies.items()}
 
 
-def test_the_round_goes_on_without_a_board_once_its_time_and_the_allowance_are_over() -> None:
+def test_the_round_goes_on_without_a_board_once_its_time_and_the_allowance_are_over():
     grid = grid_of(a=5.0, b=500.0)
     port = port_of(grid)
     replies = port.ask(questions(1, within_s=10.0), 600.0)
@@ -49,7 +49,7 @@ def test_the_round_goes_on_without_a_board_once_its_time_and_the_allowance_are_o
     assert replies["b"].answer.error == "no reply within 70 s; `fedge fleet status --limit b` says what is wrong"
 
 
-def test_what_replies_took_beyond_their_work_shortens_the_wait() -> None:
+def test_what_replies_took_beyond_their_work_shortens_the_wait():
     grid = grid_of(a=5.0, b=5.0)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -60,7 +60,7 @@ def test_what_replies_took_beyond_their_work_shortens_the_wait() -> None:
     assert grid.clock.now_s() - began_s == pytest.approx(10.0 + 15.0, abs=0.2)
 
 
-def test_a_board_at_work_on_an_earlier_round_is_not_asked_and_says_so() -> None:
+def test_a_board_at_work_on_an_earlier_round_is_not_asked_and_says_so():
     grid = grid_of(a=5.0, b=500.0)
     port = port_of(grid)
     port.ask(questions(3, within_s=10.0), 600.0)
@@ -71,7 +71,7 @@ def test_a_board_at_work_on_an_earlier_round_is_not_asked_and_says_so() -> None:
     assert port.busy_boards() == {"b": 3}
 
 
-def test_a_late_reply_is_told_once_with_its_question_and_its_board_is_free() -> None:
+def test_a_late_reply_is_told_once_with_its_question_and_its_board_is_free():
     grid = grid_of(a=5.0, b=100.0)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -86,7 +86,7 @@ def test_a_late_reply_is_told_once_with_its_question_and_its_board_is_free() -> 
     assert port.busy_boards() == {}
 
 
-def test_a_late_reply_that_comes_while_a_round_is_waited_for_does_not_count_as_that_rounds() -> None:
+def test_a_late_reply_that_comes_while_a_round_is_waited_for_does_not_count_as_that_rounds():
     grid = grid_of(a=30.0, b=100.0)
     port = port_of(grid)
     port.ask(questions(1, within_s=30.0), 600.0)
@@ -97,7 +97,7 @@ def test_a_late_reply_that_comes_while_a_round_is_waited_for_does_not_count_as_t
     assert [(one.board, one.question.ask.round) for one in late] == [("b", 1)]
 
 
-def test_when_everybody_who_is_there_is_busy_it_waits_for_the_first() -> None:
+def test_when_everybody_who_is_there_is_busy_it_waits_for_the_first():
     grid = grid_of("abc", a=200.0, b=300.0)
     port = port_of(grid, "abc")
     port.ask(questions(1, "ab", within_s=10.0), 600.0)
@@ -108,7 +108,7 @@ def test_when_everybody_who_is_there_is_busy_it_waits_for_the_first() -> None:
     assert grid.clock.now_s() == pytest.approx(START_S + START_S + 200.0, abs=0.2)
 
 
-def test_it_does_not_wait_longer_than_a_reply_may_take_and_not_at_all_while_one_is_free() -> None:
+def test_it_does_not_wait_longer_than_a_reply_may_take_and_not_at_all_while_one_is_free():
     grid = grid_of(a=5.0, b=500.0)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -122,7 +122,7 @@ def test_it_does_not_wait_longer_than_a_reply_may_take_and_not_at_all_while_one_
     assert port.busy_boards() == {"b": 1}
 
 
-def test_a_message_that_was_lost_in_a_restart_keeps_its_board_busy_for_a_while_only() -> None:
+def test_a_message_that_was_lost_in_a_restart_keeps_its_board_busy_for_a_while_only():
     grid = grid_of(a=5.0, b=1e9)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -133,7 +133,7 @@ def test_a_message_that_was_lost_in_a_restart_keeps_its_board_busy_for_a_while_o
     assert errors(replies) == {"a": None, "b": None}
 
 
-def test_a_board_that_is_lost_while_it_is_overdue_is_told_and_asked_again_when_it_is_back() -> None:
+def test_a_board_that_is_lost_while_it_is_overdue_is_told_and_asked_again_when_it_is_back():
     grid = grid_of(a=5.0, b=500.0)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -149,7 +149,7 @@ def test_a_board_that_is_lost_while_it_is_overdue_is_told_and_asked_again_when_i
 
 
 @pytest.mark.parametrize("same_mark", [True, False])
-def test_a_board_whose_node_was_started_anew_has_forgotten_its_message_and_is_asked_again(same_mark: bool) -> None:
+def test_a_board_whose_node_was_started_anew_has_forgotten_its_message_and_is_asked_again(same_mark):
     grid = grid_of(a=5.0, b=1e9)
     port = port_of(grid)
     port.ask(questions(1, within_s=10.0), 600.0)
@@ -161,7 +161,7 @@ def test_a_board_whose_node_was_started_anew_has_forgotten_its_message_and_is_as
     assert port.busy_boards() == ({"b": 1} if same_mark else {})
 
 
-def test_a_board_that_is_gone_is_not_asked_and_its_row_says_since_which_round() -> None:
+def test_a_board_that_is_gone_is_not_asked_and_its_row_says_since_which_round():
     grid = grid_of(a=5.0, b=5.0)
     port = port_of(grid)
     port.ask(questions(1), 600.0)
@@ -180,7 +180,7 @@ def done(count: int) -> Callable[[Collection[IncomingReply]], bool]:
     return lambda replies: sum(reply.trained is not None for reply in replies) >= count
 
 
-def test_the_round_goes_on_as_soon_as_enough_replies_are_in_and_the_others_stay_busy() -> None:
+def test_the_round_goes_on_as_soon_as_enough_replies_are_in_and_the_others_stay_busy():
     grid = grid_of("abc", a=20.0, b=30.0, c=500.0)
     port = port_of(grid, "abc")
     began_s = grid.clock.now_s()
@@ -196,9 +196,7 @@ def test_the_round_goes_on_as_soon_as_enough_replies_are_in_and_the_others_stay_
 
 
 @pytest.mark.parametrize("all_of_it", [True, False])
-def test_a_message_that_the_superlink_does_not_take_is_told_at_once(
-    monkeypatch: pytest.MonkeyPatch, all_of_it: bool
-) -> None:
+def test_a_message_that_the_superlink_does_not_take_is_told_at_once(monkeypatch, all_of_it):
     grid = grid_of(a=5.0, b=5.0)
     port = port_of(grid)
     port.ask(questions(1), 600.0)
@@ -214,8 +212,8 @@ def test_a_message_that_the_superlink_does_not_take_is_told_at_once(
 
 
 def test_a_second_reply_to_a_message_and_one_to_a_message_never_sent_change_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     grid = grid_of(a=5.0, b=5.0)
     pull = grid.pull_messages
 
@@ -234,14 +232,14 @@ def test_a_second_reply_to_a_message_and_one_to_a_message_never_sent_change_noth
     assert port.busy_boards() == {}
 
 
-def test_every_question_is_asked_in_the_name_of_the_run() -> None:
+def test_every_question_is_asked_in_the_name_of_the_run():
     grid = grid_of()
     port_of(grid).ask(questions(1), 600.0)
 
     assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(RUN, INITIAL_CLAIM_S)}
 
 
-def test_emulated_boards_hear_of_no_run_and_no_farewell() -> None:
+def test_emulated_boards_hear_of_no_run_and_no_farewell():
     grid = grid_of()
     port = port_of(grid, real=False)
     port.ask(questions(1), 600.0)
@@ -251,7 +249,7 @@ def test_emulated_boards_hear_of_no_run_and_no_farewell() -> None:
     assert "bye" not in {kind for _, kind, _ in grid.asked}
 
 
-def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work() -> None:
+def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work():
     grid = grid_of(a=5.0, b=5.0)
     grid.holders = {"b": 900.0}
     port = port_of(grid)
@@ -272,7 +270,7 @@ def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work() 
     assert asked == ["hello"]
 
 
-def test_a_board_of_a_run_that_is_over_is_taken_over_at_once() -> None:
+def test_a_board_of_a_run_that_is_over_is_taken_over_at_once():
     grid = grid_of(a=5.0, b=5.0)
     grid.holders = {"b": 900.0}
     claiming = ClaimTerms(RUN, is_over="other".__eq__)
@@ -283,7 +281,7 @@ def test_a_board_of_a_run_that_is_over_is_taken_over_at_once() -> None:
     assert byes == [("b", "other")]
 
 
-def test_at_the_end_every_board_that_worked_for_the_run_hears_of_it() -> None:
+def test_at_the_end_every_board_that_worked_for_the_run_hears_of_it():
     grid = grid_of("abc", a=5.0, b=500.0)
     grid.holders = {"c": 900.0}
     port = port_of(grid, "abc")
@@ -295,7 +293,7 @@ def test_at_the_end_every_board_that_worked_for_the_run_hears_of_it() -> None:
     assert grid.clock.now_s() - began_s == pytest.approx(START_S, abs=0.2)
 
 
-def test_a_farewell_that_cannot_be_said_is_no_failure() -> None:
+def test_a_farewell_that_cannot_be_said_is_no_failure():
     grid = grid_of()
     port = port_of(grid)
     port.ask(questions(1), 600.0)
@@ -307,7 +305,7 @@ def test_a_farewell_that_cannot_be_said_is_no_failure() -> None:
     port.release_boards()
 
 
-def test_boards_that_stay_silent_may_be_at_work_for_another_run() -> None:
+def test_boards_that_stay_silent_may_be_at_work_for_another_run():
     grid = grid_of(a=5.0, b=5.0)
     grid.free_s = {11: 1e6, 12: 1e6}
 
@@ -319,13 +317,13 @@ OVERHEADS = st.lists(st.floats(0.0, 1e4), max_size=2 * MAX_OVERHEADS)
 
 
 @given(OVERHEADS.filter(bool), st.floats(0.0, 1e4))
-def test_a_reply_that_takes_no_longer_than_those_before_is_waited_for(seen: list[float], within_s: float) -> None:
+def test_a_reply_that_takes_no_longer_than_those_before_is_waited_for(seen, within_s):
     newest = seen[-MAX_OVERHEADS:]
 
     assert reply_wait_s(1e9, within_s, seen) >= within_s + max(newest)
 
 
 @given(OVERHEADS, st.one_of(st.none(), st.floats(0.0, 1e4)), st.floats(1.0, 1e4))
-def test_no_wait_is_longer_than_a_reply_may_take(seen: list[float], within_s: float | None, timeout_s: float) -> None:
+def test_no_wait_is_longer_than_a_reply_may_take(seen, within_s, timeout_s):
     assert reply_wait_s(timeout_s, within_s, seen) <= timeout_s
     assert reply_wait_s(timeout_s, None, seen) == pytest.approx(timeout_s)

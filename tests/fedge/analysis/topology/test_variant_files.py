@@ -123,7 +123,7 @@ def test_a_damaged_record_is_refused_by_its_field(change, field):
 def test_a_shape_as_long_as_one_likes_is_refused_in_a_short_line():
     record = variant_to_dict(_variant())
     record["cost"]["input_shape"] = [9] * 2000
-    with pytest.raises(BadInput, match="the shape in cost.input_shape") as caught:
+    with pytest.raises(BadInput, match=r"the shape in cost\.input_shape") as caught:
         variant_from_dict(record, "variant.json")
     assert len(str(caught.value)) < 500
 

@@ -27,7 +27,7 @@ def _binned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_binned")
 class TestSweep:
-    def test_no_deadline_costs_less(self) -> None:
+    def test_no_deadline_costs_less(self):
         @given(places, st.sampled_from([0.0, 0.5, 2.0, 20.0]))
         @settings(max_examples=300, deadline=None)
         def check(rows: list[tuple[int, int]], slope: float) -> None:
@@ -38,7 +38,7 @@ class TestSweep:
 
         check()
 
-    def test_no_shorter_deadline_keeps_the_limit(self) -> None:
+    def test_no_shorter_deadline_keeps_the_limit(self):
         @given(places, st.sampled_from([0.0, 0.5, 2.0]), st.integers(0, 110))
         @settings(max_examples=300, deadline=None)
         def check(rows: list[tuple[int, int]], slope: float, limit: int) -> None:
@@ -49,13 +49,13 @@ class TestSweep:
         check()
 
 
-def test_no_board_at_all_costs_nothing_from_the_start() -> None:
+def test_no_board_at_all_costs_nothing_from_the_start():
     steps = build_cost_steps(build_columns({}), np.zeros(0), 0.0)
     assert find_least(steps) == (0.0, 0.0)
     assert find_first_within(steps, 0.0) == 0.0
 
 
-def test_a_hundred_thousand_points_give_the_same_answer_binned_or_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_thousand_points_give_the_same_answer_binned_or_sorted(monkeypatch):
     rng = np.random.default_rng(3)
     steps = CostSteps(1.0, 9e4, 3e4, rng.uniform(1.0, 9.0, 100_000), -(rng.uniform(0.0, 2.0, 100_000) ** 3))
     plain = [find_least(steps), *(find_first_within(steps, limit) for limit in (8e4, 1.2e5, 1e9, 1.0))]

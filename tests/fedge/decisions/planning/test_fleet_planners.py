@@ -55,7 +55,7 @@ def earliest_s(fronts: Fleet, z: float) -> float:
 
 @given(fleets(certain_front), WEIGHTS, SLOWDOWNS)
 @settings(max_examples=100, deadline=None)
-def test_balanced_no_deadline_is_better(fronts: Fleet, weight: float, slowdown: float) -> None:
+def test_balanced_no_deadline_is_better(fronts, weight, slowdown):
     found = plan("balanced", fronts, time_weight=weight, max_slowdown=slowdown)
     maxn_s, maxn_j = maxn_round(fronts)
 
@@ -74,9 +74,7 @@ def test_balanced_no_deadline_is_better(fronts: Fleet, weight: float, slowdown: 
 
 @given(fleets(some_front), CONFIDENCES, st.integers(2, 120), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_least_energy_no_round_until_the_deadline_is_cheaper(
-    fronts: Fleet, confidence: float, quarters: int, relative: bool
-) -> None:
+def test_least_energy_no_round_until_the_deadline_is_cheaper(fronts, confidence, quarters, relative):
     maxn_s, maxn_j = maxn_round(fronts)
     own = {"max_slowdown": 1 + quarters / 60} if relative else {"deadline_s": quarters / 4}
     cap_s = own["max_slowdown"] * maxn_s if relative else own["deadline_s"]
@@ -100,7 +98,7 @@ def test_least_energy_no_round_until_the_deadline_is_cheaper(
 
 @given(fleets(some_front, 3), CONFIDENCES, st.floats(0.3, 1.5))
 @settings(max_examples=100, deadline=None)
-def test_fastest_no_shorter_round_keeps_the_joules(fronts: Fleet, confidence: float, share: float) -> None:
+def test_fastest_no_shorter_round_keeps_the_joules(fronts, confidence, share):
     z = compute_margin_z(confidence)
     energies = {d: least_j(fronts, d, z) for d in deadlines(fronts, z)}
     cap_j = share * maxn_round(fronts)[1]
@@ -115,9 +113,7 @@ def test_fastest_no_shorter_round_keeps_the_joules(fronts: Fleet, confidence: fl
 
 @given(fleets(some_front, 3), CONFIDENCES, st.floats(0.3, 1.5))
 @settings(max_examples=100, deadline=None)
-def test_fastest_no_shorter_round_keeps_the_watts_and_the_shares_are_enough(
-    fronts: Fleet, confidence: float, share: float
-) -> None:
+def test_fastest_no_shorter_round_keeps_the_watts_and_the_shares_are_enough(fronts, confidence, share):
     z = compute_margin_z(confidence)
     watts = {d: least_w(fronts, d, z) for d in deadlines(fronts, z)}
     cap_w = share * sum(f.maxn.work_j / f.maxn.work_s for f in fronts.values())
@@ -143,9 +139,7 @@ def work_within(front: Front, deadline_s: float, z: float, power_w: float) -> fl
 
 @given(fleets(certain_front, 3), st.floats(0.5, 1.3), st.floats(0.5, 1.3))
 @settings(max_examples=100, deadline=None)
-def test_fastest_under_both_limits_keeps_both_and_is_no_shorter_than_possible(
-    fronts: Fleet, joules_share: float, watts_share: float
-) -> None:
+def test_fastest_under_both_limits_keeps_both_and_is_no_shorter_than_possible(fronts, joules_share, watts_share):
     maxn_s, maxn_j = maxn_round(fronts)
     maxn_w = sum(f.maxn.work_j / f.maxn.work_s for f in fronts.values())
     cap_j, cap_w = joules_share * maxn_j, watts_share * maxn_w
@@ -159,7 +153,7 @@ def test_fastest_under_both_limits_keeps_both_and_is_no_shorter_than_possible(
         assert found.deadline_s <= maxn_s * (1 + 1e-9)
 
 
-def test_boards_trade_watts_for_joules_where_one_alone_would_break_a_limit() -> None:
+def test_boards_trade_watts_for_joules_where_one_alone_would_break_a_limit():
     """The least energy draws 18 W, the least power takes 140 J; between them 15 W and 132 J."""
     fronts = {"a": a_front([(4.0, 10.0), (7.0, 7.0), (10.0, 6.0)], 1.0), "b": a_front([(10.0, 8.0)], 1.0)}
     found = plan("fastest", fronts, round_energy_j=135.0, fleet_power_w=15.2)
@@ -168,7 +162,7 @@ def test_boards_trade_watts_for_joules_where_one_alone_would_break_a_limit() -> 
     assert plan("fastest", fronts, round_energy_j=131.0, fleet_power_w=15.2).feasible is False
 
 
-def test_a_point_that_exceeds_its_share_of_the_watts_by_rounding_alone_is_within_it() -> None:
+def test_a_point_that_exceeds_its_share_of_the_watts_by_rounding_alone_is_within_it():
     most_w = 4.0 * (1.0 + 1e-9)
     fronts = {"a": a_front([(0.25, most_w), (1.0, 2.0)], 0.0), "b": a_front([(1.0, 2.0)], 0.0)}
     found = plan("fastest", fronts, fleet_power_w=8.0)
@@ -178,7 +172,7 @@ def test_a_point_that_exceeds_its_share_of_the_watts_by_rounding_alone_is_within
 
 @given(fleets(some_front), CONFIDENCES, st.sampled_from([0.0, 0.5]))
 @settings(deadline=None)
-def test_energy_budget_no_round_is_cheaper(fronts: Fleet, confidence: float, weight: float) -> None:
+def test_energy_budget_no_round_is_cheaper(fronts, confidence, weight):
     z = compute_margin_z(confidence)
     maxn_s, maxn_j = maxn_round(fronts)
     found = plan("energy-budget", fronts, confidence=confidence, budget_j=1e9, time_weight=weight)
@@ -188,7 +182,7 @@ def test_energy_budget_no_round_is_cheaper(fronts: Fleet, confidence: float, wei
     assert found.feasible
 
 
-def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then() -> None:
+def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then():
     fronts = {"a": a_front([(10.0, 20.0), (20.0, 5.0)])}
     assert plan("energy-budget", fronts, budget_j=500.0, spent_j=100.0, time_weight=1.0).deadline_s == 10.0
     assert plan("energy-budget", fronts, budget_j=500.0, spent_j=100.0).deadline_s == 20.0
@@ -197,7 +191,7 @@ def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then() 
     assert not plan("energy-budget", fronts, budget_j=500.0, spent_j=450.0).feasible
 
 
-def test_boards_at_rest_count_in_the_plan_of_a_budget_and_shorten_the_round() -> None:
+def test_boards_at_rest_count_in_the_plan_of_a_budget_and_shorten_the_round():
     fronts = {"a": a_front([(10.0, 20.0), (20.0, 5.0)])}
     alone = plan("energy-budget", fronts, budget_j=500.0)
     beside = plan("energy-budget", fronts, budget_j=500.0, resting_w=100.0)
@@ -219,7 +213,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("policy", PLANNERS)
 class TestEveryPlanner:
-    def test_the_order_of_the_boards_does_not_matter(self, policy: str) -> None:
+    def test_the_order_of_the_boards_does_not_matter(self, policy):
         @given(fleets(some_front), st.randoms(use_true_random=False))
         @settings(max_examples=50, deadline=None)
         def check(fronts: Fleet, random: object) -> None:
@@ -231,9 +225,7 @@ class TestEveryPlanner:
         check()
 
     @pytest.mark.parametrize("broken", [None, {"points": ()}, {"link_s": math.nan}, {"idle_w": -1.0}])
-    def test_a_board_without_a_usable_front_only_loses_its_own_share(
-        self, policy: str, broken: dict[str, float] | None
-    ) -> None:
+    def test_a_board_without_a_usable_front_only_loses_its_own_share(self, policy, broken):
         fronts = {"a": a_front([(4.0, 6.0), (8.0, 3.0)]), "b": a_front([(6.0, 5.0), (7.0, 4.0)])}
         limits = {k: v for k, v in LIMITS[policy].items() if k != "fleet_power_w"}
         alone = plan(policy, fronts, **limits)
@@ -243,24 +235,24 @@ class TestEveryPlanner:
         assert dataclasses.replace(found, goals=alone.goals) == alone
         assert found.goals["c"] == RoundGoal(policy, 8, None, limits)
 
-    def test_without_any_front_every_board_gets_the_bare_goal(self, policy: str) -> None:
+    def test_without_any_front_every_board_gets_the_bare_goal(self, policy):
         found = plan(policy, {}, ["a", "b"], **{k: v for k, v in LIMITS[policy].items() if k != "fleet_power_w"})
         assert (found.deadline_s, found.energy_j, found.feasible) == (None, None, True)
         assert [goal.deadline_s for goal in found.goals.values()] == [None, None]
 
-    def test_only_the_boards_asked_for_are_planned(self, policy: str) -> None:
+    def test_only_the_boards_asked_for_are_planned(self, policy):
         fronts = {"a": a_front([(4.0, 6.0)]), "slow": a_front([(900.0, 6.0)])}
         assert plan(policy, fronts, ["a"], **LIMITS[policy]) == plan(policy, {"a": fronts["a"]}, **LIMITS[policy])
 
-    def test_the_plan_is_that_of_a_policy_with_the_same_name(self, policy: str) -> None:
+    def test_the_plan_is_that_of_a_policy_with_the_same_name(self, policy):
         assert policy in POLICIES
 
 
-def test_policies_without_a_planner_have_none() -> None:
+def test_policies_without_a_planner_have_none():
     assert [load_planner(name) for name in ("maxn", "preset:MAXN", "my_module:planner")] == [None, None, None]
 
 
-def test_the_watts_of_a_board_without_a_front_are_an_equal_share() -> None:
+def test_the_watts_of_a_board_without_a_front_are_an_equal_share():
     fronts = {"a": a_front([(4.0, 8.0), (8.0, 2.0)])}
     found = plan("fastest", fronts, ["a", "new"], fleet_power_w=16.0)
     assert {b: g.limits["power_w"] for b, g in found.goals.items()} == {"a": pytest.approx(8.0), "new": 8.0}
@@ -268,14 +260,14 @@ def test_the_watts_of_a_board_without_a_front_are_an_equal_share() -> None:
     assert not plan("fastest", fronts, ["a", "new"], fleet_power_w=3.0).feasible
 
 
-def test_a_deadline_that_no_board_can_promise_is_no_feasible_plan_though_expected() -> None:
+def test_a_deadline_that_no_board_can_promise_is_no_feasible_plan_though_expected():
     fronts = {"slow": a_front([(10.0, 9.0)], spreads=(0.1,)), "fast": a_front([(2.0, 9.0), (9.9, 2.0)])}
     found = plan("least-energy", fronts, deadline_s=10.5)
     assert (found.deadline_s, found.feasible) == (10.0, False)
     assert plan("least-energy", fronts, deadline_s=11.1).feasible
 
 
-def test_a_deadline_that_cannot_be_kept_gives_way_to_the_planned_one() -> None:
+def test_a_deadline_that_cannot_be_kept_gives_way_to_the_planned_one():
     fronts = {"a": a_front([(10.0, 9.0), (12.0, 4.0)])}
     goal = plan("least-energy", fronts, deadline_s=5.0, confidence=0.5).goals["a"]
     assert (goal.deadline_s, goal.limits) == (10.0, {"confidence": 0.5})
@@ -283,12 +275,12 @@ def test_a_deadline_that_cannot_be_kept_gives_way_to_the_planned_one() -> None:
 
 
 @pytest.mark.parametrize("policy", ["least-energy", "fastest", "energy-budget"])
-def test_a_confidence_outside_0_and_1_is_refused(policy: str) -> None:
+def test_a_confidence_outside_0_and_1_is_refused(policy):
     with pytest.raises(BadInput, match=r"policy\.confidence"):
         plan(policy, {"a": a_front([(1.0, 2.0)])}, confidence=1.0)
 
 
-def test_weight_on_time_alone_plans_the_shortest_round_on_energy_alone_the_cheapest_on_both_one_between() -> None:
+def test_weight_on_time_alone_plans_the_shortest_round_on_energy_alone_the_cheapest_on_both_one_between():
     fronts = {"a": a_front([(10.0, 20.0), (12.0, 10.0), (20.0, 4.0)])}
     assert plan("balanced", fronts, time_weight=1.0, max_slowdown=99.0).deadline_s == 10.0
     assert plan("balanced", fronts, time_weight=0.5, max_slowdown=99.0).deadline_s == 12.0
@@ -296,11 +288,11 @@ def test_weight_on_time_alone_plans_the_shortest_round_on_energy_alone_the_cheap
     assert plan("balanced", fronts, time_weight=0.0, max_slowdown=1.3).deadline_s == 12.0
 
 
-def test_of_equally_good_deadlines_the_shorter_wins() -> None:
+def test_of_equally_good_deadlines_the_shorter_wins():
     assert plan("balanced", {"a": a_front([(10.0, 4.0), (20.0, 2.0)], 0.0)}, max_slowdown=9.0).deadline_s == 10.0
 
 
-def test_a_thousand_boards_get_a_plan_within_every_limit() -> None:
+def test_a_thousand_boards_get_a_plan_within_every_limit():
     rng = np.random.default_rng(5)
     fronts = {
         f"b{i}": a_front(list(zip(rng.uniform(1, 9, 64), rng.uniform(5, 9, 64), strict=True)), 2.0, 0.5)

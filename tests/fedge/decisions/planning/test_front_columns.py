@@ -25,7 +25,7 @@ SOUND = a_front([(1.0, 8.0), (2.0, 3.0)], 1.0, 0.5)
 
 @given(fleets(some_front), st.sampled_from([-1.0, 0.0, 1.0, 2.5]))
 @settings(deadline=None)
-def test_every_board_s_points_are_there_by_their_end_with_the_margin(fronts: dict[str, Front], z: float) -> None:
+def test_every_board_s_points_are_there_by_their_end_with_the_margin(fronts, z):
     columns = build_columns(fronts, z)
     assert columns.boards == tuple(sorted(fronts))
     for i, board in enumerate(columns.boards):
@@ -39,7 +39,7 @@ def test_every_board_s_points_are_there_by_their_end_with_the_margin(fronts: dic
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=6), min_size=1, max_size=6))
-def test_the_lowest_so_far_starts_anew_with_every_board(boards: list[list[int]]) -> None:
+def test_the_lowest_so_far_starts_anew_with_every_board(boards):
     offsets = np.concatenate([[0], np.cumsum([len(values) for values in boards])])
     expected = [min(values[: k + 1]) for values in boards for k in range(len(values))]
     assert running_minimum(np.concatenate(boards).astype(float), offsets).tolist() == expected
@@ -79,7 +79,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("front", BROKEN.values(), ids=BROKEN)
-def test_a_broken_front_is_left_out_and_the_others_stay_as_they_are(front: Front) -> None:
+def test_a_broken_front_is_left_out_and_the_others_stay_as_they_are(front):
     alone, both = build_columns({"a": SOUND}, 1.0), build_columns({"a": SOUND, "broken": front}, 1.0)
     assert (both.boards, both.left_out) == (("a",), ("broken",))
     for field in dataclasses.fields(alone):
@@ -87,13 +87,13 @@ def test_a_broken_front_is_left_out_and_the_others_stay_as_they_are(front: Front
             assert np.array_equal(getattr(alone, field.name), getattr(both, field.name))
 
 
-def test_no_board_at_all_gives_empty_columns() -> None:
+def test_no_board_at_all_gives_empty_columns():
     assert len(build_columns({})) == 0
     assert build_columns({"a": BROKEN["no points"]}).left_out == ("a",)
 
 
 @given(certain_front, quarters)
-def test_least_energy_at_a_deadline_is_what_brute_force_finds(front: Front, deadline_s: float) -> None:
+def test_least_energy_at_a_deadline_is_what_brute_force_finds(front, deadline_s):
     point = find_least_energy_point(front, deadline_s)
     in_time = [p for p in front.points if front.link_s + p.work_s <= deadline_s]
     if in_time:
@@ -105,30 +105,30 @@ def test_least_energy_at_a_deadline_is_what_brute_force_finds(front: Front, dead
         assert point.work_s == min(p.work_s for p in front.points)
 
 
-def test_a_deadline_that_rounding_alone_would_miss_is_met() -> None:
+def test_a_deadline_that_rounding_alone_would_miss_is_met():
     front = a_front([(0.2, 20.0), (0.3, 10.0)], 0.0, 0.1 + 0.2)
     assert 0.1 + 0.2 + 0.3 > 0.6
     assert find_least_energy_point(front, 0.6).work_s == 0.3
 
 
-def test_a_front_without_points_is_its_maxn() -> None:
+def test_a_front_without_points_is_its_maxn():
     front = dataclasses.replace(a_front([(10.0, 4.0)], 1.0, 2.0), points=())
     assert find_least_energy_point(front, 99.0) == front.maxn
 
 
-def test_a_board_done_after_the_round_is_counted_until_it_is_done() -> None:
+def test_a_board_done_after_the_round_is_counted_until_it_is_done():
     front = a_front([(10.0, 4.0)], 1.0, 2.0)
     assert board_round_energy_j(front, front.maxn, 5.0) == 40.0 + 2.0
     assert board_round_energy_j(front, front.maxn, 20.0) == 40.0 + 10.0
 
 
-def test_a_board_at_maxn_works_and_waits_at_maxn() -> None:
+def test_a_board_at_maxn_works_and_waits_at_maxn():
     front = dataclasses.replace(a_front([(10.0, 4.0), (20.0, 1.0)], 1.0, 2.0), maxn_idle_w=3.0)
     assert board_maxn_energy_j(front, 30.0) == 10.0 * 4.0 + 20.0 * 3.0
     assert board_maxn_energy_j(front, 5.0) == 10.0 * 4.0 + 2.0 * 3.0  # until its own end, the link included
 
 
 @given(certain_front, quarters)
-def test_maxn_that_waits_in_the_mode_of_all_others_is_one_of_the_points(front: Front, round_s: float) -> None:
+def test_maxn_that_waits_in_the_mode_of_all_others_is_one_of_the_points(front, round_s):
     alike = dataclasses.replace(front, maxn_idle_w=front.idle_w)
     assert board_maxn_energy_j(alike, round_s) == pytest.approx(board_round_energy_j(alike, alike.maxn, round_s))

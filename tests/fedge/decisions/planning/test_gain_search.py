@@ -88,7 +88,7 @@ def consistent(found: GainPlan, fronts: Fleet, z: float) -> bool:
 
 
 @pytest.mark.parametrize(("start", "exact"), [(12, 4096), (1, 4096), (1, 3), (1, 1)])
-def test_no_set_at_any_deadline_gains_more_per_price(monkeypatch: pytest.MonkeyPatch, start: int, exact: int) -> None:
+def test_no_set_at_any_deadline_gains_more_per_price(monkeypatch, start, exact):
     monkeypatch.setattr(gain_search, "START_DEADLINES", start)
     monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", exact)
 
@@ -126,9 +126,7 @@ def assert_no_set_gains_more(
 
 @given(fleets_with_gains(), COUNTS, PRICES, st.floats(0.05, 2.0))
 @settings(max_examples=150, deadline=None)
-def test_an_allowance_is_kept_where_it_can_be_and_what_is_gained_is_near_the_most(
-    asked: tuple[Fleet, dict[str, float]], count: int | None, prices: tuple[float, float], share: float
-) -> None:
+def test_an_allowance_is_kept_where_it_can_be_and_what_is_gained_is_near_the_most(asked, count, prices, share):
     fronts, gains = asked
     tried = list(every(fronts, gains, count, 0.0))
     if not tried:
@@ -145,7 +143,7 @@ def test_an_allowance_is_kept_where_it_can_be_and_what_is_gained_is_near_the_mos
     assert single <= gained(found, gains) <= max(kept) + 1e-9
 
 
-def test_an_allowance_buys_the_set_of_most_gain_that_it_pays_also_later_and_what_fits_beside_it() -> None:
+def test_an_allowance_buys_the_set_of_most_gain_that_it_pays_also_later_and_what_fits_beside_it():
     """The single board of most gain would leave nothing for others."""
     rows = {"fast": (2.0, 1.0), "slow": (10.0, 1.0), "dear": (10.0, 1.5), "small": (10.0, 0.2)}
     fronts = {name: a_front([row], 0.0) for name, row in rows.items()}
@@ -154,7 +152,7 @@ def test_an_allowance_buys_the_set_of_most_gain_that_it_pays_also_later_and_what
     assert planned(fronts, worth, allowance_j=15.0) == GainPlan(("fast", "slow", "small"), 10.0, pytest.approx(14.0))
 
 
-def test_with_all_seats_taken_an_allowance_still_buys_a_slower_board_of_more_gain() -> None:
+def test_with_all_seats_taken_an_allowance_still_buys_a_slower_board_of_more_gain():
     fronts = {name: a_front([(t, 1.0)], 0.0) for name, t in (("a", 2.0), ("b", 2.0), ("slow", 9.0))}
     worth = {"a": 1.0, "b": 2.0, "slow": 2.5}
     assert planned(fronts, worth, count=2, time_price=1.0, energy_price=0.1).boards == ("a", "b")
@@ -164,15 +162,15 @@ def test_with_all_seats_taken_an_allowance_still_buys_a_slower_board_of_more_gai
 
 @given(fleets(certain_front), COUNTS)
 @settings(max_examples=60, deadline=None)
-def test_an_allowance_for_everybody_takes_the_best_that_are_allowed(fronts: Fleet, count: int | None) -> None:
+def test_an_allowance_for_everybody_takes_the_best_that_are_allowed(fronts, count):
     gains = {board: 1.0 + i for i, board in enumerate(fronts)}
     found = planned(fronts, gains, count=count, allowance_j=1e9)
     assert gained(found, gains) == sum(sorted(gains.values())[-(count or len(gains)) :])
 
 
 def test_many_boards_give_the_same_plan_whether_deadlines_are_halved_or_looked_at_one_by_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     rng = np.random.default_rng(11)
     fronts = {
         f"b{i:02}": a_front([(t, 2.0 + 30.0 / t * w) for t, w in rng.uniform((1, 0.8), (9, 1.2), (12, 2))], w_idle)
@@ -200,19 +198,19 @@ def ratio_at(fronts: Fleet, gains: Mapping[str, float], deadline_s: float, count
     return price
 
 
-def test_alike_boards_are_taken_by_name() -> None:
+def test_alike_boards_are_taken_by_name():
     fronts = {name: a_front([(4.0, 5.0)]) for name in ("d", "b", "c", "a")}
     assert planned(fronts, dict.fromkeys(fronts, 1.0), count=2, time_price=1.0).boards == ("a", "b")
 
 
-def test_a_slow_board_is_not_waited_for_unless_it_is_worth_it() -> None:
+def test_a_slow_board_is_not_waited_for_unless_it_is_worth_it():
     fronts = {"fast": a_front([(2.0, 5.0)], 0.0), "slow": a_front([(40.0, 5.0)], 0.0)}
     assert planned(fronts, {"fast": 9.0, "slow": 9.0}, time_price=1.0).boards == ("fast",)
     assert planned(fronts, {"fast": 9.0, "slow": 200.0}, time_price=1.0).boards == ("fast", "slow")
     assert planned(fronts, {"fast": 9.0, "slow": 900.0}, time_price=1.0).boards == ("slow",)
 
 
-def test_nobody_to_choose_from_or_no_seat_is_an_empty_plan() -> None:
+def test_nobody_to_choose_from_or_no_seat_is_an_empty_plan():
     fronts = {"a": a_front([(2.0, 5.0)]), "c": a_front([(math.nan, 5.0)])}
     assert planned(fronts, {"a": 1.0, "c": 9.0}).boards == ("a",)
     assert planned(fronts, {"c": 9.0}).boards == ()
@@ -221,12 +219,12 @@ def test_nobody_to_choose_from_or_no_seat_is_an_empty_plan() -> None:
 
 
 @pytest.mark.parametrize("prices", [(0.0, 0.0), (-1.0, 2.0), (1.0, -1.0)])
-def test_prices_that_buy_nothing_are_refused(prices: tuple[float, float]) -> None:
+def test_prices_that_buy_nothing_are_refused(prices):
     with pytest.raises(ValueError, match="prices"):
         planned({}, {}, time_price=prices[0], energy_price=prices[1])
 
 
 @pytest.mark.parametrize("gains", [[math.nan], [0.0], [-1.0], [math.inf], [1.0, 1.0]])
-def test_gains_that_are_none_are_refused(gains: list[float]) -> None:
+def test_gains_that_are_none_are_refused(gains):
     with pytest.raises(ValueError, match="gains must be finite and positive, one for each of 1 boards"):
         find_best_gain(build_columns({"a": a_front([(2.0, 5.0)])}), np.array(gains))

@@ -32,7 +32,7 @@ def a_front(work_s: float, up_s: float = 0.0, up_share: float = 1.0) -> Front:
     return Front(points, points[0], 2.0, 2.0 + up_s, 4.0, up_s=up_s, up_share=up_share)
 
 
-def test_a_slow_client_gets_fewer_steps_than_fast_ones() -> None:
+def test_a_slow_client_gets_fewer_steps_than_fast_ones():
     fronts = {"slow": a_front(60.0), **{f"fast-{i}": a_front(5.0) for i in range(5)}}
     context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}})
     plan = plan_joint(fronts, list(fronts), GOAL, context)
@@ -41,7 +41,7 @@ def test_a_slow_client_gets_fewer_steps_than_fast_ones() -> None:
     assert plan.deadline_s < 40.0
 
 
-def test_on_a_slow_link_updates_are_encoded_and_on_none_they_are_not() -> None:
+def test_on_a_slow_link_updates_are_encoded_and_on_none_they_are_not():
     context = JointContext(encodings=ENCODINGS)
     slow = plan_joint({"a": a_front(5.0, up_s=60.0), "b": a_front(5.0, up_s=60.0)}, ["a", "b"], GOAL, context)
     assert {goal.compression.kind for goal in slow.goals.values()} <= {"int8", "topk"}
@@ -49,7 +49,7 @@ def test_on_a_slow_link_updates_are_encoded_and_on_none_they_are_not() -> None:
     assert {goal.compression.kind for goal in none.goals.values()} <= {"none", "int8"}
 
 
-def test_a_front_that_was_offered_with_an_encoded_update_gives_the_same_plan() -> None:
+def test_a_front_that_was_offered_with_an_encoded_update_gives_the_same_plan():
     context = JointContext(encodings=ENCODINGS)
     whole = plan_joint({"a": a_front(5.0, up_s=40.0)}, ["a"], GOAL, context)
     encoded = plan_joint({"a": a_front(5.0, up_s=10.0, up_share=0.25)}, ["a"], GOAL, context)
@@ -65,9 +65,7 @@ def offer_with(link: LinkUse) -> Front:
 
 @pytest.mark.parametrize("offered", [1.0, 0.25, 0.1])
 @pytest.mark.parametrize("latency_s", [0.0, 0.5])
-def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offered(
-    offered: float, latency_s: float
-) -> None:
+def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offered(offered, latency_s):
     link = NetworkLink(20.0, 4.0, latency_s, 1.5)
     front = offer_with(link.transfer(4e6, 3e6, offered))
     columns, options = build_columns({"a": front}), [WorkOption(1.0, encoding) for encoding in ENCODINGS]
@@ -82,7 +80,7 @@ def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offere
 
 
 @pytest.mark.parametrize("wrong", [{"up_share": 0.0}, {"up_share": math.nan}, {"encode_s": math.nan}, {"up_s": 99.0}])
-def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong: dict[str, float]) -> None:
+def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong):
     fronts = {"a": a_front(5.0), "b": a_front(6.0), "odd": dataclasses.replace(a_front(5.0), **wrong)}
     plan = plan_joint(fronts, list(fronts), GOAL, JointContext(encodings=ENCODINGS))
     assert plan.deadline_s == plan.goals["a"].deadline_s == plan.goals["b"].deadline_s
@@ -90,7 +88,7 @@ def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong: dic
     assert plan.goals["odd"] == GOAL
 
 
-def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_counts() -> None:
+def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_counts():
     fronts = {"far": a_front(5.0, up_s=500.0), **{f"near-{i}": a_front(5.0) for i in range(4)}}
     goal = RoundGoal("joint", 0, limits={"min_progress": 0.5})
     plan = plan_joint(fronts, list(fronts), goal)
@@ -100,7 +98,7 @@ def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_co
     assert plan.energy_j > 5 * 2.0 * plan.round_s
 
 
-def test_a_client_that_waited_long_is_worth_its_time() -> None:
+def test_a_client_that_waited_long_is_worth_its_time():
     fronts = {"far": a_front(5.0, up_s=30.0), **{f"near-{i}": a_front(5.0) for i in range(4)}}
     goal = RoundGoal("joint", 0, limits={"min_progress": 0.5})
     context = JointContext(weights={"far": 20.0, **{f"near-{i}": 1.0 for i in range(4)}})
@@ -108,13 +106,13 @@ def test_a_client_that_waited_long_is_worth_its_time() -> None:
     assert "far" in plan_joint(fronts, list(fronts), goal, context).goals
 
 
-def test_clients_without_a_front_take_part_with_their_whole_share() -> None:
+def test_clients_without_a_front_take_part_with_their_whole_share():
     plan = plan_joint({"known": a_front(5.0)}, ["known", "new"], GOAL)
     assert plan.goals["new"] == GOAL
     assert plan_joint({}, ["new"], GOAL).goals == {"new": GOAL}
 
 
-def test_limits_are_kept_or_the_plan_says_that_they_cannot_be() -> None:
+def test_limits_are_kept_or_the_plan_says_that_they_cannot_be():
     fronts = {"a": a_front(20.0), "b": a_front(10.0)}
     within = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 9.0, "min_progress": 0.2}))
     assert within.feasible
@@ -127,7 +125,7 @@ def test_limits_are_kept_or_the_plan_says_that_they_cannot_be() -> None:
     assert all(goal.limits == {} and goal.deadline_s == beyond.deadline_s for goal in beyond.goals.values())
 
 
-def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals() -> None:
+def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals():
     limits = {"deadline_s": 40.0, "round_energy_j": 1.0}
     plan = plan_joint({"a": a_front(5.0)}, ["a"], RoundGoal("joint", 0, limits=limits))
     assert not plan.feasible
@@ -136,7 +134,7 @@ def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals() -> None:
     assert plan.goals["a"].limits == limits
 
 
-def test_under_a_limit_on_watts_every_client_gets_its_own_and_they_add_up() -> None:
+def test_under_a_limit_on_watts_every_client_gets_its_own_and_they_add_up():
     fronts = {"a": a_front(20.0), "b": a_front(10.0)}
     limits = {"fleet_power_w": 36.0, "min_progress": 0.2}
     plan = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits=limits))
@@ -144,7 +142,7 @@ def test_under_a_limit_on_watts_every_client_gets_its_own_and_they_add_up() -> N
     assert sum(goal.limits["power_w"] for goal in plan.goals.values()) <= 36.0 + 1e-6
 
 
-def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others_what_is_left() -> None:
+def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others_what_is_left():
     limits = {"fleet_power_w": 45.0, "min_progress": 0.2}
     goal = RoundGoal("joint", 0, limits=limits)
     plan = plan_joint({"a": a_front(20.0), "b": a_front(10.0)}, ["a", "b", "new"], goal)
@@ -158,12 +156,12 @@ def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others
 
 
 @given(st.lists(some_front, min_size=1, max_size=4), st.floats(0.0, 1.0))
-def test_the_order_of_the_boards_makes_no_difference(fronts: list[Front], time_weight: float) -> None:
+def test_the_order_of_the_boards_makes_no_difference(fronts, time_weight):
     named = {f"b{i}": front for i, front in enumerate(fronts)}
     goal = RoundGoal("joint", 0, limits={"time_weight": time_weight})
     turned = plan_joint(dict(reversed(named.items())), list(reversed(named)), goal)
     assert turned.goals == plan_joint(named, list(named), goal).goals
 
 
-def test_the_reason_names_the_gap_to_the_bound() -> None:
+def test_the_reason_names_the_gap_to_the_bound():
     assert "of the least cost" in plan_joint({"a": a_front(5.0)}, ["a"], GOAL).why

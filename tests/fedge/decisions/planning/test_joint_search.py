@@ -82,8 +82,8 @@ def replace_limits(problem: JointProblem) -> tuple[float, float, float]:
 
 @given(problems_with_limits())
 def test_a_small_fleets_plan_is_within_half_a_percent_of_the_best_of_all_choices(
-    drawn: tuple[JointProblem, JointLimits],
-) -> None:
+    drawn,
+):
     problem, limits = drawn
     best, found = find_least_cost(problem, limits), solve_joint(problem, limits)
     if best is None:
@@ -98,8 +98,8 @@ def test_a_small_fleets_plan_is_within_half_a_percent_of_the_best_of_all_choices
 
 @given(problems_with_limits())
 def test_rounding_the_relaxed_optimum_keeps_the_limits_and_its_bound_holds(
-    drawn: tuple[JointProblem, JointLimits],
-) -> None:
+    drawn,
+):
     problem, limits = drawn
     best = find_least_cost(problem, limits)
     with pytest.MonkeyPatch.context() as patch:
@@ -112,7 +112,7 @@ def test_rounding_the_relaxed_optimum_keeps_the_limits_and_its_bound_holds(
         assert best <= found.cost * SLACK
 
 
-def test_a_large_fleets_plan_is_within_a_percent_of_its_bound() -> None:
+def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
     problem = draw_problem(3, clients=400, modes=16, options=6)
     for limits in (JointLimits(), JointLimits(min_value=0.7), JointLimits(min_value=0.3, deadline_s=25.0)):
         found = solve_joint(problem, limits)
@@ -121,7 +121,7 @@ def test_a_large_fleets_plan_is_within_a_percent_of_its_bound() -> None:
         assert found.gap <= 0.01
 
 
-def test_a_slow_client_does_less_where_progress_has_diminishing_returns() -> None:
+def test_a_slow_client_does_less_where_progress_has_diminishing_returns():
     problem = draw_problem(1, clients=2, modes=1, options=2)
     value = np.array([[0.5, 0.4], [0.5, 0.4]])
     same = replace(
@@ -137,7 +137,7 @@ def test_a_slow_client_does_less_where_progress_has_diminishing_returns() -> Non
     assert found.option.tolist() == [0, 1]
 
 
-def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts() -> None:
+def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts():
     problem = draw_problem(2, clients=3, modes=3, options=2)
     power_w = 1.05 * float(problem.power_w.min())
     found = solve_joint(problem, JointLimits(deadline_s=0.1, energy_j=1.0, power_w=power_w, min_value=0.9))
@@ -147,6 +147,6 @@ def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts() -> Non
     assert 0.0 < problem.power_w[working, found.mode[working]].sum() <= power_w
 
 
-def test_without_an_option_of_any_worth_there_is_no_plan() -> None:
+def test_without_an_option_of_any_worth_there_is_no_plan():
     problem = draw_problem(1, clients=2, modes=1, options=2)
     assert solve_joint(replace(problem, value=np.zeros((2, 2))), JointLimits()) is None

@@ -13,38 +13,38 @@ from fedge.experiment import PolicySpec
 FRONTS = {"a": front(), "b": front(2.0)}
 
 
-def test_a_balanced_round_is_never_planned_longer_than_the_slowdown_allows() -> None:
+def test_a_balanced_round_is_never_planned_longer_than_the_slowdown_allows():
     plan = plan_round(PolicySpec(name="balanced", max_slowdown=1.2, time_weight=0.0), FRONTS, ["a", "b"])
 
     assert plan.deadline_s is not None
     assert 22.0 <= plan.deadline_s <= 1.2 * 22.0
 
 
-def test_only_selected_boards_count() -> None:
+def test_only_selected_boards_count():
     plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a"])
 
     assert plan.deadline_s == pytest.approx(12.0, rel=0.06)
     assert list(plan.goals) == ["a"]
 
 
-def test_a_board_without_a_front_takes_part_without_being_planned_for() -> None:
+def test_a_board_without_a_front_takes_part_without_being_planned_for():
     plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a", "new"])
 
     assert plan.goals["new"].deadline_s == plan.deadline_s
 
 
-def test_without_any_front_there_is_no_plan() -> None:
+def test_without_any_front_there_is_no_plan():
     assert plan_round(PolicySpec(name="balanced"), {}, ["a"]).deadline_s is None
 
 
-def test_the_users_own_deadline_and_limits_reach_the_boards() -> None:
+def test_the_users_own_deadline_and_limits_reach_the_boards():
     plan = plan_round(PolicySpec(name="least-energy-within-deadline", deadline_s=33.0), FRONTS, ["a", "b"])
 
     assert plan.deadline_s == 33.0
     assert plan.goals["b"].limits == {"deadline_s": 33.0}
 
 
-def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_watts_stay() -> None:
+def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_watts_stay():
     policy = PolicySpec(name="fastest", fleet_power_w=12.0)
     planned, given = (plan_round(policy, FRONTS, ["a", "b"], deadline_s=d) for d in (None, 50.0))
 
@@ -54,7 +54,7 @@ def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_w
     assert [g.limits["power_w"] for g in given.goals.values()] == [g.limits["power_w"] for g in planned.goals.values()]
 
 
-def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s() -> None:
+def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s():
     free = plan_round(PolicySpec(name="joint", min_progress=0.1), FRONTS, ["a", "b"])
     assert free.deadline_s is not None
     for own_s, given_s in ((None, 6.0), (6.0, 50.0), (50.0, 6.0)):
@@ -70,12 +70,12 @@ def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s() 
     assert unknown.deadline_s == unknown.goals["a"].deadline_s == 9.0
 
 
-def test_the_selector_s_deadline_reaches_boards_whose_policy_has_no_planner() -> None:
+def test_the_selector_s_deadline_reaches_boards_whose_policy_has_no_planner():
     assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"], deadline_s=50.0).goals["a"].deadline_s == 50.0
     assert plan_round(PolicySpec(name="maxn"), FRONTS, ["a"]).deadline_s is None
 
 
-def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn() -> None:
+def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn():
     plan = plan_round(PolicySpec(name="least-energy", deadline_s=60.0), FRONTS, ["a", "b"])
 
     assert (plan.deadline_s, plan.feasible) == (22.0, True)
@@ -83,14 +83,14 @@ def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn() -> None:
     assert (plan.maxn_round_s, plan.maxn_energy_j) == (22.0, 90.0 + 3.0 * 12.0 + 180.0 + 3.0 * 2.0)
 
 
-def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible() -> None:
+def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible():
     plan = plan_round(PolicySpec(name="least-energy", deadline_s=5.0), FRONTS, ["a", "b"])
 
     assert (plan.deadline_s, plan.feasible) == (22.0, False)
     assert plan.goals["a"].deadline_s == 22.0
 
 
-def test_the_radio_counts_against_a_budget() -> None:
+def test_the_radio_counts_against_a_budget():
     work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), {"a": FRONTS["a"]}, ["a"]).energy_j
     assert work_j is not None
     fronts = {"a": dataclasses.replace(FRONTS["a"], radio_j=50.0)}
@@ -101,7 +101,7 @@ def test_the_radio_counts_against_a_budget() -> None:
         assert plan.feasible == feasible
 
 
-def test_what_is_spent_travels_with_a_budget_only() -> None:
+def test_what_is_spent_travels_with_a_budget_only():
     budgeted = plan_round(PolicySpec(name="energy-budget", budget_j=900.0), FRONTS, ["a"], spent_j=100.0)
 
     assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0, "resting_w": FRONTS["b"].idle_w}

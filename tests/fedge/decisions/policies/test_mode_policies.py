@@ -125,29 +125,29 @@ class PolicyContract:
         """The goal's limit holds for ``row`` by the board's own predictions, spread aside."""
         return True
 
-    def test_the_mode_is_one_of_the_candidates(self) -> None:
+    def test_the_mode_is_one_of_the_candidates(self):
         for predictions, goal in product(TABLES, self.goals):
             assert self.choose(predictions, goal).mode in list(predictions.modes)
 
-    def test_the_same_question_gets_the_same_answer_and_changes_nothing(self) -> None:
+    def test_the_same_question_gets_the_same_answer_and_changes_nothing(self):
         for predictions, goal in product(TABLES, self.goals):
             before = copy.deepcopy(predictions)
             assert self.choose(predictions, goal) == self.choose(predictions, goal)
             for column in ("step_s", "power_w", "step_s_sd_log", "power_w_sd_log"):
                 assert np.array_equal(getattr(predictions, column), getattr(before, column))
 
-    def test_a_choice_called_feasible_keeps_the_limit(self) -> None:
+    def test_a_choice_called_feasible_keeps_the_limit(self):
         for predictions, goal in product(TABLES, self.goals):
             decision = self.choose(predictions, goal)
             if decision.feasible:
                 assert self.kept(predictions, goal, row_of(predictions, decision.mode))
 
-    def test_a_table_of_one_mode_is_always_answered_with_it(self) -> None:
+    def test_a_table_of_one_mode_is_always_answered_with_it(self):
         predictions = table([0.5], [12.0], [0.3])
         for goal in self.goals:
             assert self.choose(predictions, goal).mode == predictions.modes[0]
 
-    def test_why_is_one_sentence_with_a_unit(self) -> None:
+    def test_why_is_one_sentence_with_a_unit(self):
         for predictions, goal in product(TABLES, self.goals):
             why = self.choose(predictions, goal).why
             assert why.endswith(".")
@@ -251,7 +251,7 @@ class TestJoint(TestFastest):
     goals = tuple(goal_of("joint", d, power_w=w) for d in (None, 9.5) for w in (6.0, 99.0))
 
 
-def test_every_policy_of_the_table_runs_the_contract() -> None:
+def test_every_policy_of_the_table_runs_the_contract():
     assert {contract.name.partition(":")[0] for contract in (TestJoint, *PolicyContract.__subclasses__())} == set(
         POLICIES
     )
@@ -259,9 +259,7 @@ def test_every_policy_of_the_table_runs_the_contract() -> None:
 
 @given(some_table(), st.integers(8, 60), st.sampled_from([0.5, 0.84, 0.99]))
 @settings(deadline=None)
-def test_fastest_within_power_is_what_brute_force_finds(
-    predictions: Predictions, half_watts: int, confidence: float
-) -> None:
+def test_fastest_within_power_is_what_brute_force_finds(predictions, half_watts, confidence):
     limit_w = half_watts / 2 + 0.1
     decision = decide("fastest-within-power", predictions, power_w=limit_w, confidence=confidence)
     row = row_of(predictions, decision.mode)
@@ -278,9 +276,7 @@ def test_fastest_within_power_is_what_brute_force_finds(
 
 @given(some_table(), st.integers(4, 80), st.sampled_from([0.5, 0.84, 0.99]))
 @settings(deadline=None)
-def test_least_energy_within_a_deadline_is_what_brute_force_finds(
-    predictions: Predictions, quarters: int, confidence: float
-) -> None:
+def test_least_energy_within_a_deadline_is_what_brute_force_finds(predictions, quarters, confidence):
     deadline_s = quarters / 4 + 0.1
     decision = decide("least-energy-within-deadline", predictions, deadline_s=deadline_s, confidence=confidence)
     row = row_of(predictions, decision.mode)
@@ -297,8 +293,8 @@ def test_least_energy_within_a_deadline_is_what_brute_force_finds(
 @given(some_table(), st.integers(4, 80))
 @settings(deadline=None)
 def test_balanced_with_a_planned_deadline_saves_energy_where_the_margin_allows_and_hurries_where_not(
-    predictions: Predictions, quarters: int
-) -> None:
+    predictions, quarters
+):
     deadline_s = quarters / 4 + 0.1
     decision = decide("balanced", predictions, deadline_s)
     row = row_of(predictions, decision.mode)
@@ -317,9 +313,7 @@ def test_balanced_with_a_planned_deadline_saves_energy_where_the_margin_allows_a
 
 @given(some_table(), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.sampled_from([None, 1.0, 1.3]))
 @settings(deadline=None)
-def test_balanced_without_a_deadline_is_what_brute_force_finds(
-    predictions: Predictions, weight: float, max_slowdown: float | None
-) -> None:
+def test_balanced_without_a_deadline_is_what_brute_force_finds(predictions, weight, max_slowdown):
     limits = {"time_weight": weight} | ({} if max_slowdown is None else {"max_slowdown": max_slowdown})
     decision = decide("balanced", predictions, **limits)
     row, time_s = row_of(predictions, decision.mode), ends_s(predictions)
@@ -331,14 +325,14 @@ def test_balanced_without_a_deadline_is_what_brute_force_finds(
     assert score[row] == pytest.approx(min(s for s, t in zip(score, time_s, strict=True) if t <= longest_s))
 
 
-def test_without_a_round_to_wait_for_a_board_s_idling_counts_until_its_own_end() -> None:
+def test_without_a_round_to_wait_for_a_board_s_idling_counts_until_its_own_end():
     """The slow mode has fewer joules above idling (56 to 64) but more in all (88 to 80)."""
     predictions = table([2.0, 1.0], [5.5, 10.0])
     assert decide("balanced", predictions, time_weight=0.0).mode == SPEC.maxn
     assert decide("balanced", predictions, 99.0).mode == predictions.modes[0]
 
 
-def test_the_straggler_s_fastest_mode_is_feasible_although_it_has_no_margin() -> None:
+def test_the_straggler_s_fastest_mode_is_feasible_although_it_has_no_margin():
     predictions = table([2.0, 1.0], [8.0, 20.0], [0.1, 0.1])
     decision = decide("balanced", predictions, LINK_S + STEPS * 1.0)
     assert decision.mode == SPEC.maxn
@@ -346,7 +340,7 @@ def test_the_straggler_s_fastest_mode_is_feasible_although_it_has_no_margin() ->
     assert decision.why == "Fastest mode: 9.5 s expected, too uncertain for less in 9.5 s."
 
 
-def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_time() -> None:
+def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_time():
     """The slower mode takes the whole round, so nothing has room for a margin."""
     power_w, deadline_s = [8.0, 20.0], LINK_S + STEPS * 1.0
     known = table([1.0, 0.99], power_w, [KNOWN_SD_LOG, KNOWN_SD_LOG])
@@ -357,12 +351,12 @@ def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_t
     assert decide("balanced", unknown, deadline_s).mode == SPEC.maxn
 
 
-def test_a_known_mode_without_margin_gives_way_to_any_mode_with_one() -> None:
+def test_a_known_mode_without_margin_gives_way_to_any_mode_with_one():
     predictions = table([1.0, 0.5], [4.0, 20.0], [0.05, 0.05])
     assert decide("balanced", predictions, LINK_S + STEPS * 1.0).mode == predictions.modes[1]
 
 
-def test_an_uncertain_saving_is_taken_only_if_it_outweighs_its_doubt() -> None:
+def test_an_uncertain_saving_is_taken_only_if_it_outweighs_its_doubt():
     """Expected, the first mode saves 10 % of what the second draws above idling; half a spread of its power eats it."""
     doubtful = Predictions(
         Modes(GRID[-2:]), np.ones(2), np.array([9.2, 10.0]), np.array([0.0, 0.0]), np.array([0.25, 0.0])
@@ -373,7 +367,7 @@ def test_an_uncertain_saving_is_taken_only_if_it_outweighs_its_doubt() -> None:
     assert decide("balanced", doubtful, 99.0, confidence=0.5).mode == doubtful.modes[0]
 
 
-def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too() -> None:
+def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too():
     """MAXN's link time counts at MAXN's idle power, so its joules are more and a slow mode's share of them is less."""
     predictions = table([1.2, 1.0], [8.0, 10.0])
     front = front_of(predictions)
@@ -389,7 +383,7 @@ def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too() -> Non
 
 
 @pytest.mark.parametrize("name", ["maxn", *(f"preset:{preset}" for preset in SPEC.presets)])
-def test_a_board_whose_mode_is_pinned_waits_in_the_mode_it_works_in(name: str) -> None:
+def test_a_board_whose_mode_is_pinned_waits_in_the_mode_it_works_in(name):
     predictions = table([1.0] * len(GRID), [9.0] * len(GRID))
     decision = load_policy(name)(predictions, front_of(predictions), goal_of(name), SPEC)
 
@@ -397,12 +391,12 @@ def test_a_board_whose_mode_is_pinned_waits_in_the_mode_it_works_in(name: str) -
 
 
 @pytest.mark.parametrize("name", ["balanced", "fastest-within-power", "least-energy-within-deadline", "mine:policy"])
-def test_every_other_board_waits_in_its_lowest_mode(name: str) -> None:
+def test_every_other_board_waits_in_its_lowest_mode(name):
     assert choose_waiting_mode(name, SPEC, Modes(GRID)) == PowerMode(1, 400.0, 300.0, 1600.0)
 
 
 @given(st.permutations(range(len(GRID))), st.integers(1, len(GRID)))
-def test_no_candidate_has_every_knob_below_the_mode_waited_in(order: list[int], count: int) -> None:
+def test_no_candidate_has_every_knob_below_the_mode_waited_in(order, count):
     candidates = Modes(GRID[order[:count]])
     waiting = choose_waiting_mode("balanced", SPEC, candidates)
     knobs = np.array([waiting.cores, waiting.cpu_mhz, waiting.gpu_mhz, waiting.mem_mhz])
@@ -411,60 +405,60 @@ def test_no_candidate_has_every_knob_below_the_mode_waited_in(order: list[int], 
     assert not below.any()
 
 
-def test_a_board_that_cannot_meet_the_round_runs_flat_out_and_says_so() -> None:
+def test_a_board_that_cannot_meet_the_round_runs_flat_out_and_says_so():
     decision = decide("balanced", table([2.0, 1.0], [8.0, 20.0]), 5.0)
     assert (decision.mode, decision.feasible) == (SPEC.maxn, False)
     assert decision.why == "Fastest mode: 9.5 s expected, later than the 5 s left."
 
 
-def test_a_margin_makes_an_uncertain_cheap_mode_give_way_to_a_certain_one() -> None:
+def test_a_margin_makes_an_uncertain_cheap_mode_give_way_to_a_certain_one():
     predictions = table([1.0, 0.9, 0.5], [5.0, 8.0, 30.0], [0.5, 0.01, 0.01])
     assert decide("balanced", predictions, 10.0).mode == predictions.modes[1]
     assert decide("balanced", predictions, 10.0, confidence=0.5).mode == predictions.modes[0]
 
 
-def test_an_impossible_power_limit_names_the_limit_and_the_lowest_there_is() -> None:
+def test_an_impossible_power_limit_names_the_limit_and_the_lowest_there_is():
     decision = decide("fastest-within-power", table([1.0, 0.5], [7.9, 20.0]), power_w=5.0)
     assert not decision.feasible
     assert decision.why == "No mode stays within 5 W; the lowest is 7.9 W."
 
 
-def test_an_impossible_deadline_names_the_deadline_and_the_fastest_there_is() -> None:
+def test_an_impossible_deadline_names_the_deadline_and_the_fastest_there_is():
     decision = decide("least-energy-within-deadline", table([2.0, 1.0], [8.0, 20.0]), deadline_s=4.0)
     assert not decision.feasible
     assert decision.why == "No mode ends within 4 s; the fastest takes 9.5 s, 9.5 s at 84% confidence."
 
 
-def test_equally_fast_modes_are_told_apart_by_power() -> None:
+def test_equally_fast_modes_are_told_apart_by_power():
     predictions = table([0.5, 0.5, 0.5], [9.0, 7.0, 8.0])
     assert decide("fastest-within-power", predictions, power_w=10.0).mode == predictions.modes[1]
 
 
-def test_a_preset_within_a_percent_of_a_clock_step_is_that_mode() -> None:
+def test_a_preset_within_a_percent_of_a_clock_step_is_that_mode():
     spec = dataclasses.replace(SPEC, presets={"CAP": PowerMode(4, 1205.0, 600.0, 1600.0)})
     predictions = table([1.0, 0.5], [8.0, 20.0])
     decision = load_policy("preset:CAP")(predictions, front_of(predictions), goal_of("preset:CAP"), spec)
     assert (decision.mode, decision.feasible) == (SPEC.maxn, True)
 
 
-def test_a_preset_that_is_no_candidate_gives_the_nearest_and_says_so() -> None:
+def test_a_preset_that_is_no_candidate_gives_the_nearest_and_says_so():
     predictions = table([1.0, 0.5], [8.0, 20.0])
     decision = decide("preset:SMALL", predictions)
     assert (decision.mode, decision.feasible) == (predictions.modes[0], False)
     assert "Preset SMALL (1c/400/300/1600 MHz) is not among the 2 candidates" in decision.why
 
 
-def test_an_unknown_preset_s_error_lists_the_board_s_presets() -> None:
+def test_an_unknown_preset_s_error_lists_the_board_s_presets():
     with pytest.raises(UnknownName, match="preset of toy: got 'MODE_9W'; known: SMALL, MAXN"):
         decide("preset:MODE_9W", table([1.0], [8.0]))
 
 
-def test_an_unknown_policy_s_error_lists_the_known_ones() -> None:
+def test_an_unknown_policy_s_error_lists_the_known_ones():
     with pytest.raises(UnknownName, match="least-energy-within-deadline"):
         load_policy("quickest")
 
 
-def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function() -> None:
+def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function():
     predictions = table([1.0, 0.5], [8.0, 20.0])
     assert decide("fedge.decisions.policies.mode_policies:choose_maxn", predictions) == decide("maxn", predictions)
 
@@ -473,22 +467,20 @@ def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function() -> None:
     ("policy", "field"),
     [("fastest-within-power", "policy.power_w"), ("least-energy-within-deadline", "policy.deadline_s")],
 )
-def test_a_missing_limit_is_named(policy: str, field: str) -> None:
+def test_a_missing_limit_is_named(policy, field):
     with pytest.raises(BadInput, match=field):
         decide(policy, table([1.0], [8.0]))
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 84.0])
-def test_a_confidence_outside_0_and_1_is_refused(confidence: float) -> None:
+def test_a_confidence_outside_0_and_1_is_refused(confidence):
     with pytest.raises(BadInput, match=r"policy\.confidence"):
         decide("balanced", table([1.0], [8.0]), 9.0, confidence=confidence)
 
 
 @given(some_table(), st.integers(8, 60), st.integers(8, 40), st.sampled_from([0.5, 0.84, 0.99]))
 @settings(deadline=None)
-def test_fastest_takes_the_least_energy_within_its_deadline_and_its_watts(
-    predictions: Predictions, quarters: int, halves: int, confidence: float
-) -> None:
+def test_fastest_takes_the_least_energy_within_its_deadline_and_its_watts(predictions, quarters, halves, confidence):
     deadline_s, cap_w, z = quarters / 4, halves / 2, compute_margin_z(confidence)
     row = row_of(predictions, decide("fastest", predictions, deadline_s, power_w=cap_w, confidence=confidence).mode)
     allowed = [i for i, w in enumerate(predictions.power_w) if w <= cap_w]
@@ -508,14 +500,12 @@ def test_fastest_takes_the_least_energy_within_its_deadline_and_its_watts(
 
 @given(some_table(), st.integers(8, 60), st.sampled_from([0.5, 0.84, 0.99]))
 @settings(deadline=None)
-def test_with_a_planned_deadline_least_energy_and_energy_budget_choose_like_balanced(
-    predictions: Predictions, quarters: int, confidence: float
-) -> None:
+def test_with_a_planned_deadline_least_energy_and_energy_budget_choose_like_balanced(predictions, quarters, confidence):
     rows = {decide(p, predictions, quarters / 4, confidence=confidence) for p in ("least-energy", "energy-budget")}
     assert rows == {decide("balanced", predictions, quarters / 4, confidence=confidence)}
 
 
-def test_without_a_deadline_least_energy_is_hardly_slower_than_maxn() -> None:
+def test_without_a_deadline_least_energy_is_hardly_slower_than_maxn():
     predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
     maxn_s = LINK_S + STEPS * 0.5
     assert row_of(predictions, decide("least-energy", predictions).mode) == 1
@@ -523,19 +513,19 @@ def test_without_a_deadline_least_energy_is_hardly_slower_than_maxn() -> None:
     assert row_of(predictions, decide("least-energy", predictions, deadline_s=3 * maxn_s).mode) == 0
 
 
-def test_without_a_deadline_a_budget_is_spent_as_slowly_as_possible() -> None:
+def test_without_a_deadline_a_budget_is_spent_as_slowly_as_possible():
     predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
     assert row_of(predictions, decide("energy-budget", predictions, budget_j=1e6).mode) == 0
     assert row_of(predictions, decide("energy-budget", predictions, budget_j=1e6, time_weight=1.0).mode) == 2
 
 
-def test_fastest_without_a_deadline_or_a_share_is_the_fastest_mode() -> None:
+def test_fastest_without_a_deadline_or_a_share_is_the_fastest_mode():
     predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
     assert row_of(predictions, decide("fastest", predictions).mode) == 2
     assert row_of(predictions, decide("fastest", predictions, power_w=9.0).mode) == 1
 
 
-def test_a_share_below_every_mode_is_the_lowest_mode_and_not_feasible() -> None:
+def test_a_share_below_every_mode_is_the_lowest_mode_and_not_feasible():
     predictions = table([1.0, 0.52, 0.5], [3.0, 8.0, 20.0])
     decision = decide("fastest", predictions, 99.0, power_w=0.0)
     assert row_of(predictions, decision.mode) == int(np.argmin(predictions.power_w))

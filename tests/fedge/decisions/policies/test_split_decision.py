@@ -87,7 +87,7 @@ exactly = cases((0.0,))
 
 @pytest.mark.parametrize("policy", ["least-energy-within-deadline", "balanced"])
 @given(case=cases())
-def test_a_decision_for_two_modes_keeps_the_deadline_with_the_margin(policy: str, case: Case) -> None:
+def test_a_decision_for_two_modes_keeps_the_deadline_with_the_margin(policy, case):
     """``balanced`` goes without the margin only where nothing keeps the deadline with it."""
     decision = case.decide(policy)
     if decision.mix is None:
@@ -103,7 +103,7 @@ def test_a_decision_for_two_modes_keeps_the_deadline_with_the_margin(policy: str
 
 @pytest.mark.parametrize("policy", ["least-energy-within-deadline", "balanced"])
 @given(case=exactly)
-def test_where_all_is_known_no_single_mode_in_time_costs_less(policy: str, case: Case) -> None:
+def test_where_all_is_known_no_single_mode_in_time_costs_less(policy, case):
     step_j = case.predictions.step_s * (case.predictions.power_w - IDLE_W)
     singles = [[(row, case.steps)] for row in range(len(case.predictions.modes))]
     kept_j = [case.above_j(one, step_j) for one in singles if case.busy_s(one, 0.0) <= case.deadline_s]
@@ -116,7 +116,7 @@ def test_where_all_is_known_no_single_mode_in_time_costs_less(policy: str, case:
 
 
 @given(case=cases())
-def test_with_the_margin_s_figures_no_single_mode_in_time_costs_less(case: Case) -> None:
+def test_with_the_margin_s_figures_no_single_mode_in_time_costs_less(case):
     policy = "least-energy-within-deadline"
     decision = case.decide(policy)
     step_j = case.predictions.step_s * (case.predictions.power_w - IDLE_W)
@@ -129,7 +129,7 @@ def test_with_the_margin_s_figures_no_single_mode_in_time_costs_less(case: Case)
 
 @pytest.mark.parametrize("policy", ["least-energy-within-deadline", "balanced"])
 @given(case=cases())
-def test_the_slower_and_cheaper_mode_comes_first_and_neither_part_is_empty(policy: str, case: Case) -> None:
+def test_the_slower_and_cheaper_mode_comes_first_and_neither_part_is_empty(policy, case):
     decision = case.decide(policy)
     if decision.mix is None:
         return
@@ -153,7 +153,7 @@ def some_front(switch_s: float = 0.0) -> Front:
     return dataclasses.replace(build_front(predictions, 10.0, IDLE_W, LINK_S, GRID[0]), switch_s=switch_s)
 
 
-def test_a_deadline_between_two_modes_is_met_by_a_part_in_each() -> None:
+def test_a_deadline_between_two_modes_is_met_by_a_part_in_each():
     """Ten steps of 1 s and 10 J, or of 2 s and 6 J, in 15 s."""
     figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
     usable = np.array([True, True])
@@ -165,7 +165,7 @@ def test_a_deadline_between_two_modes_is_met_by_a_part_in_each() -> None:
     assert "80.0 J" in decision.why
 
 
-def test_a_mode_that_may_not_be_used_is_part_of_no_decision() -> None:
+def test_a_mode_that_may_not_be_used_is_part_of_no_decision():
     figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
 
     decision = decide_least_energy(
@@ -175,7 +175,7 @@ def test_a_mode_that_may_not_be_used_is_part_of_no_decision() -> None:
     assert (decision.mode, decision.mix) == (GRID[0], None)
 
 
-def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made() -> None:
+def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made():
     figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
     usable = np.array([True, True])
     deadline_s = LINK_S + 15.0
@@ -189,14 +189,14 @@ def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made() -> None:
     assert not made
 
 
-def test_a_deadline_that_no_mode_keeps_alone_is_an_error() -> None:
+def test_a_deadline_that_no_mode_keeps_alone_is_an_error():
     figures = figures_of([LINK_S + 10.0, math.inf], [100.0, 60.0])
 
     with pytest.raises(FedgeError, match="no mode ends within"):
         decide_least_energy(figures, some_front(), RoundGoal("x", 10), LINK_S + 9.0, np.array([True, True]), "for sure")
 
 
-def test_a_rounding_that_the_deadline_allows_is_allowed_beside_a_long_transfer_too() -> None:
+def test_a_rounding_that_the_deadline_allows_is_allowed_beside_a_long_transfer_too():
     deadline_s, link_s = 100.0, 95.0
     figures = figures_of([deadline_s * (1.0 + 0.9 * LIMIT_ROUNDING), math.inf], [100.0, 60.0])
     assert mask_within(figures.safe_s, deadline_s)[0]

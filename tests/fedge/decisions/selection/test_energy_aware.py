@@ -34,7 +34,7 @@ class TestEnergyAware(SelectorContract):
         return fit or set(chosen(self.name, offered, call).boards)
 
     @given(fleets, st.integers(1, 9))
-    def test_no_board_below_its_floor_or_too_hot_is_taken_while_another_is_left(self, offered, count: int) -> None:
+    def test_no_board_below_its_floor_or_too_hot_is_taken_while_another_is_left(self, offered, count):
         answer = load_selector(self.name)(offered, SelectionContext(9, count), np.random.default_rng(1))
         spared = {
             c.board
@@ -49,9 +49,7 @@ class TestEnergyAware(SelectorContract):
             assert answer.why.startswith("No board is fit") == (len(spared) == len(offered))
 
     @given(st.lists(st.floats(1.0, 60.0), min_size=1, max_size=8), st.integers(1, 8), st.floats(1.0, 150.0))
-    def test_the_power_budget_is_kept_unless_a_single_board_breaks_it(
-        self, watts: list[float], count: int, power_w: float
-    ) -> None:
+    def test_the_power_budget_is_kept_unless_a_single_board_breaks_it(self, watts, count, power_w):
         told = {f"{i}": ClientStatus(f"{i}", front=a_front(power_w=w)) for i, w in enumerate(watts)}
         answer = chosen(self.name, list(told.values()), SelectionContext(1, count, {"power_w": power_w}))
         drawn_w = sum(watts[int(board)] for board in answer.boards)
@@ -64,7 +62,7 @@ class TestEnergyAware(SelectorContract):
             assert drawn_w == min(watts)
             assert answer.why.startswith(f"No board keeps {power_w:g} W by itself")
 
-    def test_when_no_board_is_fit_the_fullest_and_then_the_coolest_goes_alone_and_it_says_why(self) -> None:
+    def test_when_no_board_is_fit_the_fullest_and_then_the_coolest_goes_alone_and_it_says_why(self):
         told = [
             ClientStatus("a", charge=0.1),
             ClientStatus("b", charge=0.15),
@@ -76,7 +74,7 @@ class TestEnergyAware(SelectorContract):
         assert answer.boards == ("d",)
         assert answer.why == "No board is fit (above 80 degrees; below 20% charge): the fullest goes alone."
 
-    def test_a_battery_that_holds_less_than_the_round_takes_is_spared(self) -> None:
+    def test_a_battery_that_holds_less_than_the_round_takes_is_spared(self):
         told = [
             ClientStatus("a", charge=0.9, charge_j=50.0, front=a_front()),
             ClientStatus("b", charge=0.3, front=a_front()),
@@ -95,13 +93,13 @@ class TestEnergyAware(SelectorContract):
             ({"rounds": 3}, {"rounds": 4}),
         ],
     )
-    def test_the_fuller_the_cheaper_and_the_less_asked_go_first(self, first: dict, second: dict) -> None:
+    def test_the_fuller_the_cheaper_and_the_less_asked_go_first(self, first, second):
         told = [dataclasses.replace(ClientStatus("b", front=a_front(), rounds=9), **first)]
         told += [dataclasses.replace(ClientStatus("a", front=a_front(), rounds=9), **second)]
 
         assert chosen(self.name, told, SelectionContext(10, 1)).boards == ("b",)
 
-    def test_a_dear_board_has_its_turn_more_rarely_but_has_it(self) -> None:
+    def test_a_dear_board_has_its_turn_more_rarely_but_has_it(self):
         told = {c.board: c for c in [*fleet(3, front=a_front()), ClientStatus("dear", front=a_front(power_w=40.0))]}
         for round_ in range(1, 201):
             for board in chosen(self.name, list(told.values()), SelectionContext(round_, 1)).boards:
@@ -111,7 +109,7 @@ class TestEnergyAware(SelectorContract):
         assert rounds["dear"] / rounds["a"] == pytest.approx(0.5, abs=0.05)
         assert max(rounds[b] for b in "abc") - min(rounds[b] for b in "abc") <= 1
 
-    def test_the_watts_are_the_most_a_board_may_draw_unless_the_policy_keeps_a_limit(self) -> None:
+    def test_the_watts_are_the_most_a_board_may_draw_unless_the_policy_keeps_a_limit(self):
         told = [
             ClientStatus("a", front=a_front(power_w=20.0)),
             ClientStatus("b"),
@@ -129,7 +127,7 @@ class TestEnergyAware(SelectorContract):
             [10.0, 10.0, 4.0]
         )
 
-    def test_the_budget_of_the_whole_fleet_counts_when_it_has_none_of_its_own(self) -> None:
+    def test_the_budget_of_the_whole_fleet_counts_when_it_has_none_of_its_own(self):
         told = fleet(5, front=a_front(power_w=20.0))
 
         assert len(chosen(self.name, told, SelectionContext(1, 5, limits={"fleet_power_w": 30.0})).boards) == 3

@@ -53,9 +53,7 @@ class TestPlanner(SelectorContract):
         return taken
 
     @given(some_clients, st.integers(1, 5), st.sampled_from([0.0, 0.3, 1.0]))
-    def test_no_other_clients_are_worth_more_per_price(
-        self, told: list[ClientStatus], count: int, weight: float
-    ) -> None:
+    def test_no_other_clients_are_worth_more_per_price(self, told, count, weight):
         call = SelectionContext(5, count, limits={"time_weight": weight})
         fronts = {c.board: c.front for c in told if c.front is not None}
         price = compute_prices(build_columns(fronts), call)
@@ -69,7 +67,7 @@ class TestPlanner(SelectorContract):
         most = max(best(some) for n in range(1, count + 1) for some in combinations(fronts, n))
         assert best(chosen(self.name, told, call).boards) == pytest.approx(most, rel=1e-6)
 
-    def test_a_second_costs_its_share_of_the_maxn_round_and_so_does_a_joule(self) -> None:
+    def test_a_second_costs_its_share_of_the_maxn_round_and_so_does_a_joule(self):
         fronts = {"a": a_front(10.0), "b": a_front(19.0)}
         maxn_j = sum(board_maxn_energy_j(front, 20.0) for front in fronts.values())
 
@@ -81,7 +79,7 @@ class TestPlanner(SelectorContract):
         ] == pytest.approx(0.9 / 20.0)
         assert compute_prices(build_columns(fronts), SelectionContext(1, 1, policy="energy-budget")) == (0.0, 1.0)
 
-    def test_the_gain_is_samples_times_loss_and_a_bonus_for_waiting(self) -> None:
+    def test_the_gain_is_samples_times_loss_and_a_bonus_for_waiting(self):
         told = [
             ClientStatus("a", samples=10, loss=2.0, last_round=9),
             ClientStatus("b", samples=5, loss=1.0, last_round=2),
@@ -93,13 +91,13 @@ class TestPlanner(SelectorContract):
             told, SelectionContext(10, 1), 0.0
         ) == pytest.approx([0.1 * (1 / 3) ** 2, 0.1 * (8 / 3) ** 2, 0.1 * (10 / 3) ** 2])
 
-    def test_a_loss_beyond_all_numbers_does_not_end_the_run(self) -> None:
+    def test_a_loss_beyond_all_numbers_does_not_end_the_run(self):
         told = [ClientStatus("a", a_front(), 10, 1e308), ClientStatus("b", a_front(), 10, 1.0)]
 
         assert np.isfinite(compute_gains(told, SelectionContext(1, 1), 0.1)).all()
         assert chosen(self.name, told, SelectionContext(1, 1)).boards == ("a",)
 
-    def test_a_slow_hungry_client_has_its_turn_too(self) -> None:
+    def test_a_slow_hungry_client_has_its_turn_too(self):
         told = {c.board: c for c in fleet(9, front=a_front(), samples=10)}
         told["slow"] = ClientStatus("slow", a_front(80.0, 60.0), 10)
         for round_ in range(1, 301):
@@ -112,7 +110,7 @@ class TestPlanner(SelectorContract):
         assert rounds["slow"] >= 3
         assert rounds["slow"] < min(rounds[c.board] for c in fleet(9)) / 2
 
-    def test_with_a_budget_the_plan_keeps_the_round_s_share_and_gives_its_deadline(self) -> None:
+    def test_with_a_budget_the_plan_keeps_the_round_s_share_and_gives_its_deadline(self):
         told = fleet(6, front=a_front(), samples=10, loss=1.0, last_round=1)
         limits = {"budget_j": 3000.0, "spent_j": 1000.0, "rounds_left": 4.0}
         answer = chosen(self.name, told, SelectionContext(2, 6, policy="energy-budget", limits=limits))
@@ -131,7 +129,7 @@ class TestPlanner(SelectorContract):
         assert answer.why == ""
         assert chosen(self.name, told, SelectionContext(2, 6)).deadline_s is None
 
-    def test_the_round_s_share_of_a_budget_is_also_that_of_the_boards_at_rest(self) -> None:
+    def test_the_round_s_share_of_a_budget_is_also_that_of_the_boards_at_rest(self):
         told = fleet(6, front=a_front(), samples=10, loss=1.0, last_round=1)
         limits = {"budget_j": 3600.0, "spent_j": 1000.0, "rounds_left": 4.0}
         alone = SelectionContext(2, 6, policy="energy-budget", limits=limits)
@@ -140,7 +138,7 @@ class TestPlanner(SelectorContract):
 
         assert 0 < len(few.boards) < len(many.boards)
 
-    def test_a_budget_that_is_used_up_still_gives_the_cheapest_client(self) -> None:
+    def test_a_budget_that_is_used_up_still_gives_the_cheapest_client(self):
         told = [ClientStatus("a", a_front(power_w=30.0)), ClientStatus("b", a_front(power_w=10.0))]
         limits = {"budget_j": 10.0, "spent_j": 20.0, "rounds_left": 1.0}
 
@@ -150,7 +148,7 @@ class TestPlanner(SelectorContract):
         assert answer.why.startswith("No board keeps the round's 0 J of the budget")
         assert compute_allowance_j({}) is None
 
-    def test_clients_without_a_front_get_a_tenth_of_the_seats_and_those_nobody_else_fills(self) -> None:
+    def test_clients_without_a_front_get_a_tenth_of_the_seats_and_those_nobody_else_fills(self):
         told = [
             *fleet(6, front=a_front(), samples=10, loss=1.0, last_round=4),
             ClientStatus("new"),
@@ -162,7 +160,7 @@ class TestPlanner(SelectorContract):
         assert not any("newer" in boards for boards in taken)
         assert set(chosen(self.name, told, SelectionContext(5, 8)).boards) == {c.board for c in told}
 
-    def test_where_the_policy_pins_the_mode_only_maxn_counts(self) -> None:
+    def test_where_the_policy_pins_the_mode_only_maxn_counts(self):
         slow_and_cheap = dataclasses.replace(a_front(10.0, 20.0), maxn=a_front(30.0, 20.0).maxn)
         told = [ClientStatus("a", slow_and_cheap, 10, 1.0), ClientStatus("b", a_front(20.0, 20.0), 10, 1.0)]
 

@@ -32,7 +32,7 @@ class TestActiveExplorer(ExplorerContract):
         return ActiveExplorer
 
 
-def test_it_is_the_default() -> None:
+def test_it_is_the_default():
     assert isinstance(load_explorer(DEFAULT_EXPLORER, grid(), known()), ActiveExplorer)
 
 
@@ -49,9 +49,7 @@ def uncertainty(covariances: list[tuple[float, Floats, float]], rows: list[int])
 
 @given(seed=st.integers(0, 10**6), size=st.integers(2, 12), told=st.integers(0, 3), kinds=st.integers(1, 3))
 @settings(max_examples=60)
-def test_every_step_takes_the_mode_after_which_least_is_left_unknown(
-    seed: int, size: int, told: int, kinds: int
-) -> None:
+def test_every_step_takes_the_mode_after_which_least_is_left_unknown(seed, size, told, kinds):
     rng = np.random.default_rng(seed)
     told = min(told, size - 1)
     covariances = []
@@ -73,7 +71,7 @@ def test_every_step_takes_the_mode_after_which_least_is_left_unknown(
     assert sorted(taken) == [*range(size)]
 
 
-def test_a_profile_of_an_unknown_board_starts_with_the_top_and_nearly_the_bottom() -> None:
+def test_a_profile_of_an_unknown_board_starts_with_the_top_and_nearly_the_bottom():
     modes = grid()
     three = ActiveExplorer(modes, known()).ask(3).knobs
 
@@ -83,7 +81,7 @@ def test_a_profile_of_an_unknown_board_starts_with_the_top_and_nearly_the_bottom
     assert three[2, 3] == modes.knobs[:, 3].min()
 
 
-def test_with_a_measurement_the_uncertainty_alone_decides() -> None:
+def test_with_a_measurement_the_uncertainty_alone_decides():
     few = Modes(grid().knobs[::5])
     told = [Measurement(few[40], 40, 0.1, 20.0)]
     at_once, one_by_one = ActiveExplorer(few, known()), ActiveExplorer(few, known())
@@ -94,20 +92,20 @@ def test_with_a_measurement_the_uncertainty_alone_decides() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_a_short_design_is_the_beginning_of_a_long_one(seed: int) -> None:
+def test_a_short_design_is_the_beginning_of_a_long_one(seed):
     five, twenty = (list(ActiveExplorer(grid(), known(seed)).ask(count)) for count in (5, 20))
 
     assert five == twenty[:5]
 
 
-def test_the_same_seed_gives_the_same_design_and_another_one_another() -> None:
+def test_the_same_seed_gives_the_same_design_and_another_one_another():
     first, again, other = (list(ActiveExplorer(grid(), known(seed)).ask(20)) for seed in (3, 3, 4))
 
     assert first == again
     assert first != other
 
 
-def test_no_global_random_state_decides() -> None:
+def test_no_global_random_state_decides():
     np.random.seed(1)  # noqa: NPY002
     first = list(ActiveExplorer(grid(), known()).ask(5))
     np.random.seed(2)  # noqa: NPY002
@@ -115,7 +113,7 @@ def test_no_global_random_state_decides() -> None:
     assert list(ActiveExplorer(grid(), known()).ask(5)) == first
 
 
-def test_a_mode_beside_one_that_was_told_is_not_worth_asking() -> None:
+def test_a_mode_beside_one_that_was_told_is_not_worth_asking():
     few = Modes(grid().knobs[::5])
     best = ActiveExplorer(few, known()).ask(1)[0]
     beside = replace(best, cpu_mhz=1.001 * best.cpu_mhz, gpu_mhz=1.001 * best.gpu_mhz)
@@ -126,7 +124,7 @@ def test_a_mode_beside_one_that_was_told_is_not_worth_asking() -> None:
     assert best not in list(explorer.ask(10))
 
 
-def test_what_was_read_does_not_matter_only_where() -> None:
+def test_what_was_read_does_not_matter_only_where():
     few = Modes(grid().knobs[::5])
     asked = []
     for step in (0.01, 10.0):
@@ -138,14 +136,14 @@ def test_what_was_read_does_not_matter_only_where() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_few_candidates_are_all_asked_for(size: int) -> None:
+def test_few_candidates_are_all_asked_for(size):
     few = Modes(grid().knobs[-size:])
 
     assert {*ActiveExplorer(few, known()).ask(10)} == {*few}
 
 
 @pytest.mark.parametrize("knob", range(4))
-def test_boards_of_which_only_one_knob_can_be_set_are_explored_at_both_ends(knob: int) -> None:
+def test_boards_of_which_only_one_knob_can_be_set_are_explored_at_both_ends(knob):
     values = 7 if knob == 0 else 12  # whole cores
     top = np.tile(grid().knobs[-1], (values, 1))
     top[:, knob] = np.linspace(top[0, knob] / 4, top[0, knob], values)
@@ -157,12 +155,12 @@ def test_boards_of_which_only_one_knob_can_be_set_are_explored_at_both_ends(knob
     assert asked.knobs[:, knob].max() >= np.quantile(top[:, knob], 0.7)
 
 
-def test_without_a_prior_and_a_reference_it_says_what_is_missing() -> None:
+def test_without_a_prior_and_a_reference_it_says_what_is_missing():
     with pytest.raises(BadInput, match="at least one calibrated workload or one reference table"):
         ActiveExplorer(grid(), PriorKnowledge(MAXN)).ask(3)
 
 
-def test_a_reference_alone_is_enough() -> None:
+def test_a_reference_alone_is_enough():
     explorer = ActiveExplorer(grid(), PriorKnowledge(MAXN, references=(made_up_table(),)))
 
     assert len({*explorer.ask(10)}) == 10
@@ -185,7 +183,7 @@ def errors(explorer: type[ActiveExplorer | RandomExplorer], seed: int, count: in
 
 
 @pytest.mark.parametrize("count", [6, 10])
-def test_its_designs_teach_more_than_random_ones(count: int) -> None:
+def test_its_designs_teach_more_than_random_ones(count):
     seeds = range(10)
     own, random = (np.mean([errors(which, s, count) for s in seeds], 0) for which in (ActiveExplorer, RandomExplorer))
 
@@ -193,7 +191,7 @@ def test_its_designs_teach_more_than_random_ones(count: int) -> None:
     assert (own < 0.9 * random).all()
 
 
-def test_every_mode_of_the_largest_board_may_be_a_candidate() -> None:
+def test_every_mode_of_the_largest_board_may_be_a_candidate():
     specs = load_catalogue()
     spec = specs["agx-orin-64gb"]
     priors = build_priors(spec, "mobilenetv3l-gld23k", specs)
@@ -209,7 +207,7 @@ def test_every_mode_of_the_largest_board_may_be_a_candidate() -> None:
     assert len({*asked, *more}) == 15
 
 
-def test_more_can_be_asked_for_than_it_looks_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_can_be_asked_for_than_it_looks_at_by_itself(monkeypatch):
     monkeypatch.setattr(active_explorer, "MAX_POOL", 20)
     few = Modes(grid().knobs[:40])
 

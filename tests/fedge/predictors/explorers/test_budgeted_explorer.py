@@ -58,7 +58,7 @@ class InOrder:
 
 
 @given(st.floats(0.0, 30.0), st.lists(st.integers(0, 12), min_size=1, max_size=5), st.booleans())
-def test_what_is_proposed_never_costs_more_than_the_budget(budget: float, counts: list[int], tell: bool) -> None:
+def test_what_is_proposed_never_costs_more_than_the_budget(budget, counts, tell):
     explorer = BudgetedExplorer(RandomExplorer(CANDIDATES, known()), gpu_ghz, budget)
     proposed: list[PowerMode] = []
     for count in counts:
@@ -74,7 +74,7 @@ def test_what_is_proposed_never_costs_more_than_the_budget(budget: float, counts
 
 
 @given(st.integers(1, 15), st.integers(0, 99))
-def test_a_budget_for_everything_changes_nothing(count: int, seed: int) -> None:
+def test_a_budget_for_everything_changes_nothing(count, seed):
     bounded, free = (
         BudgetedExplorer(RandomExplorer(CANDIDATES, known(seed)), gpu_ghz, 1e6),
         RandomExplorer(CANDIDATES, known(seed)),
@@ -82,7 +82,7 @@ def test_a_budget_for_everything_changes_nothing(count: int, seed: int) -> None:
     assert list(bounded.ask(count)) == list(free.ask(count))
 
 
-def test_while_there_is_room_for_the_dearest_the_batch_is_full() -> None:
+def test_while_there_is_room_for_the_dearest_the_batch_is_full():
     asked = BudgetedExplorer(RandomExplorer(CANDIDATES, known()), gpu_ghz, 10 * 1.2).ask(10)
     assert len(asked) == 10
 
@@ -95,12 +95,12 @@ def costs_of(modes: Modes) -> list[float]:
     return [round(cost, 6) for cost in gpu_ghz(modes).tolist()]
 
 
-def test_a_mode_that_is_too_dear_is_passed_over_for_the_next_one() -> None:
+def test_a_mode_that_is_too_dear_is_passed_over_for_the_next_one():
     explorer = BudgetedExplorer(InOrder(modes_costing(1.0, 5.0, 2.0)), gpu_ghz, 3.0)
     assert costs_of(explorer.ask(3)) == [1.0, 2.0]
 
 
-def test_a_mode_that_was_too_dear_comes_first_once_the_real_costs_leave_room() -> None:
+def test_a_mode_that_was_too_dear_comes_first_once_the_real_costs_leave_room():
     explorer = BudgetedExplorer(InOrder(modes_costing(3.0, 2.0, 0.5)), gpu_ghz, 4.0, charge=lambda m: m.step_s)
     first = explorer.ask(2)
     assert costs_of(first) == [3.0, 0.5]
@@ -111,7 +111,7 @@ def test_a_mode_that_was_too_dear_comes_first_once_the_real_costs_leave_room() -
     assert costs_of(explorer.ask(1)) == [2.0]
 
 
-def test_a_real_cost_above_the_expected_one_leaves_less() -> None:
+def test_a_real_cost_above_the_expected_one_leaves_less():
     explorer = BudgetedExplorer(InOrder(modes_costing(1.0, 1.0, 1.0)), gpu_ghz, 3.0, charge=lambda m: m.step_s)
     explorer.tell([Measurement(mode, 40, 2.5, 20.0) for mode in explorer.ask(1)])
 
@@ -119,13 +119,13 @@ def test_a_real_cost_above_the_expected_one_leaves_less() -> None:
     assert len(explorer.ask(1)) == 0
 
 
-def test_without_a_charge_the_expected_cost_is_charged() -> None:
+def test_without_a_charge_the_expected_cost_is_charged():
     explorer = BudgetedExplorer(InOrder(modes_costing(1.0, 2.0)), gpu_ghz, 3.0)
     explorer.tell([Measurement(mode, 40, 99.0, 20.0) for mode in explorer.ask(1)])
     assert explorer.budget_left == pytest.approx(2.0)
 
 
-def test_a_mode_told_twice_is_charged_once_and_one_not_proposed_not_at_all() -> None:
+def test_a_mode_told_twice_is_charged_once_and_one_not_proposed_not_at_all():
     inner = InOrder(modes_costing(1.0, 2.0))
     explorer = BudgetedExplorer(inner, gpu_ghz, 3.0)
     once = [Measurement(mode, 40, 0.1, 20.0) for mode in explorer.ask(1)]
@@ -138,7 +138,7 @@ def test_a_mode_told_twice_is_charged_once_and_one_not_proposed_not_at_all() -> 
     assert inner.told == [*once, foreign, *once]
 
 
-def test_a_kept_mode_that_was_told_meanwhile_is_not_proposed() -> None:
+def test_a_kept_mode_that_was_told_meanwhile_is_not_proposed():
     modes = modes_costing(5.0, 1.0)
     explorer = BudgetedExplorer(InOrder(modes), gpu_ghz, 6.0)
     explorer.budget = 2.0
@@ -148,7 +148,7 @@ def test_a_kept_mode_that_was_told_meanwhile_is_not_proposed() -> None:
     assert len(explorer.ask(2)) == 0
 
 
-def test_when_nothing_fits_it_looks_a_little_further_and_then_gives_up() -> None:
+def test_when_nothing_fits_it_looks_a_little_further_and_then_gives_up():
     one_further = BudgetedExplorer(InOrder(modes_costing(*[9.0] * MIN_FURTHER_MODES, 1.0)), gpu_ghz, 2.0)
     assert costs_of(one_further.ask(1)) == [1.0]
 
@@ -157,7 +157,7 @@ def test_when_nothing_fits_it_looks_a_little_further_and_then_gives_up() -> None
     assert endless.asked == [1, MIN_FURTHER_MODES]
 
 
-def test_two_bounds_hold_together() -> None:
+def test_two_bounds_hold_together():
     inner = BudgetedExplorer(RandomExplorer(CANDIDATES, known()), gpu_ghz, 5.0)
     both = BudgetedExplorer(inner, lambda modes: np.ones(len(modes)), 7.0)
 
@@ -167,7 +167,7 @@ def test_two_bounds_hold_together() -> None:
     assert len(asked) <= 7
 
 
-def test_profiling_costs_forty_minibatches_and_the_settling_before_them() -> None:
+def test_profiling_costs_forty_minibatches_and_the_settling_before_them():
     np.testing.assert_allclose(compute_profiling_s(np.array([0.1, 0.5])), [7.0, 23.0])
     np.testing.assert_allclose(compute_profiling_s(np.array([0.1]), steps=10, settle_s=1.0), [2.0])
     np.testing.assert_allclose(compute_profiling_j(np.array([0.1]), np.array([30.0])), [210.0])

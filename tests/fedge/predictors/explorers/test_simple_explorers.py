@@ -20,24 +20,24 @@ class TestRandomExplorer(ExplorerContract):
         return RandomExplorer
 
 
-def test_ten_modes_are_the_first_ten_of_fifty() -> None:
+def test_ten_modes_are_the_first_ten_of_fifty():
     ten, fifty = (list(RandomExplorer(grid(), known()).ask(count)) for count in (10, 50))
     assert ten == fifty[:10]
 
 
-def test_asking_in_parts_gives_the_same_modes_in_the_same_order() -> None:
+def test_asking_in_parts_gives_the_same_modes_in_the_same_order():
     parts, whole = RandomExplorer(grid(), known()), RandomExplorer(grid(), known())
     first = list(parts.ask(10))
     parts.tell(measured(Modes(grid().knobs[:0])))
     assert [*first, *parts.ask(20)] == list(whole.ask(30))
 
 
-def test_another_seed_gives_other_modes() -> None:
+def test_another_seed_gives_other_modes():
     draws = [frozenset(RandomExplorer(grid(), known(seed)).ask(10)) for seed in range(20)]
     assert len({*draws}) == 20
 
 
-def test_every_candidate_is_as_likely_as_any_other() -> None:
+def test_every_candidate_is_as_likely_as_any_other():
     """4 of 20 modes, 1,000 seeds: each is drawn 200 times, give or take (standard deviation 12.6)."""
     few = Modes(grid().knobs[:20])
     drawn = [mode for seed in range(1000) for mode in RandomExplorer(few, known(seed)).ask(4)]
@@ -53,7 +53,7 @@ class TestLatinExplorer(ExplorerContract):
 
 
 @given(st.integers(1, 7), st.integers(0, 99))
-def test_on_a_full_grid_every_value_of_a_knob_gets_its_share(times: int, seed: int) -> None:
+def test_on_a_full_grid_every_value_of_a_knob_gets_its_share(times, seed):
     """6 GPU clocks and 6 * times modes: each clock exactly ``times``, unless two points met in one mode."""
     asked = LatinExplorer(grid(), known(seed)).ask(6 * times)
     counts = np.unique(asked.knobs[:, 2], return_counts=True)[1]
@@ -62,14 +62,14 @@ def test_on_a_full_grid_every_value_of_a_knob_gets_its_share(times: int, seed: i
     assert counts.max() <= times + 1
 
 
-def test_few_modes_reach_from_end_to_end_of_every_knob() -> None:
+def test_few_modes_reach_from_end_to_end_of_every_knob():
     for seed in range(20):
         asked = LatinExplorer(grid(), known(seed)).ask(7).knobs
         np.testing.assert_array_equal(asked.min(axis=0), grid().knobs.min(axis=0))
         np.testing.assert_array_equal(asked.max(axis=0), grid().knobs.max(axis=0))
 
 
-def test_where_a_mode_is_missing_the_nearest_one_stands_in() -> None:
+def test_where_a_mode_is_missing_the_nearest_one_stands_in():
     """Of the grid only the modes with the middle memory clock are left."""
     middle = grid().knobs[grid().knobs[:, 3] == 1800.0]
     asked = LatinExplorer(Modes(middle), known()).ask(30)
@@ -78,7 +78,7 @@ def test_where_a_mode_is_missing_the_nearest_one_stands_in() -> None:
     assert len(np.unique(asked.knobs[:, 1])) == 5
 
 
-def test_every_ask_is_a_hypercube_of_its_own() -> None:
+def test_every_ask_is_a_hypercube_of_its_own():
     explorer = LatinExplorer(grid(), known())
     first, second = explorer.ask(7), explorer.ask(7)
     for asked in (first, second):
@@ -86,7 +86,7 @@ def test_every_ask_is_a_hypercube_of_its_own() -> None:
     assert len(stack_modes([*first, *second])) == 14
 
 
-def test_another_seed_gives_another_hypercube() -> None:
+def test_another_seed_gives_another_hypercube():
     assert len({frozenset(LatinExplorer(grid(), known(seed)).ask(10)) for seed in range(20)}) == 20
 
 
@@ -103,12 +103,12 @@ def distances(to: Modes, candidates: Modes) -> Floats:
     return nearest
 
 
-def test_it_starts_with_the_top_mode() -> None:
+def test_it_starts_with_the_top_mode():
     assert SpreadExplorer(grid(), known()).ask(1)[0] == MAXN
 
 
 @given(st.sets(st.integers(0, 629), min_size=10, max_size=40), st.integers(2, 9), st.integers(0, 3))
-def test_each_mode_is_the_farthest_from_all_before_it(rows: set[int], count: int, told: int) -> None:
+def test_each_mode_is_the_farthest_from_all_before_it(rows, count, told):
     candidates = Modes(grid().knobs[sorted(rows)])
     explorer = SpreadExplorer(candidates, known())
     before = Modes(candidates.knobs[:told])
@@ -124,12 +124,12 @@ def test_each_mode_is_the_farthest_from_all_before_it(rows: set[int], count: int
         taken = np.vstack([taken, knobs])
 
 
-def test_ten_modes_are_the_first_ten_of_fifty_whatever_the_seed() -> None:
+def test_ten_modes_are_the_first_ten_of_fifty_whatever_the_seed():
     ten, fifty = list(SpreadExplorer(grid(), known(1)).ask(10)), list(SpreadExplorer(grid(), known(2)).ask(50))
     assert ten == fifty[:10]
 
 
-def test_what_is_told_of_another_mode_keeps_it_away_from_there() -> None:
+def test_what_is_told_of_another_mode_keeps_it_away_from_there():
     """The mode told is no candidate, but lies beside the lowest one."""
     explorer = SpreadExplorer(grid(), known())
     low = Modes(grid().knobs[:1] * np.array([1.0, 1.01, 1.01, 1.0]))
@@ -140,7 +140,7 @@ def test_what_is_told_of_another_mode_keeps_it_away_from_there() -> None:
     assert distances(low, asked)[0] == pytest.approx(distances(low, grid()).max())
 
 
-def test_the_farthest_candidate_is_nearer_than_with_random_modes() -> None:
+def test_the_farthest_candidate_is_nearer_than_with_random_modes():
     covered = distances(SpreadExplorer(grid(), known()).ask(15), grid()).max()
     random = [distances(RandomExplorer(grid(), known(seed)).ask(15), grid()).max() for seed in range(20)]
     assert covered < min(random)
