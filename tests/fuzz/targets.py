@@ -1,5 +1,7 @@
 """What is fuzzed: one entry per parser, with good inputs of our own making and the refusals that it documents."""
 
+from __future__ import annotations
+
 import json
 import math
 import socket
