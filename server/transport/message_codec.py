@@ -52,8 +52,8 @@ def encode_group(
     """
     experiment, folder = run
     asks = [to_json(question.ask) for question in questions.values()]
-    settings = {"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks}
-    content = RecordDict({"fedge": ConfigRecord(settings)})
+    record = ConfigRecord({"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks})
+    content = RecordDict({"fedge": record})
     if arrays is not None:
         content["arrays"] = arrays
     for place, question in enumerate(questions.values()):
