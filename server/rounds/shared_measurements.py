@@ -146,6 +146,7 @@ def _are_consistent(own: _KnownModes, other: _KnownModes) -> bool:
     pairs = [(a, b) for a, b in both if a.scale == b.scale]
     if not pairs:
         return True
-    time = median(abs(math.log(a.step_s / b.step_s)) for a, b in pairs)
-    power = median(abs(math.log(a.power_w / b.power_w)) for a, b in pairs)
+    # Of the smallest figures, which a hostile board may send, a quotient would be 0.
+    time = median(abs(math.log(a.step_s) - math.log(b.step_s)) for a, b in pairs)
+    power = median(abs(math.log(a.power_w) - math.log(b.power_w)) for a, b in pairs)
     return max(time, power) <= MAX_LOG_DIFFERENCE

@@ -63,7 +63,7 @@ def test_what_is_no_number_or_was_throttled_is_not_shared(wrong):
     assert [m.mode for m in told({"a": state(), "b": ClientState((doubtful, seen(2)))})] == [mode(2)]
 
 
-@pytest.mark.parametrize("wrong", [{"step_s": 2.0}, {"step_s": 0.5}, {"power_w": 8.0}])
+@pytest.mark.parametrize("wrong", [{"step_s": 2.0}, {"step_s": 0.5}, {"power_w": 8.0}, {"power_w": 5e-324}])
 def test_two_boards_that_contradict_each_other_do_not_share_and_others_go_on(wrong):
     bad = ClientState(tuple(dataclasses.replace(seen(i), **wrong) for i in (1, 2)))
     states = {"a": state(1, 3), "b": bad, "c": state(1, 4)}
