@@ -341,7 +341,8 @@ def import_path(
     if (path / run_folder.RUN_YAML).is_file():
         return _import_run(path, folder)
     if not path.is_file():
-        raise BadInput(str(path), run_folder.describe_absence(path), f"the folder of a run or of knowledge, or {RIGHT}")
+        got = "no such file" if path.suffix else run_folder.describe_absence(path)
+        raise BadInput(str(path), got, f"the folder of a run or of knowledge, or {RIGHT}")
     entry = describe_file(path.resolve(), batch_size)
     content = path.read_bytes()
     if entry.form in ("model", "table"):

@@ -170,7 +170,11 @@ def _choose_probe_mode(
     if not snapshot.known_modes:
         return context.fastest_mode
     repeated = probe_choice.find_mode_to_repeat(
-        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, snapshot.doubted, room
+        snapshot.predictions,
+        idle_w=snapshot.front.idle_w,
+        known=snapshot.known_modes,
+        doubted=snapshot.doubted,
+        room=room,
     )
     if repeated is not None:
         return repeated
