@@ -169,7 +169,7 @@ def test_provision_names_all_that_is_wrong_before_it_touches_a_board(playbooks: 
     refused = fedge("provision", "--playbooks", playbooks).exception
 
     assert isinstance(refused, BadInput)
-    assert "2 things that cannot work" in str(refused)
+    assert "2 problems" in str(refused)
     assert not (playbooks / "nano-1").exists()
 
 
