@@ -35,8 +35,11 @@ from fedge.telemetry.store_schema import (
 logger = logging.getLogger(__name__)
 Row = Record | RoundTrace
 
-FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
-"""Limits at which a write-ahead file becomes a part; larger ones save files but make reading a running run slower."""
+FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 512
+"""Limits at which a write-ahead file becomes a part; larger ones save files but make reading a running run slower: a
+frame is a round, and the file is read after every round."""
+FULL_SAMPLE_FRAMES = 16_384
+"""The same of samples, of which a fleet appends several frames a second and which are read less often."""
 FRAME_ROWS = 65_536
 """Rows per frame: bounds the memory of reading one."""
 LOCK = "LOCK"
@@ -92,7 +95,8 @@ class TableWriter:
 
     def _fullness(self) -> float:
         """Return how full the write-ahead file is; at 1 it becomes a part."""
-        return max(self._rows / FULL_ROWS, self._bytes / FULL_BYTES, self._frames / FULL_FRAMES)
+        frames = FULL_SAMPLE_FRAMES if self._table is SAMPLES else FULL_FRAMES
+        return max(self._rows / FULL_ROWS, self._bytes / FULL_BYTES, self._frames / frames)
 
     def _seal_if_possible(self) -> None:
         """Convert the file, logging a failure: the rows are stored either way, so the caller must not see an error."""

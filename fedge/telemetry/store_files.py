@@ -248,7 +248,9 @@ def wal_rows_to_table(table: StoreTable, contents: wal.WalContents, path: Path) 
 
     if not contents.batches:
         return make_empty_table(table)
-    return _fit_rows(table, pa.Table.from_batches(contents.batches, contents.schema), path)
+    # One piece per column: every later step takes as long as there are pieces, and a round adds one.
+    rows = pa.Table.from_batches(contents.batches, contents.schema).combine_chunks()
+    return _fit_rows(table, rows, path)
 
 
 def _fit_rows(table: StoreTable, rows: Any, path: Path) -> Any:

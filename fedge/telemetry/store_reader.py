@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from fedge.errors import BadInput, RunFailed, UnknownName
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import RUN_YAML, STORE
+from fedge.telemetry.store_records import RoundRow
 from fedge.telemetry.store_schema import (
     BY_NAME,
     BY_ROW,
@@ -90,6 +91,18 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
         return rows
 
     return table_to_records(retry_while_changing(read), kind)
+
+
+def read_new_rounds(folder: Path, known: Sequence[RoundRow]) -> list[RoundRow]:
+    """Return all rounds, of which only those from the last known one on are read.
+
+    Args:
+        known: The rounds that were read before; a resumed run may have repeated some of them, then all are read.
+    """
+    tail = read_rows(folder, RoundRow, since_round=known[-1].round if known else None)
+    if known and (not tail or tail[0] != known[-1]):
+        return read_rows(folder, RoundRow)
+    return [*known[:-1], *tail]
 
 
 def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:

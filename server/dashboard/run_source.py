@@ -14,7 +14,7 @@ from fedge.telemetry.intake import BoardLedger
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.store_files import VERSION_FILE
-from fedge.telemetry.store_reader import RunReader, compute_store_stamp, read_newest_rows, read_rows
+from fedge.telemetry.store_reader import RunReader, compute_store_stamp, read_new_rounds, read_newest_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
 from fedge.yaml_files import read_yaml
@@ -74,10 +74,9 @@ def read_new_rows(folder: Path, before: LoadedRows, policy: str) -> LoadedRows:
 
     ``before`` is discarded if the run was resumed from an earlier round.
     """
-    tail = read_rows(folder, RoundRow, since_round=before.latest_round)
-    if before.rounds and (not tail or tail[0] != before.rounds[-1]):
-        return read_new_rows(folder, LoadedRows(), policy)  # a resumed run repeats rounds
-    rounds = [*before.rounds[:-1], *tail]
+    rounds = read_new_rounds(folder, before.rounds)
+    if rounds[: len(before.rounds)] != before.rounds:
+        before = LoadedRows()  # a resumed run repeats rounds
     settled = rounds[-1].round if rounds else 0
     newest = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
     settled_j = {board: before.settled_j.get(board, 0.0) + joules for board, joules in newest.before_j.items()}

@@ -19,7 +19,7 @@ from fedge import phases
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.savings import Baseline, share_of_saving
-from fedge.telemetry.store_reader import compute_store_stamp, read_rows
+from fedge.telemetry.store_reader import compute_store_stamp, read_new_rounds, read_rows
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow, relative_error
 
 STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "magenta"}
@@ -89,7 +89,7 @@ class LiveView:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self._rounds = read_rows(self._folder, RoundRow)
+        self._rounds = read_new_rounds(self._folder, self._rounds)
         done = self._rounds[-1].round if self._rounds else 0
         waiting = [] if done else [row for row in read_rows(self._folder, EventRow) if row.kind == WAITING]
         if waiting:

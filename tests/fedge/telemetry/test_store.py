@@ -55,6 +55,19 @@ def test_rows_come_back_with_their_types_and_their_gaps(tmp_path):
     assert [names_of(tmp_path, name) for name in ("rounds", "samples")] == [["000001.parquet"]] * 2
 
 
+def test_so_many_appends_make_a_part_of_rounds_and_more_of_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FULL_FRAMES", 2)
+    monkeypatch.setattr(store, "FULL_SAMPLE_FRAMES", 4)
+    tables = RunTables(tmp_path)
+    for number in range(5):
+        tables.append([round_row(number), sample_row(float(number))])
+
+    assert names_of(tmp_path, "rounds") == ["000001.parquet", "000002.parquet", "000003.wal"]
+    assert names_of(tmp_path, "samples") == ["000001.parquet", "000002.wal"]
+    assert played(tmp_path) == [*range(5)]
+    tables.close()
+
+
 def test_a_trace_becomes_a_row_for_every_stretch(tmp_path):
     tables = RunTables(tmp_path)
     tables.append([traced(1, "a", 3), traced(2, "b", 2), sample_row(9.0, "c"), traced(3, "a", 0)])

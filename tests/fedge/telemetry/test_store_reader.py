@@ -1,5 +1,6 @@
 """Readers see one moment of a store that is being written, also of damaged files."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from contracts.store_rows import client_row, event_row, round_row, sample_row, t
 from fedge.errors import BadInput, UnknownName
 from fedge.telemetry import open_run
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_reader import compute_store_stamp, read_newest_rows, read_rows
+from fedge.telemetry.store_reader import compute_store_stamp, read_new_rounds, read_newest_rows, read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 WRITER = """
@@ -31,6 +32,22 @@ while not Path(sys.argv[2]).exists():
     number += 1
 tables.close()
 """
+
+
+def test_new_rounds_join_the_known_ones_and_rounds_that_a_resumed_run_repeats_replace_them(tmp_path):
+    tables = RunTables(tmp_path)
+    known = read_new_rounds(tmp_path, [])
+    assert known == []
+    for number in (1, 2, 3):
+        tables.append([round_row(number)])
+        known, before = read_new_rounds(tmp_path, known), known
+        assert known == read_rows(tmp_path, RoundRow)
+        assert all(old is new for old, new in zip(before[:-1], known, strict=False)), "not read again"
+    tables.forget_after(1)
+    assert read_new_rounds(tmp_path, known) == [round_row(1)]
+    tables.append([dataclasses.replace(round_row(number), energy_j=7.0) for number in (2, 3)])
+    assert read_new_rounds(tmp_path, known) == read_rows(tmp_path, RoundRow)
+    tables.close()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from experiments.report.run.live_terminal import LiveView, print_run_summary, re
 from experiments.spec.experiment_loader import load_experiment
 from fedge import phases
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_reader import read_new_rounds, read_rows
 from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
 
 
@@ -98,9 +98,12 @@ def test_a_run_that_waits_for_its_boards_says_so_once(make_run, tmp_path):
 def test_the_tables_are_read_only_when_they_changed(make_run, monkeypatch):
     folder = make_run()
     reads = []
-    monkeypatch.setattr(
-        live_terminal, "read_rows", lambda *given, **named: reads.append(given) or read_rows(*given, **named)
-    )
+    for read in (read_rows, read_new_rounds):
+        monkeypatch.setattr(
+            live_terminal,
+            read.__name__,
+            lambda *given, read=read, **named: reads.append(given) or read(*given, **named),
+        )
     with LiveView(folder, load_experiment(folder / "run.yaml"), Console(file=StringIO())) as live_view:
         for _ in range(5):
             live_view.refresh()
