@@ -175,7 +175,12 @@ def find_mode_to_repeat(
         step_s=np.array([claims[m].step_s if m in claims else s for m, s in zip(rows, some.step_s, strict=True)]),
         power_w=np.array([claims[m].power_w if m in claims else w for m, w in zip(rows, some.power_w, strict=True)]),
     )
-    return find_most_saving_mode(claimed, idle_w, trusted, room)
+    # A doubted time is a reason to measure again, not one to leave less time for the rest of the round.
+    slowest = replace(claimed, step_s=np.maximum(claimed.step_s, some.step_s))
+    known_rows = sorted(find_rows(claimed.modes, trusted).values())
+    safe = _mask_safe(slowest, room, known_rows)
+    row = _find_most_saving_row(claimed, idle_w=idle_w, known=known_rows, safe=safe, room=room) if safe.any() else None
+    return None if row is None else claimed.modes[row]
 
 
 def find_trial_mode(

@@ -271,6 +271,16 @@ def test_a_mode_is_measured_again_if_it_would_save_were_its_doubted_measurement_
     assert repeated() is None
 
 
+@pytest.mark.parametrize(("left_s", "found"), [(205.0, GRID[1]), (195.0, None)])
+def test_a_doubted_time_leaves_no_less_time_for_the_rest_of_the_round(left_s, found):
+    """A measurement says ten times as fast; at the predicted speed the 200 steps take 200 s."""
+    predictions = table([1.0, 1.0], [20.0, 20.0], [0.0, 0.0])
+    doubted = [Measurement(GRID[1], 9, 0.1, 20.0)]
+    room = dataclasses.replace(PLENTY, left_s=left_s)
+
+    assert find_mode_to_repeat(predictions, IDLE_W, [GRID[0], GRID[1]], doubted, room) == found
+
+
 def test_a_doubted_measurement_is_not_repeated_where_no_mode_is_known_to_be_relied_on():
     only = [Measurement(GRID[0], 9, 1.0, 5.0)]
 
