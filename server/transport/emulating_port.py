@@ -56,7 +56,8 @@ class EmulatingNodes:
             return {}
         nodes = self._list_nodes()
         groups = list(_form_groups(questions, len(nodes)))
-        records = {id(arrays): None if arrays is None else to_array_record(arrays) for arrays in map(_arrays, groups)}
+        models = {id(arrays): arrays for arrays in map(_arrays, groups)}
+        records = {key: None if arrays is None else to_array_record(arrays) for key, arrays in models.items()}
         messages = [
             encode_group(
                 node,

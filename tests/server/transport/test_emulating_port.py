@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.reports import answer
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 import clients.app
 from fedge.client.answers import Answer
@@ -16,7 +16,7 @@ from fedge.client.emulated import ClientTask
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
-from fedge.flower.messages import ensure_identity
+from fedge.flower.messages import ensure_identity, to_array_record
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from server.transport import emulating_port
@@ -158,6 +158,20 @@ def test_boards_with_other_models_are_in_other_messages(trained):
     ask(grid, train(MODEL, other))
     assert {task.index: float((task.arrays or {})["w"][0]) for task in trained.tasks} == {0: 0.0, 1: 10.0, 2: 0.0}
     assert len(grid.pushed) == 3
+
+
+def test_a_model_is_converted_once_for_all_messages(trained, monkeypatch):
+    converted: list[NamedArrays] = []
+
+    def convert(arrays: NamedArrays) -> ArrayRecord:
+        converted.append(arrays)
+        return to_array_record(arrays)
+
+    monkeypatch.setattr(emulating_port, "to_array_record", convert)
+    grid = AnsweringGrid()
+    ask(grid, train(MODEL))
+    assert len(grid.pushed) == 2
+    assert len(converted) == 1
 
 
 def test_models_that_would_make_a_reply_too_large_are_in_messages_of_their_own(trained, monkeypatch):
