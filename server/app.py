@@ -29,9 +29,8 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         boards=[board.name for board in list_boards(experiment)],
         clock=RealClock(),
-        connect_timeout_s=experiment.superlink.connect_timeout_s,
-        least=1,
         claiming=ClaimTerms(read_claim_name(experiment, folder), experiment.reply_timeout_s, is_run_over),
+        connect_timeout_s=experiment.superlink.connect_timeout_s,
     )
     try:
         run_experiment(experiment, port, folder, overdue=port)

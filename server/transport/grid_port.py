@@ -110,21 +110,18 @@ class GridPort:
         grid: FlowerGrid,
         boards: Collection[str],
         clock: Clock,
+        claiming: ClaimTerms,
         connect_timeout_s: float = 120.0,
-        least: int | None = None,
-        claiming: ClaimTerms | None = None,
     ) -> None:
         """Create the port.
 
         Args:
-            connect_timeout_s: Seconds to wait for nodes at the start of a run.
-            least: Number of nodes that must connect in that time; None for all boards.
-            claiming: Claim of the run on the boards; None if they belong to the run anyway.
+            claiming: Claim of the run on the boards.
+            connect_timeout_s: Seconds to wait for the nodes of all boards at the start of a run; one is enough then.
         """
         self._grid = grid
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
-        self._least = len(boards) if least is None else least
         self._claiming = claiming
         self._roll = NodeRegistry(tuple(boards))
         self._outstanding = OutstandingRequests()
@@ -140,7 +137,7 @@ class GridPort:
         self._wait_for_nodes()
         self._identify_nodes()
         self._take_over()
-        if self._claiming is not None and any(question.ask.kind == "train" for question in questions.values()):
+        if any(question.ask.kind == "train" for question in questions.values()):
             self._claiming.begin_round(self._clock.now_s())
         replies = {
             board: reply for board, each in questions.items() if (reply := self._reply_without_asking(board, each.ask))
@@ -171,8 +168,6 @@ class GridPort:
 
     def release_boards(self) -> None:
         """Tell the claimed boards that the run is over; never raises, since the run has ended anyway."""
-        if self._claiming is None:
-            return
         try:
             self._refresh_nodes()
             busy = self.busy_boards()
@@ -196,8 +191,6 @@ class GridPort:
 
     def _take_over(self) -> None:
         """Release boards in the name of their run where that is over: a run that was killed could not do so itself."""
-        if self._claiming is None:
-            return
         claims, seats = self._roll.list_foreign_claims(self._clock.now_s()), self._roll.list_addresses()
         over = {board: run for board, run in claims.items() if self._claiming.is_over(run)}
         for board, run in over.items():
@@ -212,7 +205,7 @@ class GridPort:
         """Return an error reply for a board that cannot be asked; None if it can."""
         absence = self._roll.explain_absence(board, ask.round)
         if absence is not None:
-            return IncomingReply(ReplyMessage(board, error=self._add_advice(board, absence)))
+            return IncomingReply(ReplyMessage(board, error=_add_advice(board, absence)))
         held = self._roll.find_foreign_claim(board, self._clock.now_s())
         if held is not None:
             return IncomingReply(held)
@@ -220,12 +213,6 @@ class GridPort:
         return (
             IncomingReply(ReplyMessage(board, error=f"still at work on round {busy[board]}")) if board in busy else None
         )
-
-    def _add_advice(self, board: str, error: str) -> str:
-        """Add to the error of a real board how to find its cause."""
-        if self._claiming is None:
-            return error
-        return f"{error}; `fedge fleet status --limit {board}` says what is wrong"
 
     def _ask_nodes(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate
@@ -252,14 +239,14 @@ class GridPort:
         if spare:
             error = f"cancelled after {waited_s:.0f} s: enough other boards were done"
             return IncomingReply(ReplyMessage(sent.board, error=error, cut=True))
-        error = self._add_advice(sent.board, f"no reply within {within_s:.4g} s")
+        error = _add_advice(sent.board, f"no reply within {within_s:.4g} s")
         return IncomingReply(ReplyMessage(sent.board, error=error, cut=sent.question.within_s is not None))
 
     def _wait_for_nodes(self) -> None:
         """Update which nodes are connected; before any board is identified, wait for the whole fleet until the timeout.
 
         Raises:
-            RunFailed: Too few nodes connect.
+            RunFailed: No node connects.
         """
         started_s, wanted = self._clock.now_s(), len(self._roll.boards)
         self._refresh_nodes()
@@ -268,8 +255,8 @@ class GridPort:
         while len(self._roll.up) < wanted and self._clock.now_s() - started_s <= self._connect_timeout_s:
             self._clock.sleep_s(POLL_S)
             self._refresh_nodes()
-        if len(self._roll.up) < max(1, self._least):
-            raise RunFailed(f"{len(self._roll.up)} of {wanted} nodes came up in {self._connect_timeout_s:.0f} s")
+        if not self._roll.up:
+            raise RunFailed(f"no node came up in {self._connect_timeout_s:.0f} s")
 
     def _identify_nodes(self) -> None:
         """Ask every new node for its board name; raise ``RunFailed`` if none belongs to the fleet."""
@@ -323,10 +310,7 @@ class GridPort:
         """Send requests; return error replies for those that the SuperLink refused, and the sent ones by message id."""
         if not questions:
             return {}, {}
-        requests = {
-            node: question if self._claiming is None else self._claiming.add_to_request(question)
-            for node, question in questions.items()
-        }
+        requests = {node: self._claiming.add_to_request(question) for node, question in questions.items()}
         ids = push(self._grid, [encode_request(node, question) for node, question in requests.items()])
         refused: dict[int, IncomingReply] = {}
         sent: dict[str, SentRequest] = {}
@@ -363,6 +347,11 @@ class GridPort:
         if sent.question.arrays is None and answer.error is None and beyond_s > 0.0:
             self._floors_s[answer.board] = min(beyond_s, self._floors_s.get(answer.board, beyond_s))
         return _add_link_rate(sent, reply, beyond_s, self._floors_s.get(answer.board, 0.0))
+
+
+def _add_advice(board: str, error: str) -> str:
+    """Add to the error of a board how to find its cause."""
+    return f"{error}; `fedge fleet status --limit {board}` says what is wrong"
 
 
 def _add_link_rate(sent: SentRequest, reply: IncomingReply, beyond_s: float, floor_s: float) -> IncomingReply:

@@ -204,7 +204,7 @@ class Run:
     ) -> None:
         self.grid = TimedGrid(SimulatedClock(), BOARDS, {"nano-1": 10.0, "nano-2": slow_s})
         self.tables = MemoryTables()
-        port = GridPort(self.grid, BOARDS, self.grid.clock, least=1, claiming=ClaimTerms("digits", timeout_s))
+        port = GridPort(self.grid, BOARDS, self.grid.clock, claiming=ClaimTerms("digits", timeout_s))
         spec = experiment(action, rounds, timeout_s, selection)
         self.coordinator = Coordinator(spec, port, Task(), self.tables, overdue=port)
 

@@ -15,6 +15,7 @@ from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.flower.messages import ensure_identity
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
+from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import OutgoingRequest
 from server.transport.grid_port import GridPort
 
@@ -24,12 +25,10 @@ MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 class FakeGrid:
     """Nodes 11, 12, ... are the boards a, b, ...; each answers after ``delay`` pulls, as ``behave`` says."""
 
-    def __init__(
-        self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2, late_nodes: int = 0
-    ) -> None:
+    def __init__(self, boards: str = "ab", silent: str = "", broken: str = "", delay: int = 2) -> None:
         ensure_identity()
         self.boards = {11 + i: board for i, board in enumerate(boards)}
-        self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
+        self.silent, self.broken, self.delay = silent, broken, delay
         self.bare = ""
         self.residual: np.ndarray | None = None
         self.mute = False
@@ -41,9 +40,7 @@ class FakeGrid:
         self.pulls = 0
 
     def get_nodes(self) -> Iterable[Up]:
-        self.late_nodes -= 1
-        up = list(self.boards)[:1] if self.late_nodes >= 0 else list(self.boards)
-        return [Up(node) for node in up]
+        return [Up(node) for node in self.boards]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -101,7 +98,7 @@ def test_what_an_encoding_left_out_stays_on_the_board():
     grid = FakeGrid("a")
     grid.residual = np.arange(6, dtype=np.float32)
     asked = {"a": OutgoingRequest(RequestMessage("train", 1, trainable=("w",)), MODEL)}
-    trained = GridPort(grid, "a", SimulatedClock()).ask(asked, 10.0)["a"].trained
+    trained = GridPort(grid, "a", SimulatedClock(), ClaimTerms("run")).ask(asked, 10.0)["a"].trained
     assert trained is not None
     assert trained.residual is None
 
@@ -110,7 +107,7 @@ def test_the_link_of_a_real_board_is_measured_beyond_its_own_time():
     grid, clock = FakeGrid("a", delay=12), SimulatedClock()
     grid.handled_s = 1.5
     began_s = clock.now_s()
-    port = GridPort(grid, "a", clock)
+    port = GridPort(grid, "a", clock, ClaimTerms("run"))
     port.ask({}, 1.0)
     named_s = clock.now_s()
     grid.delay = 60
@@ -135,7 +132,7 @@ def test_the_link_of_a_real_board_is_measured_beyond_its_own_time():
 def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_other_messages_took():
     grid, clock = FakeGrid("a", delay=60), SimulatedClock()
     grid.handled_s = 0.0
-    port = GridPort(grid, "a", clock)
+    port = GridPort(grid, "a", clock, ClaimTerms("run"))
     port.ask({}, 10.0)
     named_s = clock.now_s()
     report = port.ask(questions("a"), 10.0)["a"].answer.report
@@ -145,35 +142,35 @@ def test_half_of_the_time_beyond_the_boards_own_counts_as_transfer_whatever_othe
     assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (0.5 * both_s))
 
 
-def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree():
+def test_no_link_is_measured_where_a_board_reports_no_time_of_its_own_or_clocks_disagree():
     for handled_s in (None, 1e6):
         grid = FakeGrid("a")
         grid.handled_s = handled_s
-        report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
+        report = GridPort(grid, "a", SimulatedClock(), ClaimTerms("run")).ask(questions("a"), 10.0)["a"].answer.report
         assert report is not None
         assert report.link_mbps is None
 
 
 def test_a_silent_board_is_a_reply_with_an_error_once_the_time_is_up():
     clock = SimulatedClock()
-    replies = GridPort(FakeGrid(silent="b"), "ab", clock).ask(questions(), 5.0)
+    replies = GridPort(FakeGrid(silent="b"), "ab", clock, ClaimTerms("run")).ask(questions(), 5.0)
 
     assert replies["a"].answer.error is None
-    assert replies["b"].answer.error == "no reply within 5 s"
+    assert replies["b"].answer.error == "no reply within 5 s; `fedge fleet status --limit b` says what is wrong"
     assert 5.0 <= clock.now_s() < 6.0
 
 
 def test_nodes_that_never_come_up_end_the_run():
-    port = GridPort(FakeGrid(late_nodes=10**9), "ab", SimulatedClock(), connect_timeout_s=3.0)
+    port = GridPort(FakeGrid(boards=""), "ab", SimulatedClock(), ClaimTerms("run"), connect_timeout_s=3.0)
 
-    with pytest.raises(RunFailed, match="1 of 2 nodes came up in 3 s"):
+    with pytest.raises(RunFailed, match="no node came up in 3 s"):
         port.ask(questions(), 5.0)
 
 
 def test_a_report_without_its_arrays_is_a_failure_of_that_board_only():
     grid = FakeGrid()
     grid.bare = "a"
-    replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
+    replies = GridPort(grid, "ab", SimulatedClock(), ClaimTerms("run")).ask(questions(), 5.0)
 
     assert (replies["a"].answer.error or "").startswith("unreadable reply: KeyError")
     assert replies["a"].answer.report is None
@@ -183,7 +180,7 @@ def test_a_report_without_its_arrays_is_a_failure_of_that_board_only():
 def test_a_board_that_speaks_for_another_is_not_believed():
     grid = FakeGrid()
     grid.claims = {"a": "b"}
-    replies = GridPort(grid, "ab", SimulatedClock()).ask(questions(), 5.0)
+    replies = GridPort(grid, "ab", SimulatedClock(), ClaimTerms("run")).ask(questions(), 5.0)
 
     assert replies["a"].answer.error == "unreadable reply: it speaks for b"
     assert replies["b"].answer == answer("b", 5.0)
@@ -191,7 +188,7 @@ def test_a_board_that_speaks_for_another_is_not_believed():
 
 def test_a_board_that_comes_back_with_another_node_is_used_again():
     grid = FakeGrid()
-    port = GridPort(grid, "ab", SimulatedClock())
+    port = GridPort(grid, "ab", SimulatedClock(), ClaimTerms("run"))
     port.ask(questions(), 10.0)
     grid.boards = {11: "a", 17: "b"}
 
@@ -202,14 +199,17 @@ def test_a_board_that_comes_back_with_another_node_is_used_again():
 
 def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_they_come():
     grid, clock = FakeGrid("a"), SimulatedClock()
-    port = GridPort(grid, "ab", clock, 7.0, least=1)
+    port = GridPort(grid, "ab", clock, ClaimTerms("run"), 7.0)
 
     first = port.ask(questions(), 10.0)
     waited_s = clock.now_s()
     grid.boards = {11: "a", 12: "b"}
     second = port.ask(questions(), 10.0)
 
-    assert (first["a"].answer.error, first["b"].answer.error) == (None, "never connected")
+    assert (first["a"].answer.error, first["b"].answer.error) == (
+        None,
+        "never connected; `fedge fleet status --limit b` says what is wrong",
+    )
     assert second["b"].answer.error is None
     assert waited_s < 8.0
     assert clock.now_s() - waited_s < 1.0
@@ -217,7 +217,7 @@ def test_a_fleet_goes_on_with_the_boards_that_came_and_takes_the_others_when_the
 
 def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone():
     grid = FakeGrid("abx")
-    port = GridPort(grid, "ab", SimulatedClock())
+    port = GridPort(grid, "ab", SimulatedClock(), ClaimTerms("run"))
     port.ask(questions(), 10.0)
     port.ask(questions(), 10.0)
 
@@ -226,12 +226,12 @@ def test_a_board_of_another_fleet_is_asked_for_its_name_once_and_left_alone():
 
 def test_only_boards_of_another_fleet_end_the_run_with_their_names():
     with pytest.raises(RunFailed, match="x, y, are not in this fleet"):
-        GridPort(FakeGrid("xy"), "ab", SimulatedClock()).ask(questions(), 10.0)
+        GridPort(FakeGrid("xy"), "ab", SimulatedClock(), ClaimTerms("run")).ask(questions(), 10.0)
 
 
 def test_a_second_node_with_a_boards_name_is_left_alone_while_the_first_is_up():
     grid = FakeGrid("ab")
-    port = GridPort(grid, "ab", SimulatedClock())
+    port = GridPort(grid, "ab", SimulatedClock(), ClaimTerms("run"))
     port.ask(questions(), 10.0)
     grid.boards = {11: "a", 12: "b", 13: "x"}
     grid.names = {"x": "a"}

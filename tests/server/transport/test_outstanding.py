@@ -26,8 +26,8 @@ def questions(number: int, boards: str = "ab", within_s: float | None = None) ->
     return {board: OutgoingRequest(RequestMessage("train", number), MODEL, within_s) for board in boards}
 
 
-def port_of(grid: TimedGrid, boards: str = "ab", real: bool = True) -> GridPort:
-    return GridPort(grid, boards, grid.clock, claiming=ClaimTerms(RUN) if real else None, least=1)
+def port_of(grid: TimedGrid, boards: str = "ab") -> GridPort:
+    return GridPort(grid, boards, grid.clock, ClaimTerms(RUN))
 
 
 def grid_of(boards: str = "ab", **work_s: float) -> TimedGrid:
@@ -239,16 +239,6 @@ def test_every_question_is_asked_in_the_name_of_the_run():
     assert {(each.ask.run, each.ask.claim_s) for each in grid.passed.values()} == {(RUN, INITIAL_CLAIM_S)}
 
 
-def test_emulated_boards_hear_of_no_run_and_no_farewell():
-    grid = grid_of()
-    port = port_of(grid, real=False)
-    port.ask(questions(1), 600.0)
-    port.release_boards()
-
-    assert {each.ask.run for each in grid.passed.values()} == {""}
-    assert "bye" not in {kind for _, kind, _ in grid.asked}
-
-
 def test_a_board_of_another_run_is_left_alone_for_a_while_and_the_others_work():
     grid = grid_of(a=5.0, b=5.0)
     grid.holders = {"b": 900.0}
@@ -274,7 +264,7 @@ def test_a_board_of_a_run_that_is_over_is_taken_over_at_once():
     grid = grid_of(a=5.0, b=5.0)
     grid.holders = {"b": 900.0}
     claiming = ClaimTerms(RUN, is_over="other".__eq__)
-    port = GridPort(grid, "ab", grid.clock, claiming=claiming, least=1)
+    port = GridPort(grid, "ab", grid.clock, claiming=claiming)
 
     assert errors(port.ask(questions(1), 600.0)) == {"a": None, "b": None}
     byes = [(each.board, each.ask.run) for each in grid.passed.values() if each.ask.kind == "bye"]
