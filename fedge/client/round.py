@@ -164,7 +164,7 @@ def _choose_probe_mode(
     own_measurements: Sequence[Measurement],
     room: probe_choice.ProbeBudget,
 ) -> PowerMode | None:
-    """Choose the fastest mode first, then one that was measured too well to be believed, then informative modes, then
+    """Choose the fastest mode first, then one whose doubted measurement is worth a repeat, then informative modes, then
     preferred modes, then the one that may save most.
     """
     if not snapshot.known_modes:

@@ -47,10 +47,10 @@ MAX_REPEATS = 3
 MAX_DONORS = 12
 """Other boards that are recalled per kind, and boards that share with one board. Boards differ by an offset, so five
 modes of one board say more about how modes differ than one mode each of five boards."""
-EVERY_ROUND, PEER_ROUNDS = 4, 4
+FIRST_ROUNDS, RENEWAL_ROUNDS = 4, 4
 """First rounds in each of which boards are told anew what their peers measured, and the rounds between two renewals
 later, when most of what peers measure is a repeat. Between renewals a board's round begins with the predictions of its
-last offer, and the fit to what its peers measured is kept.
+last offer, and the fit to what its peers measured is kept. In asynchronous runs every request tells what is new.
 """
 MAX_REFERENCES = 2
 """Tables of other workloads per kind. Default; each adds candidates to every fit."""
@@ -65,7 +65,7 @@ Relation = Literal["same board", "same kind", "other workload"]
 
 def renews_peers(number: int) -> bool:
     """Return whether round ``number`` tells boards anew what their peers measured."""
-    return number <= EVERY_ROUND or number % PEER_ROUNDS == 0
+    return number <= FIRST_ROUNDS or number % RENEWAL_ROUNDS == 0
 
 
 @dataclass(frozen=True, slots=True)

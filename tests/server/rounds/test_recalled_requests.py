@@ -11,7 +11,7 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, list_boards
 from fedge.knowledge.evidence_files import identify_client
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
-from fedge.knowledge.recall import EVERY_ROUND, BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
+from fedge.knowledge.recall import FIRST_ROUNDS, BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
 from fedge.types import Measurement, PowerMode, ReferenceRows, RoundGoal
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 from server.rounds.client_requests import FleetRequests, RoundTask
@@ -90,7 +90,7 @@ def test_requests_carry_the_measured_rate_of_the_link():
     assert {name: asked.link_mbps for name, asked in port.asked.items()} == {**dict.fromkeys(names), "nano-2": 4.0}
 
 
-@pytest.mark.parametrize(("number", "told"), [(EVERY_ROUND, {1.0, 2.0, 3.0}), (EVERY_ROUND + 1, {1.0})])
+@pytest.mark.parametrize(("number", "told"), [(FIRST_ROUNDS, {1.0, 2.0, 3.0}), (FIRST_ROUNDS + 1, {1.0})])
 def test_between_two_renewals_peers_hear_only_of_what_they_heard_before(number, told):
     port = Port()
     states = {"nano-1": ClientState((seen(1), seen(2), seen(3))), "nano-2": ClientState((seen(4),))}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec, SelectionSpec
-from fedge.knowledge.recall import PEER_ROUNDS
+from fedge.knowledge.recall import RENEWAL_ROUNDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 from fedge.telemetry.store import MemoryTables
@@ -75,7 +75,7 @@ def test_the_rate_of_a_link_is_the_median_of_the_last_rounds_that_measured_it():
 
 def test_what_peers_were_not_told_is_counted_from_the_last_renewal_on():
     counts, fleet, measured = list[int](), FleetState(0.0), ()
-    for number in range(1, 2 * PEER_ROUNDS + 2):
+    for number in range(1, 2 * RENEWAL_ROUNDS + 2):
         told = answer("a", float(number))
         assert told.report is not None
         measured = add_measurements(measured, told.report.parts)
@@ -85,8 +85,8 @@ def test_what_peers_were_not_told_is_counted_from_the_last_renewal_on():
         counts.append(fleet.histories["a"].unshared)
 
     assert counts == [1, 1, 1, 1, 2, 3, 4, 1, 2]
-    others = settle_round(dataclasses.replace(OPEN, round=PEER_ROUNDS), {"b": answer("b", 10.0)}, LateReplySpec())
-    assert update_histories(fleet, PEER_ROUNDS, others, {"b": answer("b", 10.0)}).histories["a"].unshared == 0
+    others = settle_round(dataclasses.replace(OPEN, round=RENEWAL_ROUNDS), {"b": answer("b", 10.0)}, LateReplySpec())
+    assert update_histories(fleet, RENEWAL_ROUNDS, others, {"b": answer("b", 10.0)}).histories["a"].unshared == 0
 
 
 def test_a_board_stopped_in_its_probe_keeps_its_old_front():
