@@ -80,13 +80,14 @@ def _board_name(certificate: x509.Certificate) -> str:
 
 
 def _read_issued(folder: Path, board: str, ca: Signer) -> list[x509.Certificate]:
-    """Return the recorded certificates of a board that this CA signed."""
+    """Return the recorded certificates of a board that this CA signed; a damaged file of another board is not read."""
     found = []
-    for path in sorted(folder.glob("*.crt")):
+    for path in sorted(path for path in folder.glob("*.crt") if path.stem.rpartition("-")[0] == board):
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise BadInput(str(path), f"no readable certificate ({error})", "the file that was made") from error
+            right = "the file that was made, from a backup; without it, remove it and revoke the others"
+            raise BadInput(str(path), f"no readable certificate ({error})", right) from error
         if _board_name(certificate) == board and certificate.issuer == ca.certificate.subject:
             found.append(certificate)
     return found

@@ -70,13 +70,20 @@ def test_a_board_without_a_recorded_certificate_is_told_so(keys):
     assert not (keys / "ca.crl").exists()
 
 
-@pytest.mark.parametrize("file", ["ca.crl", "issued/x.crt"])
+@pytest.mark.parametrize("file", ["ca.crl", "issued/nano-1-0.crt"])
 def test_a_file_that_holds_something_else_is_named(keys, file):
     issue(keys, "nano-1")
     (keys / file).write_text("rubbish", encoding="utf-8")
 
     with pytest.raises(BadInput, match=file.rpartition("/")[2]):
         revoke(keys, "nano-1")
+
+
+def test_a_damaged_certificate_of_another_board_keeps_none_from_being_revoked(keys):
+    issue(keys, "nano-1")
+    (keys / "issued/nano-2-0.crt").write_text("rubbish", encoding="utf-8")
+
+    assert revoke(keys, "nano-1") == 1
 
 
 def test_a_list_of_another_ca_is_not_continued(keys, tmp_path):
