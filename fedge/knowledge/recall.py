@@ -50,7 +50,7 @@ modes of one board say more about how modes differ than one mode each of five bo
 FIRST_ROUNDS, RENEWAL_ROUNDS = 4, 4
 """First rounds in each of which boards are told anew what their peers measured, and the rounds between two renewals
 later, when most of what peers measure is a repeat. Between renewals a board's round begins with the predictions of its
-last offer, and the fit to what its peers measured is kept. In asynchronous runs every request tells what is new.
+last offer, and the fit to what its peers measured is kept. Asynchronous runs renew with every request.
 """
 MAX_REFERENCES = 2
 """Tables of other workloads per kind. Default; each adds candidates to every fit."""
