@@ -454,6 +454,12 @@ def test_a_board_is_unregistered_only_after_it_has_lost_its_key():
     assert removed < unregistered
 
 
+def test_a_board_that_is_locked_out_loses_its_key_also_if_nginx_fails():
+    (play,) = _yaml(ANSIBLE / "revoke.yml")
+
+    assert [task["name"] for task in play["tasks"][-1]["always"]] == ["Take its key away from the SuperLink"]
+
+
 @pytest.mark.parametrize("role", ["jetson_base", "superlink", "monitoring"])
 def test_a_package_is_noted_before_it_is_installed_and_where_remove_looks(role):
     texts = [str(task) for task in _role_tasks(role)]
