@@ -52,10 +52,14 @@ class _Repeats:
         return cls(by_mode, float(np.sqrt((PRIOR_REPEATS * expected_sd**2 + squares) / (PRIOR_REPEATS + freedom))))
 
     def doubts(self, mode: PowerMode, expected: float, sd_log: float) -> bool:
-        """Return whether the mode has a single measurement, beyond ``OUTLIER_SD`` of its prediction."""
+        """Return whether the mode has a single measurement, beyond ``OUTLIER_SD`` of its prediction.
+
+        A predictor of the user's may predict 0, which no measurement is near.
+        """
         x, errors = self.by_mode[mode]
         spread = math.sqrt(max(sd_log, MIN_SD_LOG) ** 2 + self.spread**2 + float(errors[0]) ** 2)
-        return len(x) == 1 and abs(float(x[0]) - math.log(expected)) > OUTLIER_SD * spread
+        expected_log = math.log(expected) if expected > 0.0 else -math.inf
+        return len(x) == 1 and abs(float(x[0]) - expected_log) > OUTLIER_SD * spread
 
 
 def _excess_squares(x: Floats, errors: Floats, expected_sd: float) -> float:

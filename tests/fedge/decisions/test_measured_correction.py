@@ -126,6 +126,13 @@ def test_a_single_measurement_far_off_its_prediction_does_not_count(off):
     np.testing.assert_array_equal(columns(correct_with_measurements(sure, [seen(1, off)]))[:, 1], columns(sure)[:, 1])
 
 
+def test_a_single_measurement_is_doubted_where_a_predictor_foretells_nothing():
+    nothing = dataclasses.replace(predicted(), step_s=np.array([0.0, 1.5, 2.0]))
+
+    assert correct_with_measurements(nothing, [seen(0)]).step_s[0] == 0.0
+    assert find_doubted_measurements(nothing, [seen(0)]) == (seen(0),)
+
+
 def test_a_single_measurement_far_off_counts_where_little_was_known():
     assert correct_with_measurements(predicted(2.0), [seen(1, 3.0)]).step_s[1] == pytest.approx(
         3.0 * STEP_S[1], rel=0.01
