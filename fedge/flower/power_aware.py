@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,11 +18,12 @@ from flwr.serverapp.strategy import Strategy
 from fedge.atomic_files import write_text
 from fedge.decisions.planning import BUDGET_POLICY
 from fedge.decisions.planning.round_plan import plan_round
-from fedge.errors import BadInput
+from fedge.errors import BadInput, FedgeError
 from fedge.experiment import APP_TASK, Experiment, FleetEntry, LateReplySpec, StrategySpec, WorkloadSpec
 from fedge.flower.node_memory import RECORD
 from fedge.flower.option_checks import WRAPPER, check_policy
 from fedge.flower.power_mod import ANSWER, GOAL, JOULES, SECONDS, WORK
+from fedge.json_reader import parse_json
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML, SUMMARY, write_json
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
@@ -148,7 +149,7 @@ class PowerAware(Strategy):
                 record = reply.content.config_records[RECORD]
                 del reply.content[RECORD]
                 if not self._work and WORK in record:
-                    self._work = json.loads(str(record[WORK]))
+                    self._work = _parse_work(str(record[WORK]))
                 yield reply.metadata.src_node_id, from_json(ReplyMessage, str(record[ANSWER]))
 
     def _note_answer(self, node: int, answer: ReplyMessage) -> ReplyMessage:
@@ -249,3 +250,14 @@ def _find_metric(records: Iterable[MetricRecord | None], ends: tuple[str, ...]) 
         if str(name).lower().endswith(ends) and isinstance(value, int | float)
     )
     return next(values, None)
+
+
+def _parse_work(text: str) -> dict[str, Any]:
+    """Return what a node says of the app's training; nothing if it is malformed: a node must not end the run."""
+    try:
+        work: dict[str, Any] = WorkloadSpec.model_validate({"task": APP_TASK, **parse_json(text)}).model_dump(
+            mode="json", exclude_unset=True
+        )
+    except (FedgeError, ValueError, TypeError):
+        return {}
+    return work

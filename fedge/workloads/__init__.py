@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fedge.worker.sources import Data
     from fedge.worker.tasks import TrainingTask
+    from fedge.workloads.image_task import ImageTask
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Default folder of data sets."""
@@ -86,15 +87,19 @@ def load_task(
     return _build_image_task(tasks.make_builtin_task(name), data, device, channels)
 
 
-def _build_image_task(task: TrainingTask, data: Data, device: str, channels: str | None) -> LearningTask:
+def _build_image_task(task: TrainingTask, data: Data, device: str, channels: str | None) -> ImageTask:
     from fedge.worker.tasks import cut_task
     from fedge.workloads.image_task import ImageTask
 
     if channels is None:
         return ImageTask(task, data, device)
-    pruned = ImageTask(cut_task(task, parse_json(channels)), data, device)
-    _ = pruned.trainer  # builds the network, which refuses a plan for another one
-    return pruned
+    return _build_network(ImageTask(cut_task(task, parse_json(channels)), data, device))
+
+
+def _build_network(task: ImageTask) -> ImageTask:
+    """Build the task's network now, so that a plan of channels for another one and mistakes of a user's file show."""
+    _ = task.trainer
+    return task
 
 
 @lru_cache(maxsize=4)
@@ -147,7 +152,9 @@ def _load_own_file(
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
             raise BadInput(datasets.DATA_FIELD, "nothing", right)
-        return _build_image_task(task, (task.data or sources.read)(_data_source(data_dir)), device, channels)
+        return _build_network(
+            _build_image_task(task, (task.data or sources.read)(_data_source(data_dir)), device, channels)
+        )
 
 
 def _read_text(name: str, where: str) -> str:

@@ -98,7 +98,7 @@ def test_a_board_whose_smallest_step_is_predicted_to_fit_is_not_refused(tmp_path
     told = refused_memory(tmp_path, memory, entry=", memory_mb: 200")
     enough = int(told.partition("at least ")[2].partition(":")[0])
 
-    assert told.endswith(safety)
+    assert told.endswith(f"{safety}; workload.memory.guard: false tries all the same")
     assert f"got {enough - 1}; at least {enough}:" in refused_memory(
         tmp_path, memory, entry=f", memory_mb: {enough - 1}"
     )

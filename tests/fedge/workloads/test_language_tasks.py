@@ -77,7 +77,7 @@ def test_adapters_of_unequal_ranks_learn_for_fewer_bytes_and_joules_than_all_wei
     moved, predicted = (table.heads.index(name) for name in ("moved", "predicted memory"))
     (small, large) = table.rows
     assert small[moved].value < large[moved].value
-    assert small[predicted].value <= large[predicted].value
+    assert small[predicted].value <= large[predicted].value * (1.0 + 1e-6)
 
 
 def test_what_is_priced_is_what_is_exchanged_and_frozen_weights_cost_no_gradient(tmp_path):

@@ -126,7 +126,7 @@ def test_a_module_with_two_inputs_is_refused_by_their_names():
 
 
 def test_an_input_that_does_not_fit_is_one_line():
-    with pytest.raises(BadInput, match="an error for an input of 5: RuntimeError") as caught:
+    with pytest.raises(BadInput, match="forward fails for an input of 5 with RuntimeError") as caught:
         trace_module(nn.Linear(8, 2), (5,), "dense")
     assert "\n" not in str(caught.value)
 

@@ -39,7 +39,7 @@ def test_a_quoted_comma_in_a_comma_file_is_no_decimal_point():
     ("text", "message"),
     [
         ("a,c\n1,2\n", r"f\.csv: got no column b; columns a,b \(found a, c\)"),
-        ("", r"f\.csv: got no column a, b; columns a,b$"),
+        ("", r"f\.csv: got no header; columns a,b$"),
         ("a,b,A\n1,2,3\n", "got two columns a; every column once"),
         ("a,b\n1,2\n1,2,3\n", "line 3: got 3 cells; 2, as in the first line"),
         ("a,b\n1," + "9" * 200_000 + "\n", "line 2: got a line that is not CSV"),
