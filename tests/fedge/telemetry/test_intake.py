@@ -51,6 +51,13 @@ def test_nothing_is_taken_before_its_rows_are_kept():
     assert give(books, "a", sent)[0] == "taken"
 
 
+def test_rows_stored_just_before_a_crash_are_not_taken_again_also_of_a_board_without_saved_books():
+    books = intake.decode_intake(intake.encode_intake(Intake()), {"a": NOW - 5.0})
+
+    assert give(books, "a", message("a", "s", 1, NOW - 10, 3))[:2] == ("out-of-order", ())
+    assert give(books, "a", message("a", "s", 2, NOW - 5))[0] == "taken"
+
+
 @pytest.mark.parametrize(
     ("speaker", "sent", "kind"),
     [
