@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -76,7 +75,7 @@ class PowerAware(Strategy):
         """Board by node id, from its first reply on."""
         self._devices: Counter[str] = Counter()
         self._fronts: dict[str, Front] = {}
-        self._work: dict[str, object] = {}
+        self._work: WorkloadSpec | None = None
         """What the nodes' steps are priced as, from the first that says it: one app is priced as one network."""
         self._clock_s = 0.0
         self._now_s = now_s
@@ -148,8 +147,8 @@ class PowerAware(Strategy):
             if not reply.has_error() and RECORD in reply.content.config_records:
                 record = reply.content.config_records[RECORD]
                 del reply.content[RECORD]
-                if not self._work and WORK in record:
-                    self._work = _parse_work(str(record[WORK]))
+                if self._work is None and WORK in record:
+                    self._work = parse_work(str(record[WORK]))
                 yield reply.metadata.src_node_id, from_json(ReplyMessage, str(record[ANSWER]))
 
     def _note_answer(self, node: int, answer: ReplyMessage) -> ReplyMessage:
@@ -199,7 +198,7 @@ class PowerAware(Strategy):
             rounds=rounds,
             backend="flower",
             fleet=tuple(FleetEntry(device=device, count=count) for device, count in self._devices.items()),
-            workload=WorkloadSpec.model_validate({"task": APP_TASK, **self._work}),
+            workload=self._work or WorkloadSpec(task=APP_TASK),
             policy=self._policy,
             strategy=StrategySpec(name=type(self._inner).__name__),
         )
@@ -252,12 +251,9 @@ def _find_metric(records: Iterable[MetricRecord | None], ends: tuple[str, ...]) 
     return next(values, None)
 
 
-def _parse_work(text: str) -> dict[str, Any]:
-    """Return what a node says of the app's training; nothing if it is malformed: a node must not end the run."""
+def parse_work(text: str) -> WorkloadSpec | None:
+    """Return what a node says of the app's training; None if it is malformed: a node must not end the run."""
     try:
-        work: dict[str, Any] = WorkloadSpec.model_validate({"task": APP_TASK, **parse_json(text)}).model_dump(
-            mode="json", exclude_unset=True
-        )
+        return WorkloadSpec.model_validate({"task": APP_TASK, **parse_json(text)})
     except (FedgeError, ValueError, TypeError):
-        return {}
-    return work
+        return None

@@ -24,6 +24,7 @@ from fedge.experiment import APP_TASK
 from fedge.flower import PowerAware, power_mode
 from fedge.flower.messages import ensure_identity
 from fedge.flower.node_memory import RECORD
+from fedge.flower.power_aware import parse_work
 from fedge.flower.power_mod import ANSWER, GOAL
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
@@ -154,6 +155,12 @@ def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path):
     assert Run(tmp_path / "run").summary["energy_j"] == status.summary["energy_j"]
     write_report([tmp_path / "run"], tmp_path / "run" / "report.html")
     assert "batch 4." in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "null", '{"batch_size": 0}', '{"nonsense": 1}', '{"cost": NaN}'])
+def test_what_a_node_says_of_the_app_is_left_out_if_it_is_malformed(text):
+    assert parse_work(text) is None
+    assert parse_work('{"batch_size": 4}').batch_size == 4
 
 
 def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path):
