@@ -36,9 +36,9 @@ class ModArguments(BaseModel):
     cost: str | None
     network: str | None
     input_shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None
-    batch_size: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1, strict=True)]
     predictor: str
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
 
 
 MOD_KEYWORDS = (*ModArguments.model_fields, "knowledge")

@@ -64,11 +64,16 @@ class PowerAware(Strategy):
         now_s: Callable[[], float] = time.monotonic,
         **limits: float,
     ) -> None:
+        if not isinstance(strategy, Strategy):
+            got = f"the class {strategy.__name__}" if isinstance(strategy, type) else repr(strategy)
+            raise BadInput(f"{WRAPPER}: strategy", got, "a strategy object, for example FedAvg()")
         self._policy = check_policy(policy, limits, WRAPPER)
         if policy == BUDGET_POLICY:
             right = "another one: a strategy cannot end the run when the budget is spent"
             raise BadInput(f"{WRAPPER}: policy", repr(policy), right)
         self._inner, self._name = strategy, name
+        if folder == "":
+            raise BadInput(f"{WRAPPER}: folder", "an empty name", "a new folder, or None to store nothing")
         self._folder = None if folder is None else Path(folder)
         self._tables = None if self._folder is None else _open_tables(self._folder)
         self._boards: dict[int, str] = {}
@@ -208,11 +213,15 @@ class PowerAware(Strategy):
 
 
 def _open_tables(folder: Path) -> RunTables:
-    folder.mkdir(parents=True, exist_ok=True)
+    where = f"{WRAPPER}: folder"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(where, f"{folder.absolute()}: {error.strerror}", "a new folder that can be made") from error
     tables = RunTables(folder)
     if tables.rounds:
         tables.close()
-        raise BadInput("folder", f"{folder.absolute()}, which holds the rows of a run", "a new folder")
+        raise BadInput(where, f"{folder.absolute()}, which holds the rows of a run", "a new folder")
     return tables
 
 

@@ -73,6 +73,8 @@ def test_without_tables_the_error_says_what_to_do(name):
 def test_a_folder_without_the_tables_is_refused(name, tmp_path):
     with pytest.raises(BadInput, match=r"TABLES: got .* without (agx|perf4sight)"):
         _run(name, str(tmp_path))
+    with pytest.raises(BadInput, match=r"TABLES: got no folder .*mistyped; .* in which (agx|perf4sight).* lies"):
+        _run(name, str(tmp_path / "mistyped"))
 
 
 def test_a_damaged_table_is_named(tmp_path):

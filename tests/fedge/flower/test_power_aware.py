@@ -228,6 +228,13 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path):
         PowerAware(FedAvg(), "balance")
     with pytest.raises(BadInput, match=r"PowerAware: keyword: got 'dedline_s'; .*did you mean deadline_s"):
         PowerAware(FedAvg(), dedline_s=60.0)
+    with pytest.raises(BadInput, match=r"PowerAware: strategy: got the class FedAvg; .*FedAvg\(\)"):
+        PowerAware(FedAvg)
+    with pytest.raises(BadInput, match=r"PowerAware: folder: got an empty name"):
+        PowerAware(FedAvg(), folder="")
+    with pytest.raises(BadInput, match=r"PowerAware: folder: got .*run/summary.json/mine: Not a directory"):
+        (tmp_path / "run" / "summary.json").touch()
+        PowerAware(FedAvg(), folder=tmp_path / "run" / "summary.json" / "mine")
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path):

@@ -188,6 +188,7 @@ def raise_boom(_message: Message, _context: Context) -> Message:
         ({"input_shape": (3, 8, 8)}, "power_mode: input_shape: .*without a network"),
         ({"network": "resnet50", "input_shape": (3, 0, 8)}, r"power_mode: input_shape\[1\]: got 0; 1 or more"),
         ({"batch_size": 0}, "power_mode: batch_size: got 0; 1 or more"),
+        ({"batch_size": "16"}, "power_mode: batch_size: got '16'; a whole number"),
         ({"seed": -1}, "power_mode: seed: got -1; 0 or more"),
         ({"predictor": "fegde"}, "power_mode: predictor: got 'fegde'; .*did you mean fedge?"),
     ],
