@@ -45,6 +45,21 @@ MODULES = {
     "Interfaces of plug-ins": [
         f"fedge.protocols.{name}" for name in ("Policy", "Planner", "Selector", "Predictor", "Explorer", "LearningTask")
     ],
+    "Values of plug-ins": [
+        f"fedge.types.{name}"
+        for name in (
+            "Predictions",
+            "Modes",
+            "PowerMode",
+            "Front",
+            "FrontPoint",
+            "RoundGoal",
+            "DeviceSpec",
+            "LabelledValue",
+            "Decision",
+            "SelectionContext",
+        )
+    ],
     "Task files": ["fedge.worker.sources.Data", "fedge.worker.sources.free_data"],
 }
 """What a script or a plug-in may import besides ``fedge`` itself, by heading."""

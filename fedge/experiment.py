@@ -360,11 +360,14 @@ class PolicySpec(_SpecModel):
     min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
     """Least expected progress of a round relative to one in which every client does its whole share; None: 0.9."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
+    options: dict[str, float] = Field(default_factory=dict)
+    """Numbers of your own policy, which it reads in ``goal.limits``."""
 
     @property
     def limits(self) -> dict[str, float]:
-        """Return the parameters that are set, by name."""
-        return {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
+        """Return the parameters that are set, and the options, by name."""
+        given = {k: v for k, v in self.model_dump(exclude={"name", "options"}).items() if v is not None}
+        return given | self.options
 
 
 class ExplorationSpec(_SpecModel):

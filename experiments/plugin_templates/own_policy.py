@@ -21,8 +21,9 @@ def choose_mode(predictions: Predictions, offer: Front, goal: RoundGoal, spec: D
     Args:
         predictions: One row per candidate mode: seconds per step, watts, and their spreads.
         offer: The client's Pareto front, from which the server planned the round.
-        goal: The server's request: steps, deadline (None without a plan), and the policy's numbers in ``limits``.
-        spec: The board: its knobs, presets and data-sheet figures.
+        goal: The server's request: steps, deadline (None without a plan), rounds left after this one, and the policy's
+            numbers in ``limits``, such as ``goal.limits["deadline_s"]``; ``policy: {options: {...}}`` adds your own.
+        spec: The board: its knobs, presets and data-sheet figures, such as ``spec.max_w.value``.
     """
     energy_j = predictions.step_s * predictions.power_w
     fast = predictions.step_s <= MAX_SLOWDOWN * predictions.step_s.min()

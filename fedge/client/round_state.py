@@ -302,7 +302,8 @@ def remaining_goal(state: RoundState, steps: float) -> RoundGoal:
     spent_s = state.spent_s + (mode_switch_s(state.own_measurements) if state.parts else 0.0)
     goal = state.goal
     limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
-    return RoundGoal(goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
+    left_s = None if end_s is None else end_s - spent_s
+    return dataclasses.replace(goal, steps=steps, deadline_s=left_s, limits=limits)
 
 
 def compute_probe_budget(state: RoundState, steps: float, front: Front) -> ProbeBudget | None:

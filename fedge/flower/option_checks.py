@@ -109,7 +109,7 @@ def check_device(device: str, where: str) -> None:
 
 
 def _check_keywords(limits: Mapping[str, float], where: str, arguments: tuple[str, ...]) -> None:
-    known = [field for field in PolicySpec.model_fields if field != "name"]
+    known = [field for field in PolicySpec.model_fields if field not in ("name", "options")]
     for keyword in limits:
         if keyword not in known:
             raise UnknownName(f"{where}: keyword", keyword, (*arguments, *known))

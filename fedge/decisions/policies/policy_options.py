@@ -30,7 +30,7 @@ def check_policy_options(policy: PolicySpec, prefix: str, assignment: str) -> No
     """Check that a built-in policy takes the options that are set, and has those that it needs.
 
     Args:
-        policy: The policy; of one of the user's own nothing is known.
+        policy: The policy; one of the user's own takes any options.
         prefix: What stands before an option's name where a message says what is wrong, such as ``policy.``.
         assignment: What stands before it where a message gives an example, such as ``--set policy.``.
 
@@ -38,6 +38,13 @@ def check_policy_options(policy: PolicySpec, prefix: str, assignment: str) -> No
         BadInput: For the first option that is wrong or missing.
     """
     base, given = policy.name.partition(":")[0], policy.limits
+    for option, value in policy.options.items():
+        if base in POLICY_OPTIONS:
+            raise BadInput(
+                f"{prefix}options.{option}", f"{value:g}", "no options, which are numbers of your own policy"
+            )
+        if option in PolicySpec.model_fields:
+            raise BadInput(f"{prefix}options.{option}", f"{value:g}", f"{prefix}{option}, which any policy may have")
     for option in given if base in POLICY_OPTIONS else ():
         if option not in POLICY_OPTIONS[base]:
             right = f"{base} takes {', '.join(POLICY_OPTIONS[base]) or 'no options'}"

@@ -1,6 +1,7 @@
 """The user's plug-ins: their neighbours, names that fedge has too, and results that a round cannot use."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fedge
 from experiments.spec import user_plugins
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
@@ -176,3 +178,35 @@ def test_the_trial_of_a_selector_leaves_the_state_of_its_module(folder):
     (folder / "my_tools.py").write_text(FILES["my_tools.py"] + text, encoding="utf-8")
     check_experiment(load_experiment(folder / "exp.yaml", ["selection.name=my_tools:select"]))
     assert sys.modules["my_tools"].calls == []
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_a_policy_knows_its_own_numbers_and_the_rounds_that_are_left(folder):
+    text = (
+        "from fedge.types import Decision\n\n\ndef choose(predictions, offer, goal, spec):\n"
+        "    return Decision(predictions.modes[0], f'{goal.rounds_left} left, {goal.limits[\"least\"]}')\n"
+    )
+    (folder / "my_policy.py").write_text(text, encoding="utf-8")
+    options = {
+        "policy": {"name": "my_policy:choose", "options": {"least": 0.4}},
+        "rounds": 3,
+        "workload": {"task": "none"},
+    }
+    run = fedge.run(folder / "exp.yaml", folder=folder / "run", backend="local", quiet=True, **options)
+    rows = run.query("select distinct round, why from clients order by round", arrow=True).to_pylist()
+    assert [row["why"] for row in rows] == ["2 left, 0.4", "1 left, 0.4", "0 left, 0.4"]
+
+
+@pytest.mark.usefixtures("clean_modules")
+@pytest.mark.parametrize(
+    ("policy", "complaint"),
+    [
+        ("{name: balanced, options: {least: 0.4}}", r"policy\.options\.least: got 0.4; no options"),
+        (
+            '{name: "my_policy:choose", options: {deadline_s: 9}}',
+            r"policy\.options\.deadline_s: got 9; policy.deadline_s",
+        ),
+    ],
+)
+def test_options_are_numbers_of_ones_own_policy_alone(folder, policy, complaint):
+    assert re.search(complaint, refuse(folder, f"policy={policy}"))

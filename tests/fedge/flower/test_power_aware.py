@@ -232,9 +232,9 @@ def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path):
         PowerAware(FedAvg)
     with pytest.raises(BadInput, match=r"PowerAware: folder: got an empty name"):
         PowerAware(FedAvg(), folder="")
-    with pytest.raises(BadInput, match=r"PowerAware: folder: got .*run/summary.json/mine: Not a directory"):
-        (tmp_path / "run" / "summary.json").touch()
-        PowerAware(FedAvg(), folder=tmp_path / "run" / "summary.json" / "mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"PowerAware: folder: got .*file/mine: Not a directory"):
+        PowerAware(FedAvg(), folder=tmp_path / "file" / "mine")
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path):
