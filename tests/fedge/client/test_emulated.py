@@ -193,6 +193,18 @@ def test_the_true_front_is_the_whole_truth_with_warm_up(arrays):
         assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
 
 
+def test_of_the_true_fronts_of_ever_other_rounds_a_client_keeps_the_newest(arrays, monkeypatch):
+    monkeypatch.setattr(emulated, "MAX_TRUE_FRONTS", 2)
+    seat = emulated.load_client(EXPERIMENT, 0)
+    reports = [played(arrays, ask_of(policy="maxn", up_share=share))[0] for share in (0.9, 0.8, 0.7, 0.6)]
+
+    kept = [reports[-2].true_front, reports[-1].true_front]
+    assert list(seat.true_fronts.values())[-2:] == kept
+    before = len(seat.true_fronts)
+    played(arrays, ask_of(policy="maxn", up_share=0.5))
+    assert len(seat.true_fronts) == before
+
+
 def replayed(folder: Path, slow_w: float = 4.75) -> Experiment:
     """One board with two modes of a table; ``slow_w`` is the power of the slow one."""
     path = folder / "made-up.csv"
