@@ -120,7 +120,7 @@ class EmulatingNodes:
         nodes, ends_s = self._list_nodes(), self._clock.now_s() + timeout_s
         while True:
             for message in self._grid.pull_messages(tuple(self._at_work)) if self._at_work else ():
-                del self._at_work[message.metadata.reply_to_message_id]
+                self._at_work.pop(message.metadata.reply_to_message_id, None)
             free = [node for node in nodes if node not in self._at_work.values()]
             if free or self._clock.now_s() >= ends_s:
                 return free
