@@ -1,10 +1,10 @@
 """Growth of a running experiment: memory, open files, threads, disk, computing and wall time per round.
 
-    python benchmarks/soak.py [--rounds 2000] [--warm-up 500] [--backend local] [--clients 3] [--folder DIR]
+    python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
-quarters after the warm-up, in which the clients' states fill up to their limit of measurements, and the slope per 1,000
-rounds. The checkpoint, the folder without the store, and memory should stay; the store gains the same for each round.
+quarters after the warm-up, in which the clients' states (200 measurements) and the first write-ahead files (512 rounds)
+fill up to their limits, and the slope per 1,000 rounds. The checkpoint, the folder without the store, and memory should stay; the store gains the same for each round.
 Wall time on a busy machine says little; computing time does.
 """
 
@@ -50,7 +50,7 @@ FIGURES: dict[str, str] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2_000)
-    parser.add_argument("--warm-up", type=int, default=500, help="rounds that do not count")
+    parser.add_argument("--warm-up", type=int, default=600, help="rounds that do not count")
     parser.add_argument("--backend", default="local", choices=["local", "sim"])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="of the run; by default a temporary one")
