@@ -4,8 +4,8 @@
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
 quarters after the warm-up, in which the clients' states (200 measurements) and the first write-ahead files (512 rounds)
-fill up to their limits, and the slope per 1,000 rounds. The checkpoint, the folder without the store, and memory should stay; the store gains the same for each round.
-Wall time on a busy machine says little; computing time does.
+fill up to their limits, and the slope per 1,000 rounds. The checkpoint, the folder without the store, and memory should
+stay; the store gains the same for each round. Wall time on a busy machine says little; computing time does.
 """
 
 from __future__ import annotations
