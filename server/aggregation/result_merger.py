@@ -86,7 +86,7 @@ def merge_replies(
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
     events = tuple(
-        _build_joined_event(task, settled, one, c.discount, refused.get(place))
+        _build_joined_event(task, settled, one, weight=c.discount, outlier=refused.get(place))
         for place, (one, c) in enumerate(zip(joining, stale, strict=True))
     )
     return MergedModel(arrays, kept, len(joined), events)
