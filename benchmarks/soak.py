@@ -1,11 +1,11 @@
 """Growth of a running experiment: memory, open files, threads, disk, computing and wall time per round.
 
-    python benchmarks/soak.py [--rounds 2000] [--backend local] [--clients 3] [--folder DIR]
+    python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
 
-Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the first
-and of the last quarter after the warm-up (a tenth of the rounds) and the slope per 1,000 rounds. The checkpoint, the
-folder without the store, and memory should stay; the store gains the same for each round. Wall time on a busy machine
-says little; computing time does.
+Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
+quarters after the warm-up, in which the clients' states (200 measurements) and the first write-ahead files (512 rounds)
+fill up to their limits, and the slope per 1,000 rounds. The checkpoint, the folder without the store, and memory should
+stay; the store gains the same for each round. Wall time on a busy machine says little; computing time does.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY = 20
+QUARTERS = 4
 EXPERIMENT = """
 name: soak
 seed: 1
@@ -49,12 +50,14 @@ FIGURES: dict[str, str] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2_000)
+    parser.add_argument("--warm-up", type=int, default=600, help="rounds that do not count")
     parser.add_argument("--backend", default="local", choices=["local", "sim"])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="of the run; by default a temporary one")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedge-soak-") as scratch:
-        print_growth(*watch_run(given, Path(scratch), given.folder or Path(scratch) / "run"))
+        rounds, figures = watch_run(given, Path(scratch), given.folder or Path(scratch) / "run")
+    print_growth(rounds, figures, given.warm_up)
 
 
 def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[list[int], list[dict[str, float]]]:
@@ -121,23 +124,24 @@ def size_kb(paths: Iterable[Path]) -> float:
     return total / 1e3
 
 
-def print_growth(rounds: Sequence[int], figures: Sequence[dict[str, float]]) -> None:
-    """Print, per figure, its means in the first and last quarter after the warm-up and its slope."""
+def print_growth(rounds: Sequence[int], figures: Sequence[dict[str, float]], warm_up: int) -> None:
+    """Print, per figure, its means in the quarters after the warm-up and its slope."""
     at = np.asarray(rounds, dtype=float)
-    warm = (at >= at[-1] / 10) & (at > at[0])
-    quarter = max(1, int(warm.sum()) // 4)
-    print(f"{'figure':24} {'first quarter':>14} {'last quarter':>14} {'per 1,000 rounds':>18} {'of it':>8}")
+    warm = at > warm_up
+    if warm.sum() < 2 * QUARTERS:
+        print(f"{len(rounds) * EVERY} rounds are too few for a warm-up of {warm_up}")
+        return
+    quarters = "".join(f"{f'quarter {number}':>12}" for number in range(1, QUARTERS + 1))
+    print(f"{'figure':16}{quarters} {'per 1,000 rounds':>18} {'of it':>8}")
     for name, unit in FIGURES.items():
         values = np.asarray([one[name] for one in figures])
         if unit == "ms/round":
             values = np.diff(values, prepend=values[0]) / np.diff(at, prepend=at[0] - EVERY)
-        x, y = at[warm], values[warm]
-        slope = 1e3 * float(np.polyfit(x, y, 1)[0])
-        mean = float(y[:quarter].mean())
-        share = f"{slope / mean:8.1%}" if mean else f"{'':>8}"
-        print(
-            f"{f'{name} ({unit})' if unit else name:24} {mean:14.1f} {y[-quarter:].mean():14.1f} {slope:18.2f} {share}"
-        )
+        slope = 1e3 * float(np.polyfit(at[warm], values[warm], 1)[0])
+        means = [float(part.mean()) for part in np.array_split(values[warm], QUARTERS)]
+        shown = "".join(f"{mean:12.1f}" for mean in means)
+        share = f"{slope / means[0]:8.1%}" if means[0] else f"{'':>8}"
+        print(f"{f'{name} ({unit})' if unit else name:16}{shown} {slope:18.2f} {share}")
 
 
 if __name__ == "__main__":

@@ -359,12 +359,14 @@ both grew for as long as a run went on (``benchmarks/soak.py``). A hundred round
 def add_measurements(before: Sequence[Measurement], now: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return measurements with further ones, oldest first; beyond ``MOST_MEASUREMENTS`` old repeats are forgotten.
 
-    Of the mode that was measured most often the oldest one goes, so every mode that was measured stays known.
+    Of the mode that was measured most often the second of more than two goes, so every mode that was measured stays
+    known, and where the mode is pinned the first measurement, to which the client is fitted, stays the same.
     """
     kept = [*before, *now]
     while len(kept) > MOST_MEASUREMENTS:
         ((mode, _),) = Counter(one.mode for one in kept).most_common(1)
-        del kept[next(place for place, one in enumerate(kept) if one.mode == mode)]
+        repeats = [place for place, one in enumerate(kept) if one.mode == mode]
+        del kept[repeats[1] if len(repeats) > 2 else repeats[0]]
     return tuple(kept)
 
 

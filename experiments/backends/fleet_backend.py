@@ -25,8 +25,9 @@ from fedge.workloads import TASK_FILE_SUFFIX
 SLOW_START_S = 120.0
 """Seconds without a first row after which the run counts as slow to start: several of Flower's attempts."""
 SLOW_START = "waiting for the server's program, which Flower starts anew every 30 s: is this machine too busy (uptime)?"
-"""Flower 1.41 takes a start for dead that has not reported within its HEARTBEAT_DEFAULT_INTERVAL, and lets it run on.
-On a server with a load of 30, twelve such starts slowed each other down and none succeeded.
+"""Flower 1.41 takes a start for dead that has not reported within its HEARTBEAT_DEFAULT_INTERVAL, a constant that no
+setting changes, and lets it run on until it asks for its task and is refused. On a server with a load of 30, twelve
+such starts slowed each other down and none succeeded; so the SuperLink's service has a CPUWeight.
 """
 
 

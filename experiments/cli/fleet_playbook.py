@@ -77,8 +77,15 @@ def _revoke_certificates(fleet: SelectedFleet, board: str) -> list[str]:
     keys = [plan.resolve_file(text) for text in plan.list_board_values("telemetry_ca_key")]
     if not keys:
         return []
-    certificate = plan.resolve_file(fleet.inventory.server.text("superlink_ca_certificate"))
-    listed, ca = certificate.with_name(REVOCATIONS), read_signer(certificate, keys[0])
+    server = fleet.inventory.server
+    certificate, named = (
+        plan.resolve_file(server.text("superlink_ca_certificate")),
+        server.text("superlink_revocations"),
+    )
+    if named and not selected_fleet.is_local_file(named):
+        raise BadInput("superlink_revocations", named, "the path of a file")
+    listed = plan.resolve_file(named) if named else certificate.with_name(REVOCATIONS)
+    ca = read_signer(certificate, keys[0])
     count = revoke_certificates(ca, folder=keys[0].parent, listed=listed, board=board, now=plan.now)
     return [f"{board}: {count} certificate{'s' if count > 1 else ''} revoked, listed in {listed}"]
 

@@ -75,7 +75,8 @@ MAX_CACHED_CLIENTS = 256
 # Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
 MAX_CLIENTS_TOGETHER = 64
 # Default: clients whose rounds are computed together, which bounds what a process holds of unfinished rounds.
-
+MAX_TRUE_FRONTS = 64
+# Fronts of the truth that a client keeps: a plan with other steps or another encoding every round needs ever new ones.
 
 NO_SAMPLES = np.zeros(0, dtype=np.int64)
 
@@ -89,7 +90,7 @@ class EmulatedClient:
         candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
         share: Indices of its training samples, shape (samples,).
         test_share: Indices of the test samples on which it evaluates a model.
-        true_fronts: Fronts of the truth that were built before, by their conditions.
+        true_fronts: The newest fronts of the truth, at most ``MAX_TRUE_FRONTS``, by their conditions.
     """
 
     setup: ClientSetup
@@ -412,6 +413,8 @@ def build_true_front(
     steps = client.setup.round_steps(request, context.scale)
     conditions = context.scale, steps, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
     if conditions not in client.true_fronts:
+        if len(client.true_fronts) >= MAX_TRUE_FRONTS:
+            del client.true_fronts[next(iter(client.true_fronts))]
         truth, idle_w = _oracle_surface(client, surface)
         none = np.zeros(len(truth.modes))
         known = Predictions(

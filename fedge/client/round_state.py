@@ -31,6 +31,7 @@ from fedge.types import (
     TrainingScale,
     TrainResult,
     Workload,
+    add_measurements,
 )
 
 DEFAULT_MODE_SWITCH_S = 0.1
@@ -180,8 +181,8 @@ class RoundState:
 
     @property
     def own_measurements(self) -> tuple[Measurement, ...]:
-        """Return all of the board's own measurements."""
-        return (*self.before, *self.parts)
+        """Return the board's own measurements that it will keep: the next round begins with the fit to them."""
+        return (*self.recalled, *add_measurements(self.earlier, self.parts))
 
     @property
     def before(self) -> tuple[Measurement, ...]:

@@ -12,7 +12,7 @@ from fedge.decisions.planning import JOINT_POLICY
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
 from fedge.telemetry.settlement import RoundSettlement
-from fedge.telemetry.store_records import EventRow
+from fedge.telemetry.store_records import REFUSED, EventRow
 from fedge.types import NamedArrays
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
@@ -23,7 +23,7 @@ from server.aggregation.contribution_weights import (
     normalise_contributions,
     staleness_discount,
 )
-from server.rounds.client_requests import RoundTask, to_contribution
+from server.rounds.client_requests import RoundTask, describe_outlier, find_outliers, to_contribution
 from server.state.checkpoint import PendingResult
 from server.state.client_traces import strip_trace
 from server.transport.client_port import IncomingReply
@@ -57,7 +57,8 @@ def merge_replies(
 ) -> MergedModel:
     """Merge the accepted results of a round, and the pending late results that have arrived by its end.
 
-    The model is unchanged if there is no result.
+    A late result that changes the model out of all proportion to the others is refused: of a real board, which was late
+    for its own round, nobody has compared it with others. The model is unchanged if there is no result.
 
     Raises:
         RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
@@ -72,7 +73,10 @@ def merge_replies(
     )
     if not fresh and not stale:
         return MergedModel(task.arrays, kept, 0, (_build_empty_event(task, settled, replies, others_at_work),))
-    contributions: Sequence[Contribution] = [*stale, *fresh]
+    results = [contribution.arrays for contribution in (*stale, *fresh)]
+    refused = find_outliers(task.arrays, dict(enumerate(results))) if stale else {}
+    joined = [contribution for place, contribution in enumerate(stale) if place not in refused]
+    contributions: Sequence[Contribution] = [*joined, *fresh]
     joint = experiment.policy.name == JOINT_POLICY
     if joint or experiment.late.action == "partial":
         work = experiment.workload
@@ -81,8 +85,11 @@ def merge_replies(
         contributions = normalise_contributions(task.arrays, learnt, contributions, sgd, most=most)
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
-    events = (_build_joined_event(task, settled, one, c.discount) for one, c in zip(joining, stale, strict=True))
-    return MergedModel(arrays, kept, len(stale), tuple(events))
+    events = tuple(
+        _build_joined_event(task, settled, one, weight=c.discount, outlier=refused.get(place))
+        for place, (one, c) in enumerate(zip(joining, stale, strict=True))
+    )
+    return MergedModel(arrays, kept, len(joined), events)
 
 
 def _rebase_late_result(
@@ -133,11 +140,18 @@ def _collect_late_results(
     return tuple(kept)
 
 
-def _build_joined_event(task: RoundTask, settled: RoundSettlement, one: PendingResult, weight: float) -> EventRow:
+def _build_joined_event(
+    task: RoundTask, settled: RoundSettlement, one: PendingResult, weight: float, outlier: float | None
+) -> EventRow:
+    """Return the event of a late result; ``outlier`` is what ``find_outliers`` says of it if it was refused."""
     late = task.round - one.round
     rounds = "1 round" if late == 1 else f"{late} rounds"
-    message = f"its result of round {one.round} joined, {rounds} late, weighed by {weight:.2f}"
-    return EventRow(settled.end_s, round=task.round, board=one.answer.board, kind="joined", message=message)
+    became = f"joined, {rounds} late, weighed by {weight:.2f}"
+    if outlier is not None:
+        became = f"was {REFUSED}{describe_outlier(outlier)} in the round that it would join, {rounds} late"
+    message = f"its result of round {one.round} {became}"
+    kind = "joined" if outlier is None else "refused"
+    return EventRow(settled.end_s, round=task.round, board=one.answer.board, kind=kind, message=message)
 
 
 def _build_empty_event(

@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from server.rounds.shared_measurements import share_measurements
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
+T = TypeVar("T")
 MAX_NORM_RATIO = 100.0
 """Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
 largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
@@ -337,25 +339,29 @@ def validate_reply(
 
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:
-    """Refuse results that would decide the model alone: those that change it out of all proportion to the others.
+    """Return the replies; those are refused whose results would decide the model alone (``find_outliers``)."""
+    results = {board: reply.trained.arrays for board, reply in replies.items() if reply.trained is not None}
+    wrong = find_outliers(arrays, results)
+    return {
+        board: _refuse(reply, f"{describe_outlier(wrong[board])} in its round") if board in wrong else reply
+        for board, reply in replies.items()
+    }
+
+
+def find_outliers(arrays: NamedArrays, results: Mapping[T, NamedArrays]) -> dict[T, float]:
+    """Return the results that change the model ``arrays`` out of all proportion to the others.
 
     Returns:
-        The replies; one whose change has more than ``MAX_NORM_RATIO`` times the median norm is refused.
-        With fewer than three results nobody can tell who is right.
+        The norm of the change in medians of ``results``, where it is more than ``MAX_NORM_RATIO``. With fewer than
+        three results nobody can tell who is right.
     """
-    norms = {
-        board: compute_change_norm(arrays, reply.trained.arrays)
-        for board, reply in replies.items()
-        if reply.trained is not None
-    }
+    norms = {name: compute_change_norm(arrays, result) for name, result in results.items()}
     usual = statistics.median(norms.values()) if len(norms) >= 3 else 0.0
-    wrong = {board: norm / usual for board, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
-    return {
-        board: _refuse(reply, f"it changes the model {wrong[board]:,.0f} times as much as is usual in its round")
-        if board in wrong
-        else reply
-        for board, reply in replies.items()
-    }
+    return {name: norm / usual for name, norm in norms.items() if usual > 0.0 and norm > MAX_NORM_RATIO * usual}
+
+
+def describe_outlier(ratio: float) -> str:
+    return f"it changes the model {ratio:,.0f} times as much as is usual"
 
 
 def compute_change_norm(arrays: NamedArrays, trained: NamedArrays) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -67,15 +67,19 @@ def _address_content(content: RecordDict, question: OutgoingRequest, node: int) 
 
 
 def decode_group(questions: Mapping[str, OutgoingRequest], reply: Message) -> dict[str, IncomingReply]:
-    """Decode the reply to a group of requests to emulated clients, as ``decode_reply`` does; by board, in their order.
-
-    Raises:
-        RunFailed: A process of the simulation has ended.
-    """
+    """Decode the reply to a group of requests to emulated clients, as ``decode_reply`` does; by board, in order."""
     return {
         board: decode_reply(board, reply, (place, question))
         for place, (board, question) in enumerate(questions.items())
     }
+
+
+def check_processes(boards: Collection[str], reply: Message) -> None:
+    """Raise ``RunFailed`` if a process of the simulation has ended: the run would count its clients as failed."""
+    if reply.has_error() and (lost := _LOST_PROCESS.match(str(reply.error.reason))):
+        first, *others = boards
+        work = f"it worked for {first} and {len(others)} more" if others else f"{first} worked"
+        raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {work}; out of memory?")
 
 
 def decode_reply(board: str, reply: Message, emulated: tuple[int, OutgoingRequest] | None = None) -> IncomingReply:
@@ -87,14 +91,9 @@ def decode_reply(board: str, reply: Message, emulated: tuple[int, OutgoingReques
 
     Returns:
         The reply, with ``error`` if Flower reports an error or the content is invalid.
-
-    Raises:
-        RunFailed: A process of the simulation has ended: a run without it would count its clients as failed.
     """
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason
-        if lost := _LOST_PROCESS.match(str(reason)):
-            raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {board} worked; out of memory?")
         words = (
             f"{_ERROR_TEXTS[code]} (Flower error {code})"
             if code in _ERROR_TEXTS

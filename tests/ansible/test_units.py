@@ -175,6 +175,10 @@ def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone():
     assert {"--ssl-certfile", "--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(command)
 
 
+def test_programs_of_runs_start_in_time_also_on_a_busy_server():
+    assert int(_unit("fedge-superlink")["Service"]["CPUWeight"][0]) > 100  # systemd's own for every service
+
+
 def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees():
     waits, runs = _unit("fedge-ready")["Service"], _unit("fedge-superexec")["Service"]
     own = {"ExecStart", "Environment", "RuntimeDirectory", "RuntimeDirectoryMode", "KillMode"}

@@ -260,27 +260,28 @@ def can_mount() -> bool:
 # Processes that a run starts ------------------------------------------------------------------------------------------
 
 VICTIMS = {
-    "kill launcher": "",
-    "kill superlink": "bin/flower-superlink",
-    "kill superexec": "bin/flower-superexec",
-    "kill serverapp": "bin/flwr-simulation",
-    "kill actor": "ClientAppActor",
-    "kill raylet": "raylet/raylet",
-    "kill gcs": "gcs_server",
-    "kill ray agent": "runtime_env/agent",
-    "kill ray monitor": "_private/monitor.py",
-    "kill stream": "bin/flwr run",
-    "kill guard": "experiments.backends.run_processes",
-    "kill worker": "spawn_main",
+    "launcher": "",
+    "superlink": "bin/flower-superlink",
+    "superexec": "bin/flower-superexec",
+    "serverapp": "bin/flwr-simulation",
+    "actor": "ClientAppActor",
+    "raylet": "raylet/raylet",
+    "gcs": "gcs_server",
+    "ray agent": "runtime_env/agent",
+    "ray monitor": "_private/monitor.py",
+    "stream": "bin/flwr run",
+    "guard": "experiments.backends.run_processes",
+    "worker": "spawn_main",
 }
-"""By fault, a part of the command line of the process that is killed; Ray's programs overwrite their environment."""
+"""A part of the command line of each process that a fault may befall; Ray's programs overwrite their environment."""
+LONGEST_STOP_S = 3.0
 
 
-def find_victims(fault: str, launcher: int, folder: Path) -> list[int]:
+def find_victims(victim: str, launcher: int, folder: Path) -> list[int]:
     """Return the processes of a run that the fault may befall."""
-    if not VICTIMS[fault]:
+    if not VICTIMS[victim]:
         return [launcher]
-    return [pid for pid, line in list_run_processes(launcher, folder).items() if VICTIMS[fault] in line]
+    return [pid for pid, line in list_run_processes(launcher, folder).items() if VICTIMS[victim] in line]
 
 
 def list_run_processes(launcher: int, folder: Path) -> dict[int, str]:
@@ -296,22 +297,40 @@ def list_run_processes(launcher: int, folder: Path) -> dict[int, str]:
     return found
 
 
+def list_descendants(ancestor: int, program: str) -> list[int]:
+    """Return the processes below another one whose command line has ``program`` in it."""
+    parents, lines = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            stat = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            lines[int(process.name)] = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+            parents[int(process.name)] = int(stat[1])
+    family = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(pid for pid in family if pid in lines and program in lines[pid])
+
+
 @contextmanager
 def open_processes(scratch: Path, *options: str) -> Iterator[Attack]:
-    """A run whose launcher, or one of the processes that it started, is killed after some round."""
+    """A run whose launcher, or one of the processes that it started, is disturbed after some round.
+
+    A fault is its kind and the process: "kill actor".
+    """
     with WarmCommands() as fedge:
         runs = TinyRuns(fedge, scratch, *options)
 
         def attack(chance: Random, folder: Path, fault: str) -> bool:
-            variant = chance.choice(VARIANTS)
+            variant, (kind, _, victim) = chance.choice(VARIANTS), fault.partition(" ")
             whole, run, log = runs.whole(variant), folder / "run", folder / "log"
             pid = fedge.start(runs.words(run, variant), log)
             after = RandomInstant(chance.randrange(ROUNDS), chance.uniform(0.0, 1.0))
-            hit, code = kill_after_round(fedge, after, lambda: find_victims(fault, pid, run), log)
+            stop_s = chance.uniform(0.0, LONGEST_STOP_S) if kind == STOP else None
+            hit, code = disturb_after_round(fedge, after, lambda: find_victims(victim, pid, run), log, kind, stop_s)
             if code is None:
                 code = fedge.wait()
-            if VICTIMS[fault]:
-                check_cause(log, code, fault)
+            if fault != "kill launcher":
+                check_cause(log, code, kind if victim == "launcher" else fault)
             check_told(run, log, whole)
             wait_for(lambda: not list_run_processes(pid, run), "no process is left", LIMIT_S)
             if code != 0:
@@ -330,10 +349,19 @@ class RandomInstant:
     after_s: float
 
 
-def kill_after_round(
-    fedge: WarmCommands, instant: RandomInstant, find: Callable[[], list[int]], log: Path
+def disturb_after_round(
+    fedge: WarmCommands,
+    instant: RandomInstant,
+    find: Callable[[], list[int]],
+    log: Path,
+    kind: str,
+    stop_s: float | None,
 ) -> tuple[bool, int | None]:
-    """Kill one of the processes found at the instant; return whether there was one, and a code if the run ended."""
+    """Send a signal to one of the processes found at the instant; one that is stopped goes on after ``stop_s``.
+
+    Returns:
+        Whether there was such a process, and a code if the run ended.
+    """
     number = instant.round
     ends_s = time.monotonic() + LIMIT_S
     while time.monotonic() < ends_s:
@@ -345,7 +373,10 @@ def kill_after_round(
             time.sleep(instant.after_s)
             if victims := find():
                 with suppress(ProcessLookupError):
-                    os.kill(victims[-1], signal.SIGKILL)
+                    os.kill(victims[-1], SIGNALS.get(kind, signal.SIGSTOP))
+                    if stop_s is not None:
+                        time.sleep(stop_s)
+                        os.kill(victims[-1], signal.SIGCONT)
                     return True, None
     return False, None
 
@@ -364,5 +395,16 @@ def open_sim(scratch: Path) -> Iterator[Attack]:
 
 LOCAL_FAULTS = (KILL, TERMINATE, KILL, FILE_SIZE, KILL, INTERRUPT, KILL, MEMORY, KILL, STOP, KILL, CLOCK)
 DISKS = (FULL_DISK, READ_ONLY, FULL_DISK)
-SIM_FAULTS = tuple(fault for fault in VICTIMS if fault != "kill worker")
-WORKERS_FAULTS = ("kill worker", "kill launcher")
+SIM_FAULTS = (
+    *(f"{KILL} {victim}" for victim in VICTIMS if victim != "worker"),
+    f"{TERMINATE} launcher",
+    f"{INTERRUPT} launcher",
+    *(f"{STOP} {victim}" for victim in ("launcher", "superlink", "serverapp", "actor", "raylet")),
+)
+WORKERS_FAULTS = (
+    f"{KILL} worker",
+    f"{KILL} launcher",
+    f"{STOP} worker",
+    f"{TERMINATE} launcher",
+    f"{TERMINATE} worker",
+)

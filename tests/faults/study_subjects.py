@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ import numpy as np
 from characterised.running import swept_plan
 from contracts.processes import wait_for
 from contracts.store_rows import client_row, round_row, traced
-from faults.fault_points import FILE_SIZE, KILL, Attack, require
+from faults.fault_points import FILE_SIZE, INTERRUPT, KILL, STOP, TERMINATE, Attack, require
 from faults.run_subjects import EXPERIMENT, SIGNALS, check_cause
 from faults.warm_commands import WarmCommands, find_processes
 
@@ -28,23 +29,32 @@ from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow, SampleRow
 
 MOST_STARTS = 60
+STOP_S = 0.3
 
 
-def start_and_disturb(fedge: WarmCommands, words: list[str], log: Path, fault: str, **order: object) -> int | None:
-    """Start a command and let the fault befall it, a signal after ``after_s``; return its exit code.
+def start_and_disturb(
+    fedge: WarmCommands, words: list[str], log: Path, fault: str, **order: object
+) -> tuple[int | None, bool]:
+    """Start a command and let the fault befall it, a signal after ``after_s``.
 
-    A fault of ``find_processes`` shows as ``NotHeld``.
+    Returns:
+        Its exit code, and whether the fault came before its end. A process that is left shows as ``NotHeld``.
     """
     after_s = float(str(order.pop("after_s")))
     point = f"{log}-{after_s}"
     pid = fedge.start(words, log, point=point, **order)
-    code = fedge.wait(after_s if fault in SIGNALS else 600.0)
-    if code is None and fault in SIGNALS:
+    signalled = fault in SIGNALS or fault == STOP
+    code, hit = fedge.wait(after_s if signalled else 600.0), False
+    if code is None and signalled:
+        hit = True
         with suppress(ProcessLookupError):
-            os.kill(pid, SIGNALS[fault])
+            os.kill(pid, SIGNALS.get(fault, signal.SIGSTOP))
+            if fault == STOP:
+                time.sleep(STOP_S)
+                os.kill(pid, signal.SIGCONT)
         code = fedge.wait()
     wait_for(lambda: not find_processes(point), "no process is left")
-    return code
+    return code, hit or code != 0
 
 
 def draw_order(chance: Random, fault: str, most_s: float) -> dict[str, object]:
@@ -95,8 +105,8 @@ def open_sweep(scratch: Path) -> Iterator[Attack]:
                 now = fault if disturbed else ""
                 log = folder / f"log-{start}"
                 order = draw_order(chance, now, 8.0)
-                code = start_and_disturb(fedge, sweep_words(config, out), log, now, **order)
-                hits += code != 0
+                code, hit = start_and_disturb(fedge, sweep_words(config, out), log, now, **order)
+                hits += hit
                 if fault != KILL:
                     check_cause(log, code, fault)
                 points = find_points(out)
@@ -131,8 +141,8 @@ def open_profile(scratch: Path) -> Iterator[Attack]:
             for start in range(MOST_STARTS):
                 now = fault if hits == 0 or chance.random() < 0.4 else ""
                 log = folder / f"log-{start}"
-                code = start_and_disturb(fedge, profile_words(out), log, now, **draw_order(chance, now, 2.0))
-                hits += code != 0
+                code, hit = start_and_disturb(fedge, profile_words(out), log, now, **draw_order(chance, now, 2.0))
+                hits += hit
                 if fault != KILL:
                     check_cause(log, code, fault)
                 if code == 0:
@@ -189,8 +199,8 @@ def open_characterisation(scratch: Path) -> Iterator[Attack]:
                 before, counted = find_done(out), Counter(measured.read_text().split())
                 now = fault if hits == 0 or chance.random() < 0.7 else ""
                 order = draw_order(chance, now, 0.3) | call
-                code = start_and_disturb(fedge, [str(out), str(measured)], folder / "log", now, **order)
-                hits += code != 0
+                code, hit = start_and_disturb(fedge, [str(out), str(measured)], folder / "log", now, **order)
+                hits += hit
                 again = Counter(measured.read_text().split()) - counted
                 require(not before & set(again), "a finished point was measured again")
                 if code == 0:
@@ -224,7 +234,7 @@ def open_store(scratch: Path) -> Iterator[Attack]:
         def attack(chance: Random, folder: Path, fault: str) -> bool:
             log = folder / "log"
             order = draw_order(chance, fault, 1.0) | {"call": "faults.study_subjects:write_endlessly"}
-            code = start_and_disturb(fedge, [str(folder)], log, fault, **order)
+            code, _ = start_and_disturb(fedge, [str(folder)], log, fault, **order)
             require(code == -signal.SIGKILL or fault != KILL, log.read_text(encoding="utf-8"))
             check_stored(folder, [int(line) for line in log.read_text("utf-8").splitlines() if line.isdigit()])
             return True
@@ -251,5 +261,5 @@ def check_stored(folder: Path, told: list[int]) -> None:
     require(len(read_rows(folder, SampleRow)) == 7 * len(rounds), "samples of a round that is forgotten")
 
 
-SIGNALLED = (KILL, KILL, KILL, "terminate", "interrupt")
+SIGNALLED = (KILL, KILL, KILL, TERMINATE, INTERRUPT, STOP)
 WRITERS = (KILL, KILL, KILL, FILE_SIZE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from faults.board_subjects import DISTURBED, open_powerd, open_trainer, open_worker
 from faults.fault_points import KILL, MESSAGES, STOP, TERMINATE, FaultSubject
+from faults.fleet_subjects import FLEET_FAULTS, open_fleet
 from faults.run_subjects import (
     DISKS,
     LOCAL_FAULTS,
@@ -33,6 +34,7 @@ SUBJECTS = {
     "local": FaultSubject(open_local, (*LOCAL_FAULTS, *(DISKS if can_mount() else ()))),
     "local workers": FaultSubject(open_local_workers, WORKERS_FAULTS),
     "sim": FaultSubject(open_sim, SIM_FAULTS),
+    "fleet": FaultSubject(open_fleet, FLEET_FAULTS),
     "page": FaultSubject(open_page, DISTURBED),
     "sweep": FaultSubject(open_sweep, SIGNALLED),
     "trainer": FaultSubject(open_trainer, DISTURBED),

@@ -24,7 +24,8 @@ def test_beyond_the_limit_old_repeats_are_forgotten_and_no_mode(before, now):
     for mode in MODES[:10]:
         of_mode = [one for one in everything if one.mode == mode]
         left = [one for one in kept if one.mode == mode]
-        assert left == of_mode[len(of_mode) - len(left) :], "the newest of a mode, in their order"
+        newest = of_mode[len(of_mode) - len(left) + 1 :] if left else []
+        assert left == [*of_mode[:1], *newest], "the first and the newest of a mode, in their order"
     assert list(kept) == [one for one in everything if one in kept]
 
 

@@ -220,10 +220,16 @@ def test_each_command_plays_its_playbook(playbooks, monkeypatch, command, playbo
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks, monkeypatch):
+@pytest.mark.parametrize("named", [None, "elsewhere/revoked.crl"])
+def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks, monkeypatch, named):
     keys, played = playbooks.parent / "keys", []
     known = yaml.safe_load((playbooks / "inventory.yml").read_text(encoding="utf-8"))
     known["boards"]["vars"]["telemetry_ca_key"] = str(keys / "ca.key")
+    listed = keys / "ca.crl"
+    if named is not None:  # as the server's role finds it, from the playbooks' folder
+        known["server"]["hosts"]["hub"]["superlink_revocations"] = named
+        listed = playbooks / named
+        listed.parent.mkdir()
     (playbooks / "inventory.yml").write_text(yaml.safe_dump(known), encoding="utf-8")
 
     def play(call: PlaybookCall, _log: Path, _tell: object) -> PlaybookOutcome:
@@ -236,7 +242,8 @@ def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks, monkeypatch
     done, unknown = (fedge("revoke", name, "--playbooks", playbooks) for name in ("nano-1", "tx2-1"))
 
     assert done.exit_code == 0
-    assert f"nano-1: 1 certificate revoked, listed in {keys / 'ca.crl'}" in done.stdout
+    assert f"nano-1: 1 certificate revoked, listed in {listed}" in done.stdout
+    assert listed.is_file()
     assert "remove nano-1 from" in done.stdout
     assert isinstance(unknown.exception, BadInput)  # but its key is taken away
     assert played == [("revoke.yml", {"revoke_board": name}) for name in ("nano-1", "tx2-1")]

@@ -9,7 +9,7 @@ import pytest
 from contracts.federated_client import Ask, ClientContract
 
 from fedge import workloads
-from fedge.client import emulated
+from fedge.client import emulated, prediction_requests
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
 from fedge.decisions.candidate_modes import mask_above_floor
@@ -191,6 +191,37 @@ def test_the_true_front_is_the_whole_truth_with_warm_up(arrays):
         row = seat.truth.find_row(point.mode)
         assert point.work_s == pytest.approx((seat.setup.steps + WARM_UP_STEPS) * seat.truth.step_s[row])
         assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
+
+
+def test_of_the_true_fronts_of_ever_other_rounds_a_client_keeps_the_newest(arrays, monkeypatch):
+    monkeypatch.setattr(emulated, "MAX_TRUE_FRONTS", 2)
+    seat = emulated.load_client(EXPERIMENT, 0)
+    reports = [played(arrays, ask_of(policy="maxn", up_share=share))[0] for share in (0.9, 0.8, 0.7, 0.6)]
+
+    kept = [reports[-2].true_front, reports[-1].true_front]
+    assert list(seat.true_fronts.values())[-2:] == kept
+    before = len(seat.true_fronts)
+    played(arrays, ask_of(policy="maxn", up_share=0.5))
+    assert len(seat.true_fronts) == before
+
+
+@pytest.mark.parametrize(("policy", "fits"), [("maxn", 0), ("balanced", 1)])
+def test_a_client_that_forgets_measurements_fits_no_oftener_than_before(arrays, monkeypatch, policy, fits):
+    monkeypatch.setattr("fedge.types.MOST_MEASUREMENTS", 3)
+    fitted, fit = list[int](), prediction_requests.fit_predictors
+
+    def count(predictors, seen):
+        fitted.append(len(predictors))
+        return fit(predictors, seen)
+
+    monkeypatch.setattr(prediction_requests, "fit_predictors", count)
+    what, state = EXPERIMENT.model_copy(update={"seed": 77}), ClientState()
+    for number in range(1, 7):
+        fitted.clear()
+        ask = ask_of(number=number, policy=policy, state=state, start_s=state.rested_at_s)
+        _, state, _ = played(arrays, ask, experiment=what)
+
+    assert (len(state.measurements), sum(fitted)) == (3, fits)
 
 
 def replayed(folder: Path, slow_w: float = 4.75) -> Experiment:

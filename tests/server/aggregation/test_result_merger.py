@@ -62,6 +62,20 @@ def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_o
     assert merged.events[0].message == "its result of round 2 joined, 1 round late, weighed by 0.50"
 
 
+@pytest.mark.parametrize(("change", "joins"), [(99.0, True), (101.0, False)])
+def test_a_late_result_that_changes_the_model_out_of_all_proportion_is_refused(change, joins):
+    replies = {name: reply(name, 10.0, 1.0) for name in "abc"}
+    late = PendingResult(2, 80.0, 111.0, answer("d", 30.0), TrainResult({"w": np.full(2, change, "f4")}, 0.5, 0.8))
+    merged = merge(DISCOUNT, replies, [late])
+
+    assert (merged.stale, merged.pending) == (int(joins), ())
+    assert (merged.arrays["w"][0] == 6.0) is not joins
+    told = "its result of round 2 was refused: it changes the model 101 times as much as is usual in the round"
+    assert (merged.events[0].kind, merged.events[0].message.startswith(told)) == (
+        ("joined", False) if joins else ("refused", True)
+    )
+
+
 def test_a_strategy_that_fails_is_named():
     replies = {"a": reply("a", 10.0, 1.0)}
     spec = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1})

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.reports import answer
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 import clients.app
 from fedge.client.answers import Answer
@@ -17,7 +17,7 @@ from fedge.clock import SimulatedClock
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.flower.messages import ensure_identity, to_array_record
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import Compression, NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from server.transport import emulating_port
 from server.transport.client_port import IncomingReply, OutgoingRequest
@@ -32,41 +32,52 @@ MODEL = {"w": np.arange(6, dtype=np.float32)}
 class AnsweringGrid:
     """Two nodes, each of which answers at once with the ClientApp, except for the silent one.
 
-    Pushes of more than ``most`` messages are refused as a whole, as are the messages of the places ``refused``.
+    Pushes of more than ``most`` messages are refused as a whole, as are the messages of the places ``refused``. A
+    ``KeyError`` of the ClientApp becomes an error of Flower's, as in its simulation.
     """
 
     def __init__(self, silent: int | None = None, most: int = 9, refused: tuple[int, ...] = ()) -> None:
         ensure_identity()
         self.nodes, self.pushed = [7, 5], list[Message]()
-        self._silent, self._most, self._refused = silent, most, refused
+        self.silent = silent
+        self._most, self._refused = most, refused
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         return self.nodes
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids, pushed = list[str](), list(messages)
+        ids, pushed, before = list[str](), list(messages), len(self.pushed)
         self.pushed += pushed
         for i, message in enumerate(pushed if len(pushed) <= self._most else ()):
             if i in self._refused:
                 ids.append("")
                 continue
-            ids.append(f"message-{i}")
+            ids.append(f"message-{before + i}")
             message.metadata.__dict__["_message_id"] = ids[-1]  # as Flower's own grids do
-            if (node := message.metadata.dst_node_id) != self._silent:
-                context = Context(1, node, {}, RecordDict(), {"experiment": "a path", "folder": "runs/mine"})
-                self._replies[ids[-1]] = clients.app.app(message, context)
+            if message.metadata.dst_node_id != self.silent:
+                self.answer(message)
         return ids
+
+    def answer(self, message: Message) -> None:
+        node, message_id = message.metadata.dst_node_id, message.metadata.message_id
+        context = Context(1, node, {}, RecordDict(), {"experiment": "a path", "folder": "runs/mine"})
+        try:
+            self._replies[message_id] = clients.app.app(message, context)
+        except KeyError as error:
+            self._replies[message_id] = Message(Error(2, f"ClientAppException: {error}"), reply_to=message)
 
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         return [self._replies.pop(each) for each in ids if each in self._replies]
 
 
+HELLO = {name: OutgoingRequest(RequestMessage("hello")) for name in NAMES}
+
+
 def ask(
     grid: AnsweringGrid, questions: dict[str, OutgoingRequest] | None = None, folder: Path | None = None
 ) -> dict[str, IncomingReply]:
-    asked = questions or {name: OutgoingRequest(RequestMessage("hello")) for name in NAMES}
-    return dict(EmulatingNodes(grid, EXPERIMENT, SimulatedClock(), folder).ask(asked, 60.0))
+    return dict(EmulatingNodes(grid, EXPERIMENT, SimulatedClock(), folder).ask(questions or HELLO, 60.0))
 
 
 def ask_names(grid: AnsweringGrid) -> dict[str, tuple[str, str | None]]:
@@ -125,6 +136,12 @@ def test_the_boards_of_a_silent_node_have_failed():
     answers = ask_names(AnsweringGrid(silent=7))
     assert answers["nano-2"] == ("nano-2", "no reply within 60 s")
     assert [error for _, error in answers.values()].count(None) == 2
+
+
+def test_boards_that_shared_a_process_with_a_slow_one_are_told_so():
+    errors = [error for _, error in ask_names(AnsweringGrid(silent=5)).values()]
+    told = "no reply within 60 s; its process worked for 1 more"
+    assert errors == [told, None, told]
 
 
 @pytest.mark.parametrize("grid", [AnsweringGrid(most=1), AnsweringGrid(refused=(0, 1))])
@@ -224,3 +241,57 @@ def test_a_reply_with_too_few_answers_fails_the_boards_without_one(monkeypatch):
     errors = [error for _, error in ask_names(AnsweringGrid()).values()]
     assert errors[0] is None
     assert all(error is not None and "unreadable reply" in error for error in errors[1:])
+
+
+def test_a_node_that_works_on_an_earlier_request_gets_no_other_until_it_has_answered():
+    grid = AnsweringGrid(silent=7)
+    port = EmulatingNodes(grid, EXPERIMENT, SimulatedClock())
+    port.ask(HELLO, 60.0)
+    late = grid.pushed[-1]
+    assert [reply.answer.error for reply in port.ask(HELLO, 60.0).values()] == [None] * 3
+    assert {message.metadata.dst_node_id for message in grid.pushed[2:]} == {5}
+
+    grid.answer(late)
+    port.ask(HELLO, 60.0)
+    assert [message.metadata.dst_node_id for message in grid.pushed[-2:]] == [5, 7]
+
+
+def test_boards_fail_with_the_cause_while_no_node_is_free():
+    grid = AnsweringGrid(silent=5)
+    grid.nodes = [5]
+    port = EmulatingNodes(grid, EXPERIMENT, clock := SimulatedClock())
+    port.ask(HELLO, 60.0)
+    replies = port.ask(HELLO, 60.0)
+    assert len(grid.pushed) == 1
+    assert clock.now_s() == pytest.approx(120.0, abs=1.0)
+    assert {reply.answer.error for reply in replies.values()} == {
+        "no process was free within 60 s: each works on requests of an earlier round (reply_timeout_s)"
+    }
+
+
+def test_the_boards_of_a_message_that_failed_as_a_whole_are_asked_apart_until_one_is_at_fault(trained, monkeypatch):
+    def fail(tasks: list[ClientTask]) -> list[Answer]:
+        if any(task.index == 1 for task in tasks):
+            raise KeyError("of nano-2")
+        return trained(tasks)
+
+    monkeypatch.setattr(clients.app, "answer_tasks", fail)
+    grid = AnsweringGrid()
+    grid.nodes = [5]
+    replies = ask(grid, train(MODEL))
+    assert {name: reply.answer.error for name, reply in replies.items()} == {
+        "nano-1": None,
+        "nano-2": "Flower error 2: ClientAppException: 'of nano-2'",
+        "nano-3": None,
+    }
+    assert all((replies[name].trained is not None) == (name != "nano-2") for name in NAMES)
+
+
+@pytest.mark.parametrize(("encoding", "messages"), [("topk", 3), ("int8", 2)])
+def test_what_an_encoding_leaves_out_counts_in_the_size_of_a_reply(trained, monkeypatch, encoding, messages):
+    monkeypatch.setattr(emulating_port, "MAX_GROUP_BYTES", 2 * MODEL["w"].nbytes)
+    goal = RoundGoal("balanced", 4, compression=Compression(encoding, 0.1))
+    request = RequestMessage("train", 1, trainable=("w",), goal=goal)
+    grid = AnsweringGrid()
+    ask(grid, {name: OutgoingRequest(request, MODEL) for name in NAMES})
+    assert len(grid.pushed) == messages

@@ -7,7 +7,7 @@ from flwr.app import Error, Message, RecordDict
 
 from fedge.errors import RunFailed
 from fedge.flower.messages import build_message, ensure_identity
-from server.transport.message_codec import decode_reply
+from server.transport.message_codec import check_processes, decode_reply
 
 ensure_identity()
 
@@ -33,6 +33,8 @@ def test_a_lost_process_of_the_simulation_ends_the_run_and_an_error_of_the_clien
         Error(2, "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ActorDiedError'>"), reply_to=asked
     )
 
-    with pytest.raises(RunFailed, match="nano-1"):
-        decode_reply("nano-1", died)
-    assert decode_reply("nano-1", raised).answer.error is not None
+    with pytest.raises(RunFailed, match=r"ActorDiedError\) while nano-1 worked"):
+        check_processes(["nano-1"], died)
+    with pytest.raises(RunFailed, match="it worked for nano-1 and 2 more"):
+        check_processes(["nano-1", "nano-2", "nano-3"], died)
+    check_processes(["nano-1"], raised)
