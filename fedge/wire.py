@@ -62,6 +62,7 @@ class RequestMessage:
         trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
         up_share: Bytes of the encoded update relative to the model's.
         shared: Measurements of other boards of the same kind, each with its ``board``.
+        keeps_peers: Whether the client's next request is expected to come with the same ``shared``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
             if nothing is recalled.
@@ -82,6 +83,7 @@ class RequestMessage:
     proximal_mu: float = 0.0
     learning_rate: float | None = None
     shared: tuple[Measurement, ...] = ()
+    keeps_peers: bool = False
     recalled: tuple[Measurement, ...] = ()
     recalls_recorded: bool | None = None
     references: tuple[ReferenceRows, ...] = ()
