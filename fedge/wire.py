@@ -108,7 +108,8 @@ class ReplyMessage:
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         held_by: With ``held_s``: identifier of that run.
-        recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
+        recorded: With the first front, of a Flower app with every reply: whether the board is a recorded folder, on
+            which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -481,24 +481,33 @@ RECORDED_FOLDER = {"label": "estimated", "source": "a recorded folder, no board"
 """Provenance of a real board's measurements."""
 
 
-def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def build_labels(
+    experiment: Experiment, recorded: Collection[str] = (), real: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Describe per fleet entry the provenance of its true costs and of its predictor's prior.
 
     Args:
         recorded: Boards of a real fleet that were replayed from a recorded folder, so that nothing was measured.
+        real: Real boards of a Flower app; on a fleet all are.
 
     Returns:
         By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
         ``source``.
     """
     labels = {name: _label_board(experiment, board) for name, board in reversed(_first_boards(experiment).items())}
-    if experiment.backend != FLEET_BACKEND:
-        return labels
-    folders = {name.rpartition("-")[0] for name in recorded}
+    boards = [board.name for board in list_boards(experiment)]
+    emulated = set[str]() if experiment.backend == FLEET_BACKEND else _entry_names(set(boards).difference(real))
+    folders = _entry_names(recorded)
     return {
-        name: label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
+        name: label
+        if name in emulated
+        else label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
         for name, label in labels.items()
     }
+
+
+def _entry_names(boards: Iterable[str]) -> set[str]:
+    return {board.rpartition("-")[0] for board in boards}
 
 
 def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:

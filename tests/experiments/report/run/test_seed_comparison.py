@@ -100,5 +100,5 @@ def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):
     texts = [[cell.plain_text for cell in row] for row in table(load_runs(folders)).rows]
     assert [row[1:] for row in texts] == [
         ["calibrated: nano", "estimated: nano"],
-        ["not recorded: nano", "not recorded: nano"],
+        ["estimated: nano", "estimated: nano"],
     ]
