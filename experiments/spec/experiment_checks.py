@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.spec.backend_keys import check_backend_keys
 from experiments.spec.resource_checks import (
     check_evaluation,
     check_loader,
@@ -109,6 +110,7 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.backend == "flower":
         right = "local, sim or fleet: such a run is started by `flwr run`"
         raise BadInput("backend", "'flower', the rows of a Flower app", right)
+    check_backend_keys(experiment)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
     _check_workstations(experiment)
@@ -129,12 +131,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _check_real_boards(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for fields that only emulated boards can have, and for a task that a worker cannot load."""
-    for i, entry in enumerate(experiment.fleet):
-        made_up = {"truth": entry.truth != "model", "availability": entry.availability, "battery": entry.battery}
-        for field in (field for field, given in made_up.items() if given):
-            right = "nothing: the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
-            raise BadInput(f"fleet[{i}].{field}", format_value(getattr(entry, field)), right)
+    """Raise ``BadInput`` for a SuperLink that cannot be right, and for a task that a worker cannot load."""
     from experiments.fleet import superlink_check
 
     superlink_check.check_superlink(experiment.superlink)
