@@ -74,6 +74,12 @@ def check_backend_keys(experiment: Experiment) -> None:
                     raise BadInput(where, format_value(value), f"nothing: {key.reason}")
 
 
+def find_backends(name: str) -> Sequence[str]:
+    """Return the backends that use a key, such as ``fleet[].battery``; empty if all do."""
+    plain = name.replace("[]", "")
+    return next((key.backends for key in KEYS if f"{plain}.".startswith(f"{key.path}.")), ())
+
+
 def drop_backend_keys(raw: dict[str, Any], backend: str) -> list[str]:
     """Remove the keys of a file that only say how another backend's run is carried out, and return them."""
     unused = [key.path for key in KEYS if backend not in key.backends and not key.describes_boards]

@@ -2,9 +2,11 @@
 
 import pytest
 
-from experiments.spec.backend_keys import KEYS, change_backend, check_backend_keys
+from experiments.spec.backend_keys import KEYS, change_backend, check_backend_keys, find_backends
 from experiments.spec.experiment_loader import load_experiment
+from experiments.spec.yaml_schema import describe_keys
 from fedge.errors import BadInput
+from fedge.experiment import Experiment
 
 ENTRY = """
   truth: "table:{board}.csv"
@@ -78,3 +80,15 @@ def test_the_name_of_another_backend_leaves_out_what_says_how_the_files_own_one_
     assert notes[1:] == ["superlink of the file left out: the backend sim does not use it"]
     with pytest.raises(BadInput, match=r"jobs: got 2; nothing: only the local backend"):
         check_backend_keys(load(tmp_path, text, "fleet", ["backend=sim", "jobs=2"]))
+
+
+def test_a_key_has_the_backends_of_the_key_that_it_is_in():
+    assert find_backends("fleet[].battery.floor") == find_backends("fleet[].battery") == ("local", "sim")
+    assert find_backends("superlink.address") == ("fleet",)
+    assert find_backends("fleet") == find_backends("fleet[].name") == ()
+
+
+def test_every_key_of_the_table_is_one_of_an_experiment():
+    known = {one.key.replace("[]", "") for one in describe_keys(Experiment)}
+
+    assert known.issuperset(key.path for key in KEYS)
