@@ -100,6 +100,10 @@ def load_experiment(
         BadInput: For the first error, naming file and field.
     """
     raw = read_yaml_mapping(find_experiment_file(path), "a mapping of keys such as fleet, policy, rounds")
+    if "experiment" in raw and "fleet" not in raw:
+        raise BadInput(
+            str(path), "the file of a sweep", f"the file of an experiment; `fedge sweep {path}` runs a sweep"
+        )
     return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
 
 
