@@ -99,7 +99,7 @@ class Run(_ChartedRuns):
             stored = read_json(self.folder / run_folder.SUMMARY, "the summary that the run wrote", finite=False)
         except BadInput:
             stored = None
-        if isinstance(stored, dict) and self.experiment.backend != "flower":  # which stores its wall time alone
+        if isinstance(stored, dict) and self.experiment.backend != "flower":  # which stores no figures
             return stored
         return launcher.summarise_rows(self.experiment, self.folder)
 

@@ -547,7 +547,7 @@ class Experiment(_SpecModel):
     itself cannot start.
     """
     superlink: SuperlinkSpec = SuperlinkSpec()
-    """Address of a fleet of real boards; unused by the other backends."""
+    """How a fleet of real boards is reached."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
     workload: WorkloadSpec = WorkloadSpec()
     data: DataSpec = DataSpec()

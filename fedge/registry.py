@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 import sys
 import sysconfig
 import traceback
@@ -40,7 +41,7 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
 
 
 def check_own_name(where: str, name: str) -> None:
-    """Check that the module of the user's ``module:NAME`` can be found, without importing it.
+    """Check that the module of the user's ``module:NAME`` can be found, without importing it or a package around it.
 
     A module that is loaded, perhaps not to its end, counts as found.
 
@@ -49,15 +50,34 @@ def check_own_name(where: str, name: str) -> None:
     """
     module, _, attribute = name.partition(":")
     reason = "" if module and attribute else "both names are needed"
-    if not reason and module not in sys.modules:
-        try:
-            found = importlib.util.find_spec(module)
-        except (ImportError, ValueError) as error:  # of a package that it is in
-            found, reason = None, str(error)
-        if found is None:
-            reason = reason or f"No module named {module!r}"
+    if not reason and _find_module(module) is None:
+        reason = f"No module named {module!r}"
     if reason:
         raise BadInput(where, repr(name), f"an importable module:NAME ({reason})")
+
+
+def _find_module(name: str) -> list[str] | None:
+    """Return the folders of a package, an empty list for another module, or None if there is no such module.
+
+    ``importlib.util.find_spec`` would import the packages around the module.
+    """
+    if name in sys.modules:
+        return list(getattr(sys.modules[name], "__path__", ()))
+    parent = name.rpartition(".")[0]
+    if not parent:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):  # of a relative name
+            return None
+        return None if spec is None else list(spec.submodule_search_locations or ())
+    parts = list[str]()
+    for finder in map(pkgutil.get_importer, _find_module(parent) or ()):
+        found = None if finder is None else finder.find_spec(name)
+        if found is not None and found.loader is not None:
+            return list(found.submodule_search_locations or ())
+        if found is not None:  # a part of a package that has no file of its own
+            parts += found.submodule_search_locations or ()
+    return parts or None
 
 
 def call_plugin(where: str, name: str, result: type[R], call: Callable[[], Any]) -> R:

@@ -62,6 +62,7 @@ class RequestMessage:
         trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.
         up_share: Bytes of the encoded update relative to the model's.
         shared: Measurements of other boards of the same kind, each with its ``board``.
+        keeps_peers: Whether the client's next request is expected to come with the same ``shared``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
             if nothing is recalled.
@@ -82,6 +83,7 @@ class RequestMessage:
     proximal_mu: float = 0.0
     learning_rate: float | None = None
     shared: tuple[Measurement, ...] = ()
+    keeps_peers: bool = False
     recalled: tuple[Measurement, ...] = ()
     recalls_recorded: bool | None = None
     references: tuple[ReferenceRows, ...] = ()
@@ -106,7 +108,8 @@ class ReplyMessage:
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         held_by: With ``held_s``: identifier of that run.
-        recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
+        recorded: With the first front, of a Flower app with every reply: whether the board is a recorded folder, on
+            which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
     """

@@ -54,6 +54,8 @@ def read_yaml(path: Path | Traversable) -> Any:
         if len(text) > MAX_BYTES:
             raise BadInput(str(path), "a larger file", f"a YAML file of at most {MAX_BYTES // 1_000_000} MB")
         return parse_yaml(text.decode("utf-8"), str(path))
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "no such file", "the path of a YAML file") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error

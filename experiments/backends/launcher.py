@@ -29,7 +29,7 @@ from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     if ended and not rounds:
         raise RunFailed(f"no round was run: {ended}; raise policy.budget_j in {run_folder.RUN_YAML}")
     summary = summarise_rows(experiment, folder, earlier_s)
-    summary["labels"] = label_boards(experiment, folder)
+    summary["labels"] = run_summary.label_boards(experiment, folder)
     summary["knowledge"] = summarize_knowledge(experiment, folder, read_rows(folder, ClientRow))
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     run_summary.write_memory_notes(folder, summary)
@@ -196,16 +196,6 @@ def summarise_rows(experiment: Experiment, folder: Path, wall_s: float | None = 
         wall_s=read_wall_s(folder) if wall_s is None else wall_s,
         events=read_rows(folder, EventRow),
     )
-
-
-def label_boards(experiment: Experiment, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return per fleet entry the provenance of the boards' figures, as ``build_labels`` does.
-
-    Raises:
-        BadInput: A file of the experiment has gone or changed.
-    """
-    recorded = {row.board for row in read_rows(folder, EventRow) if row.kind == RECORDED and row.board}
-    return experiment_checks.build_labels(experiment, recorded)
 
 
 def _hand_over(experiment: Experiment, folder: Path) -> None:

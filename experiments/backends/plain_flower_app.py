@@ -15,6 +15,7 @@ from rich.console import Console
 from experiments.backends import launcher
 from experiments.report.run.live_terminal import print_run_summary
 from experiments.report.tables import print_lines
+from experiments.spec.backend_keys import change_backend
 from experiments.spec.experiment_loader import load_experiment
 from fedge.clock import RealClock
 from fedge.errors import BadInput
@@ -53,6 +54,6 @@ def load_run_config(config: Mapping[str, object]) -> tuple[Experiment, Path]:
     if experiment.backend == "fleet" or experiment.plugins:
         got = "real boards" if experiment.backend == "fleet" else f"plugins {', '.join(experiment.plugins)}"
         raise BadInput(str(path), got, "`fedge run` for it: `flwr run .` emulates boards, without plug-ins")
-    experiment = experiment.model_copy(update={"backend": "sim"})
+    experiment = change_backend(experiment, "sim")
     launcher.check_runnable(experiment)
     return experiment, launcher.choose_folder(experiment, Path(str(config["folder"])) if config["folder"] else None)

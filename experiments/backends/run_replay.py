@@ -30,6 +30,7 @@ from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
 from experiments.report.confidence_intervals import student_t
 from experiments.spec import experiment_checks
+from experiments.spec.backend_keys import change_backend
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -203,8 +204,8 @@ def _join_recalled(states: Mapping[str, ClientState], known: RunKnowledge) -> di
 
 
 def _plan_local(experiment: Experiment, rounds: int) -> Experiment:
-    plain = {"backend": "local", "jobs": 1, "rounds": rounds, "exporters": (), "knowledge": "none"}
-    return experiment.model_copy(update=plain)
+    plain = {"jobs": 1, "rounds": rounds, "exporters": (), "knowledge": "none"}
+    return change_backend(experiment, "local").model_copy(update=plain)
 
 
 def _move_trained_model(experiment: Experiment, arrays: NamedArrays) -> Experiment:
@@ -215,7 +216,7 @@ def _move_trained_model(experiment: Experiment, arrays: NamedArrays) -> Experime
 
 
 def _load_changed(folder: Path, changes: Sequence[str], rounds: int, note: Callable[[str], None]) -> Experiment:
-    experiment = load_experiment(folder / run_folder.RUN_YAML, (*changes, "backend=local"), note)
+    experiment = load_experiment(folder / run_folder.RUN_YAML, changes, note)
     given = {change.partition("=")[0].strip() for change in changes}
     changed = _plan_local(experiment, experiment.rounds if "rounds" in given else rounds)
     launcher.check_runnable(changed)

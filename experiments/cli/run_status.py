@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +14,6 @@ import typer
 from experiments.cli.command_options import AsJson, Run, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.fleet.inventory import format_names
-from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from experiments.backends.run_list import ListedRun
@@ -85,12 +83,13 @@ def read_run_status(folder: Path) -> RunStatus:
     """
     from experiments.backends import launcher
     from experiments.backends.run_list import find_state
+    from experiments.report.run.run_summary import find_labels
     from fedge.telemetry.store_reader import read_rows
     from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
     experiment = launcher.load_saved_experiment(folder)
     rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
-    summary = {**launcher.summarise_rows(experiment, folder), "labels": _find_labels(experiment, folder)}
+    summary = {**launcher.summarise_rows(experiment, folder), "labels": find_labels(experiment, folder)}
     state = find_state(folder, experiment, rounds)
     return RunStatus(
         experiment.name,
@@ -101,20 +100,6 @@ def read_run_status(folder: Path) -> RunStatus:
         problems=tuple(_list_problems(summary, clients, read_rows(folder, EventRow))),
         next_steps=tuple(_list_next_steps(state, folder, experiment)),
     )
-
-
-def _find_labels(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
-    """Return the provenance of the boards' figures, of a finished run as it was then; empty if a file has gone."""
-    from experiments.backends import launcher
-    from fedge.telemetry import run_folder
-
-    with suppress(BadInput):
-        stored: Mapping[str, Any] = run_folder.read_summary(folder)["labels"]
-        if stored:
-            return stored
-    with suppress(BadInput):
-        return launcher.label_boards(experiment, folder)
-    return {}
 
 
 def list_failures(clients: Sequence[ClientRow], events: Sequence[EventRow]) -> Iterator[str]:

@@ -46,7 +46,7 @@ def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key of an experiment, such as workload.batch_size.")],
     as_json: AsJson = False,
 ) -> None:
-    """Explain a key of an experiment, and the keys below it: type, default, range, meaning, an example.
+    """Explain a key of an experiment, and the keys below it: type, default, range, backends, meaning, an example.
 
     Example: fedge explain workload.batch_size
     """
@@ -57,6 +57,7 @@ def explain(
         print_json(found)
         return
     from experiments.report.tables import print_facts
+    from experiments.spec.backend_keys import find_backends
 
     for i, one in enumerate(found):
         if i:
@@ -66,6 +67,7 @@ def explain(
             "type": one.kind,
             "default": "none; the key is needed" if one.default is None else one.default,
             "allowed": one.allowed,
+            "backend": ", ".join(find_backends(one.key)),
             "meaning": one.meaning,
             "example": one.example,
         }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.spec.backend_keys import check_backend_keys
 from experiments.spec.resource_checks import (
     check_evaluation,
     check_loader,
@@ -109,6 +110,7 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.backend == "flower":
         right = "local, sim or fleet: such a run is started by `flwr run`"
         raise BadInput("backend", "'flower', the rows of a Flower app", right)
+    check_backend_keys(experiment)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
     _check_workstations(experiment)
@@ -129,12 +131,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _check_real_boards(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for fields that only emulated boards can have, and for a task that a worker cannot load."""
-    for i, entry in enumerate(experiment.fleet):
-        made_up = {"truth": entry.truth != "model", "availability": entry.availability, "battery": entry.battery}
-        for field in (field for field, given in made_up.items() if given):
-            right = "nothing: the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
-            raise BadInput(f"fleet[{i}].{field}", format_value(getattr(entry, field)), right)
+    """Raise ``BadInput`` for a SuperLink that cannot be right, and for a task that a worker cannot load."""
     from experiments.fleet import superlink_check
 
     superlink_check.check_superlink(experiment.superlink)
@@ -481,24 +478,33 @@ RECORDED_FOLDER = {"label": "estimated", "source": "a recorded folder, no board"
 """Provenance of a real board's measurements."""
 
 
-def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def build_labels(
+    experiment: Experiment, recorded: Collection[str] = (), real: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Describe per fleet entry the provenance of its true costs and of its predictor's prior.
 
     Args:
         recorded: Boards of a real fleet that were replayed from a recorded folder, so that nothing was measured.
+        real: Real boards of a Flower app; on a fleet all are.
 
     Returns:
         By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
         ``source``.
     """
     labels = {name: _label_board(experiment, board) for name, board in reversed(_first_boards(experiment).items())}
-    if experiment.backend != FLEET_BACKEND:
-        return labels
-    folders = {name.rpartition("-")[0] for name in recorded}
+    boards = [board.name for board in list_boards(experiment)]
+    emulated = set[str]() if experiment.backend == FLEET_BACKEND else _entry_names(set(boards).difference(real))
+    folders = _entry_names(recorded)
     return {
-        name: label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
+        name: label
+        if name in emulated
+        else label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
         for name, label in labels.items()
     }
+
+
+def _entry_names(boards: Iterable[str]) -> set[str]:
+    return {board.rpartition("-")[0] for board in boards}
 
 
 def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from experiments.spec.backend_keys import drop_backend_keys
 from fedge.analysis.placement.planned_service import read_planned_service
 from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 from fedge.costs.cost_scaling import load_workload_sizes
@@ -99,6 +100,10 @@ def load_experiment(
         BadInput: For the first error, naming file and field.
     """
     raw = read_yaml_mapping(find_experiment_file(path), "a mapping of keys such as fleet, policy, rounds")
+    if "experiment" in raw and "fleet" not in raw:
+        raise BadInput(
+            str(path), "the file of a sweep", f"the file of an experiment; `fedge sweep {path}` runs a sweep"
+        )
     return build_experiment(raw, path, [parse_override(override) for override in overrides], note=note)
 
 
@@ -123,6 +128,7 @@ def build_experiment(
     """
     changes = _keep_own_options(list(overrides))
     _drop_policy_options(raw, changes, note)
+    _drop_backend_keys(raw, changes, note)
     for key, value in changes:
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
@@ -192,6 +198,13 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
 def describe_lost_options(lost: Sequence[str], policy: str, reason: str) -> str:
     """Return the note on options of the file's policy that another policy does not have."""
     return f"{', '.join(lost)} of the file's policy {policy} left out: {reason}"
+
+
+def _drop_backend_keys(raw: dict[str, Any], changes: Sequence[tuple[str, Any]], note: Callable[[str], None]) -> None:
+    """Remove the keys of the file that only say how its own backend runs, if another one is named."""
+    named = [value for key, value in changes if key == "backend" and isinstance(value, str)]
+    if named and (dropped := drop_backend_keys(raw, named[-1])):
+        note(f"{', '.join(dropped)} of the file left out: the backend {named[-1]} does not use it")
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:

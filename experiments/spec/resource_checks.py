@@ -68,9 +68,7 @@ def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
     if num_gpus == 0:
         return
     right = None
-    if experiment.backend == "fleet":
-        right = "nothing: real boards train on their own GPUs, this is for emulated ones (backend sim or local)"
-    elif task == NULL_TASK or ":" in task:
+    if task == NULL_TASK or ":" in task:
         right = f"0: {'nothing is trained' if task == NULL_TASK else f'{task} chooses its own device'}"
     elif not elsewhere:
         missing = explain_missing_cuda()
@@ -158,18 +156,10 @@ def check_loader(experiment: Experiment) -> None:
         if entry.loader is None:
             continue
         where = f"fleet[{i}].loader"
-        if why := _refusal_reason(experiment, entry.truth):
-            raise BadInput(where, format_value(entry.loader), why)
+        if entry.truth.startswith(TABLE_PREFIX):
+            right = "nothing beside a measured table: its minibatches hold the stalls they were measured with"
+            raise BadInput(where, format_value(entry.loader), right)
         build_loader_pipeline(entry.loader, find(entry.device), experiment.workload.batch_size, where)
-
-
-def _refusal_reason(experiment: Experiment, truth: str) -> str:
-    """Return why a loader cannot be combined with the entry's other fields; empty if it can."""
-    if experiment.backend == "fleet":
-        return "nothing: the fleet backend's boards are real, and their minibatches hold their stalls already"
-    if truth.startswith(TABLE_PREFIX):
-        return "nothing beside a measured table: its minibatches hold the stalls they were measured with"
-    return ""
 
 
 def loader_label(board: FleetBoard) -> dict[str, Any]:

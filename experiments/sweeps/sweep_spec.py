@@ -137,6 +137,8 @@ def read_sweep(path: Path) -> SweepSpec:
         BadInput: For the first error, naming file and field.
     """
     raw = read_yaml_mapping(path, "a mapping of keys such as experiment, seeds, grid")
+    if "fleet" in raw and "experiment" not in raw:
+        raise BadInput(str(path), "the file of an experiment", f"the file of a sweep; `fedge run {path}` runs it once")
     seeds = raw.get("seeds", 1)
     if type(seeds) is int and 1 <= seeds <= MAX_SEEDS:
         raw["seeds"] = list(range(1, seeds + 1))

@@ -31,7 +31,6 @@ from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import choose_waiting_mode, is_builtin_policy, load_policy
 from fedge.devices.board_kinds import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
-from fedge.knowledge.recall import renews_peers
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Device, Predictor, Training
@@ -165,7 +164,7 @@ def build_round(
         scale=scale,
         lost_s=conditions.lost_s,
         learns=not is_pinned(request.policy),
-        keeps_peers=not renews_peers(request.round + 1),
+        keeps_peers=request.keeps_peers,
         reporter=reporter,
         time_left_s=time_left_s,
     )

@@ -51,7 +51,7 @@ class RoundSnapshot:
         predictions: Predictions of every candidate, corrected by the board's own measurements.
         preferred_modes: Modes that the policy would use if predictions were exact.
         probe_budget: Time left for probing, including slack; None without a deadline.
-        doubted: Own measurements that the predictions ignore as outliers until they are repeated.
+        doubted: Own measurements that the predictions ignore as outliers until they are repeated, and are to be.
         sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
 

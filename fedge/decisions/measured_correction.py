@@ -92,7 +92,8 @@ def correct_with_measurements(predictions: Predictions, measurements: Sequence[M
 def find_doubted_measurements(predictions: Predictions, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """Return the single measurements that ``correct_with_measurements`` ignores until their modes are measured again.
 
-    The arguments are those of ``correct_with_measurements``.
+    A measurement whose repeat was throttled is left out: the repeat settles nothing, and the next would end alike. The
+    arguments are those of ``correct_with_measurements``; a repeat comes after what it repeats.
     """
     rows, times, powers = _group_own(predictions.modes, measurements)
     doubted = {
@@ -101,7 +102,8 @@ def find_doubted_measurements(predictions: Predictions, measurements: Sequence[M
         if times.doubts(mode, float(predictions.step_s[row]), float(predictions.step_s_sd_log[row]))
         or powers.doubts(mode, float(predictions.power_w[row]), float(predictions.power_w_sd_log[row]))
     }
-    return tuple(m for m in measurements if m.mode in doubted and m.board is None and not m.throttled)
+    latest = {m.mode: m for m in measurements if m.mode in doubted and m.board is None}
+    return tuple(m for m in latest.values() if not m.throttled)
 
 
 def _group_own(modes: Modes, measurements: Sequence[Measurement]) -> tuple[dict[PowerMode, int], _Repeats, _Repeats]:

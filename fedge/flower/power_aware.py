@@ -27,6 +27,7 @@ from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.run_folder import RUN_YAML, SUMMARY, write_json
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store import RunTables
+from fedge.telemetry.store_records import NOTHING_MEASURED, RECORDED, EventRow
 from fedge.types import FleetPlan, Front
 from fedge.wire import ReplyMessage, from_json, to_json
 
@@ -79,6 +80,7 @@ class PowerAware(Strategy):
         self._boards: dict[int, str] = {}
         """Board by node id, from its first reply on."""
         self._devices: Counter[str] = Counter()
+        self._real_boards: list[str] = []
         self._fronts: dict[str, Front] = {}
         self._work: WorkloadSpec | None = None
         """What the nodes' steps are priced as, from the first that says it: one app is priced as one network."""
@@ -170,7 +172,11 @@ class PowerAware(Strategy):
             assert answer.report is not None
             device = answer.report.device
             self._devices[device] += 1
-            self._boards[node] = f"{device}-{self._devices[device]}"
+            name = self._boards[node] = f"{device}-{self._devices[device]}"
+            if answer.report.true_front is None:  # only of an emulated board the truth is known
+                self._real_boards.append(name)
+            if answer.recorded and self._tables is not None:
+                self._tables.append([EventRow(0.0, round=0, board=name, kind=RECORDED, message=NOTHING_MEASURED)])
         return self._boards[node]
 
     def _settle(
@@ -195,7 +201,7 @@ class PowerAware(Strategy):
         return settled
 
     def _write_experiment(self, rounds: int) -> None:
-        """Write what is known of the run, which its readers need, and its wall time so far."""
+        """Write what is known of the run, which its readers need, its wall time so far and its real boards."""
         assert self._folder is not None
         assert self._began_s is not None
         experiment = Experiment(
@@ -209,7 +215,7 @@ class PowerAware(Strategy):
         )
         known = experiment.model_dump(mode="json", exclude_unset=True)  # the rest is the app's own, and not known here
         write_text(self._folder / RUN_YAML, yaml.safe_dump(known, sort_keys=False))
-        write_json(self._folder / SUMMARY, {"wall_s": self._now_s() - self._began_s})
+        write_json(self._folder / SUMMARY, {"wall_s": self._now_s() - self._began_s, "real_boards": self._real_boards})
 
 
 def _open_tables(folder: Path) -> RunTables:

@@ -263,7 +263,7 @@ def _run_on_board(
     except BoardError as error:
         logger.warning("the board failed during the training, which goes on unmeasured: %s", error)
         answer = ReplyMessage("", state=memory.state, error=str(error))
-    return gate, memory, answer
+    return gate, memory, dataclasses.replace(answer, recorded=settings.root != "/")
 
 
 def _run_first_round(

@@ -270,8 +270,12 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
 
 
 RECORDED = "recorded"
-NOT_REPRODUCIBLE = "not-reproducible"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
+NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
+"""Words of that event."""
+
+NOT_REPRODUCIBLE = "not-reproducible"
+"""Kind of the event that the clients trained on CUDA."""
 
 WAITING = "waiting"
 """Kind of the event that a run has not begun yet, because other runs hold its boards."""

@@ -152,9 +152,11 @@ def _load_own_file(
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
             raise BadInput(datasets.DATA_FIELD, "nothing", right)
-        return _build_network(
-            _build_image_task(task, (task.data or sources.read)(_data_source(data_dir)), device, channels)
-        )
+        data = (task.data or sources.read)(_data_source(data_dir))
+        if data_dir is not None and not Path(data_dir).expanduser().exists():
+            got = f"{str(data_dir)!r}, which is not there and which data(source) in {name} did not need"
+            raise BadInput(datasets.DATA_FIELD, got, "an .npz file or a folder that is there, or no such key")
+        return _build_network(_build_image_task(task, data, device, channels))
 
 
 def _read_text(name: str, where: str) -> str:

@@ -232,7 +232,7 @@ class RunSource:
         if self._folder is None:
             return "none"
         rounds = self._summary.get("rounds")
-        is_app = self._record.get("backend") == "flower"  # whose summary is its wall time so far
+        is_app = self._record.get("backend") == "flower"  # whose summary is written anew every round
         if self._summary and not is_app and (not isinstance(rounds, int) or rounds >= len(self._rows.rounds)):
             return "finished"
         news_s = max(self._changed_s or 0.0, heard_s or 0.0, *(at or 0.0 for at in self._files[:1]))

@@ -63,6 +63,7 @@ class RoundTask:
     Attributes:
         trainable: Names of the arrays that it averages or moves, in the model's order.
         cut: When the round continues without unfinished real boards.
+        keeps_peers: Whether the next round is expected to come with the same measurements of peers.
     """
 
     round: int
@@ -72,6 +73,7 @@ class RoundTask:
     learning_rate: float | None = None
     trainable: tuple[str, ...] = ()
     cut: RealCutoff = NO_CUTOFF
+    keeps_peers: bool = False
 
     @property
     def proximal_mu(self) -> float:
@@ -138,6 +140,7 @@ class FleetRequests:
             proximal_mu=task.proximal_mu,
             learning_rate=task.learning_rate,
             cancel_s=task.cut.cancel_s,
+            keeps_peers=task.keeps_peers,
         )
         if self.experiment.mods:
             ask = dataclasses.replace(ask, settings=task.settings, trainable=task.trainable)

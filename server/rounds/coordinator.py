@@ -13,6 +13,7 @@ from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import PLAIN_CONTEXT, JointContext
 from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
+from fedge.knowledge.recall import renews_peers
 from fedge.phases import begin_phase
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import NO_CUTOFF, RoundSettlement, compute_real_cutoff, round_row, settle_round
@@ -261,6 +262,7 @@ class Coordinator(RunLoop):
             cut=compute_real_cutoff(self.experiment.late, opening.plan.deadline_s, opening.selection.wanted)
             if real
             else NO_CUTOFF,
+            keeps_peers=not renews_peers(opening.number + 1),
         )
 
     def _settle(

@@ -12,7 +12,7 @@ from fedge.experiment import Experiment, choose_training_device
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.store import Row
-from fedge.telemetry.store_records import NOT_REPRODUCIBLE, RECORDED, WAITING, EventRow
+from fedge.telemetry.store_records import NOT_REPRODUCIBLE, NOTHING_MEASURED, RECORDED, WAITING, EventRow
 from server.aggregation.result_merger import describe_failures
 from server.rounds.client_requests import FleetRequests, find_narrow_shapes
 from server.state import checkpoint
@@ -24,7 +24,6 @@ MAX_START_WAIT_S = 300.0
 MIN_START_WAIT_S = 1.0
 """Shortest wait before such boards are asked again."""
 TRAINED_ON_CUDA = "the clients train on CUDA: losses, accuracies and model are not the same bits in another run"
-NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
 
 
 class RowSink(Protocol):

@@ -90,7 +90,7 @@ def test_a_file_without_end_is_refused():
         (b"\xff\xfe", "it is not UTF-8 text"),
         (b"", "got an empty file; a mapping of keys"),
         (b"- 1\n", "got a list; a mapping of keys"),
-        (None, "No such file"),
+        (None, "got no such file; the path of a YAML file"),
     ],
 )
 def test_a_file_without_a_mapping_is_refused(tmp_path, content, message):

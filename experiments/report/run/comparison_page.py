@@ -61,6 +61,10 @@ SAVING_FIGURES = (
 )
 
 
+MAX_NAMED_RUNS = 3
+"""Runs that a sentence names before it counts them; a default that keeps it short."""
+
+
 def list_cost_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
     """Return the figures of the table of costs; accuracy as a share, as in the store."""
     metric = replace(metric_figure(find_metric(runs)), unit="", per=1.0)
@@ -134,14 +138,33 @@ def labels_table(runs: Sequence[LoadedRun]) -> Table:
 
 
 def _labels_cell(run: LoadedRun, which: str) -> Cell:
-    boards: dict[str, list[str]] = {}
+    listed = {label: ", ".join(names) for label, names in _group_by_label(run, which).items()}
+    content = Markup("<br>").join(render_badge(label) + f" {names}" for label, names in listed.items())
+    return Cell(content, words="; ".join(f"{label}: {names}" for label, names in listed.items()))
+
+
+def _group_by_label(run: LoadedRun, which: str) -> dict[str, list[str]]:
+    """Return a run's fleet entries by the label of their ``truth`` or ``prior``, both sorted by label."""
+    boards: dict[str, dict[str, None]] = {}
     for entry in run.experiment.fleet:
         name = entry.name or entry.device
         labels = run.labels.get(name) or run.labels.get(entry.device) or {}
-        boards.setdefault((labels.get(which) or {}).get("label", "not recorded"), []).append(name)
-    listed = {label: ", ".join(dict.fromkeys(names)) for label, names in sorted(boards.items())}
-    content = Markup("<br>").join(render_badge(label) + f" {names}" for label, names in listed.items())
-    return Cell(content, words="; ".join(f"{label}: {names}" for label, names in listed.items()))
+        boards.setdefault((labels.get(which) or {}).get("label", "not recorded"), {})[name] = None
+    return {label: list(names) for label, names in sorted(boards.items())}
+
+
+def describe_unlike_labels(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return a sentence if the runs' time and power are not of the same labels; a difference may then be theirs."""
+    by_labels: dict[str, list[str]] = {}
+    for run in runs:
+        by_labels.setdefault(" and ".join(_group_by_label(run, "truth")), []).append(run.name)
+    if len(by_labels) < 2:
+        return []
+    named = "; ".join(
+        f"{labels} in {' and '.join(names) if len(names) <= MAX_NAMED_RUNS else f'{len(names)} runs'}"
+        for labels, names in by_labels.items()
+    )
+    return [f"Time and power do not come from alike sources, which may be the difference: {named}."]
 
 
 def prediction_errors_table(runs: Sequence[LoadedRun]) -> Table:
@@ -181,7 +204,11 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
         sections,
         foot,
         facts=dict.fromkeys(run.experiment.name for run in runs),
-        notes=[*(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)), same],
+        notes=[
+            *(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)),
+            *describe_unlike_labels(runs),
+            same,
+        ],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
 from experiments.report.run.accuracy_course import build_course, find_cost, find_highest_target
 from experiments.report.run.run_names import name_runs
-from experiments.report.run.run_summary import summarise_run
+from experiments.report.run.run_summary import LabelsByEntry, find_labels, summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
@@ -21,9 +21,6 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.savings import Baseline, SavingShare, select_comparable, share_of_saving
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
-
-LabelsByEntry = dict[str, dict[str, Any]]
-"""By fleet entry (in older runs, by device), the labels ``truth`` and ``prior``, each with ``label`` and ``source``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ def load_run(folder: Path) -> LoadedRun:
         clients=clients,
         events=events,
         summary=summary,
-        labels=stored["labels"],
+        labels=find_labels(experiment, folder),
         device_by_board=known,
     )
 

@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.report.quantities import mean
 from fedge.atomic_files import write_text
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
 from fedge.telemetry.savings import compute_saving, select_comparable, sum_known
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
 
+LabelsByEntry = dict[str, dict[str, Any]]
+"""By fleet entry (in older runs, by device), the labels ``truth`` and ``prior``, each with ``label`` and ``source``."""
 MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
+
+
+def find_labels(experiment: Experiment, folder: Path) -> LabelsByEntry:
+    """Return the provenance of the boards' figures, of a finished run as it was then; empty if a file has gone."""
+    with suppress(BadInput):
+        stored: LabelsByEntry = run_folder.read_summary(folder)["labels"]
+        if stored:
+            return stored
+    with suppress(BadInput):
+        return label_boards(experiment, folder)
+    return {}
+
+
+def label_boards(experiment: Experiment, folder: Path) -> LabelsByEntry:
+    """Return per fleet entry the provenance of the boards' figures, as ``build_labels`` does.
+
+    Raises:
+        BadInput: A file of the experiment has gone or changed.
+    """
+    from experiments.spec.experiment_checks import build_labels
+
+    recorded = {row.board for row in read_rows(folder, EventRow) if row.kind == RECORDED and row.board}
+    return build_labels(experiment, recorded, run_folder.read_summary(folder).get("real_boards", ()))
 
 
 def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:

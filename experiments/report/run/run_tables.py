@@ -13,7 +13,8 @@ from markupsafe import Markup
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import assign_colours
 from experiments.report.quantities import data_size, duration, energy, number
-from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
+from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.run.run_summary import LabelsByEntry
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
@@ -72,7 +73,7 @@ def describe_origins(summary: Mapping[str, Any]) -> str:
     counts = Counter[str]()
     for entry in summary["labels"].values():
         counts[entry.get("truth", {}).get("label", "unknown")] += entry["count"]
-    boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
+    boards = "boards" if summary.get("backend") in {"fleet", "flower"} else "emulated boards"
     return f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
 
 
@@ -117,7 +118,7 @@ def provenance_table(run: LoadedRun) -> Table:
         words = name if name == device else f"{name} ({device})"
         origins = (_origin_cell(labels.get("truth")), _origin_cell(labels.get("prior")))
         rows.append((swatch_cell(colour[device], words), value_cell(entry.count), *origins))
-    origin = "time and power" if run.experiment.backend == "fleet" else "emulated time and power"
+    origin = "time and power" if run.experiment.backend in {"fleet", "flower"} else "emulated time and power"
     return Table("boards", ("board", "count", origin, "prior of predictions"), tuple(rows))
 
 

@@ -33,7 +33,6 @@ def build(num_gpus: float = 0.5, task: str = "digits-cnn", **changes: Any) -> Ex
 @pytest.mark.parametrize(
     ("experiment", "elsewhere", "told"),
     [
-        (build(backend="fleet"), False, "nothing: real boards train on their own GPUs"),
         (build(task="none"), False, "0: nothing is trained"),
         (build(task="mine:Task"), True, "0: mine:Task chooses its own device"),
         (build(), False, "0, or a machine with CUDA: torch "),

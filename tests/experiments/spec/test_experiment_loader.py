@@ -8,6 +8,7 @@ from contracts.free_tasks import TABLE
 from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
+from experiments.sweeps.sweep_spec import read_sweep
 from fedge.costs.layered_work import find_priced_network
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
@@ -178,3 +179,13 @@ def test_options_of_the_file_s_policy_follow_if_the_other_takes_them(overrides, 
 
     assert found.policy.limits == limits
     assert [note.partition(" of the file's policy ")[0] for note in notes] == noted
+
+
+def test_the_file_of_a_sweep_and_that_of_an_experiment_are_told_apart(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("experiment: quickstart\ngrid: {seed: [1]}\n", encoding="utf-8")
+    (tmp_path / "exp.yaml").write_text("fleet: [nano]\n", encoding="utf-8")
+
+    with pytest.raises(BadInput, match=r"got the file of a sweep; .*`fedge sweep .*sweep.yaml`"):
+        load_experiment(tmp_path / "sweep.yaml")
+    with pytest.raises(BadInput, match=r"got the file of an experiment; .*`fedge run .*exp.yaml`"):
+        read_sweep(tmp_path / "exp.yaml")

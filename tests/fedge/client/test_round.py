@@ -196,6 +196,15 @@ def test_a_mode_measured_better_than_can_be_believed_is_measured_again_and_then_
     assert played.measured.mode == LOW
 
 
+def test_a_doubted_mode_whose_repeat_was_throttled_is_not_measured_again_and_again():
+    dear = dataclasses.replace(TRUTH, power_w=np.array([20.0, 14.0, 10.0, 30.0]))
+    history = [seen(MAXN), seen(LOW), dataclasses.replace(seen(LOW), throttled=True)]
+
+    played = Bench(predictor=Sure(truth=dear), exploration=ExplorationSpec(modes=2)).play(goal_of(60, 3.0), history)
+
+    assert played.probes == ()
+
+
 SHORT = ExplorationSpec(probe_s=1000.0)
 """With it every probe takes longer than the round."""
 

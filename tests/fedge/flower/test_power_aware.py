@@ -1,5 +1,6 @@
 """The wrapper changes no result of a strategy, plans goals from the nodes' offers, and stores a run that pages read."""
 
+import dataclasses
 import gc
 import itertools
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from experiments.backends import launcher
 from experiments.cli.run_status import read_run_status
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
+from experiments.report.run.run_tables import describe_origins
+from experiments.spec.experiment_checks import RECORDED_FOLDER
 from fedge import Run
 from fedge.errors import BadInput
 from fedge.experiment import APP_TASK
@@ -155,6 +158,36 @@ def test_the_run_records_the_app_as_far_as_it_is_known(tmp_path):
     assert Run(tmp_path / "run").summary["energy_j"] == status.summary["energy_j"]
     write_report([tmp_path / "run"], tmp_path / "run" / "report.html")
     assert "batch 4." in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+class RealNodes(Nodes):
+    """All but node 12 are boards of their own, of which nobody knows the truth; node 13 is a recorded folder."""
+
+    def answer(self, message: Message) -> Message:
+        reply = super().answer(message)
+        node = message.metadata.dst_node_id
+        if node != 12 and RECORD in reply.content.config_records:
+            record = reply.content.config_records[RECORD]
+            answer = from_json(ReplyMessage, str(record[ANSWER]))
+            report = dataclasses.replace(answer.report, true_front=None)
+            record[ANSWER] = to_json(dataclasses.replace(answer, report=report, recorded=node == 13))
+        return reply
+
+
+def test_boards_are_called_emulated_measured_or_recorded_as_they_are(tmp_path, monkeypatch):
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "mixed"), RealNodes(), rounds=1)
+    monkeypatch.setitem(NODES, 12, "emulated:tx2")
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), RealNodes(), rounds=1)
+
+    def truths(folder: str) -> dict[str, str]:
+        labels = read_run_status(tmp_path / folder).summary["labels"]
+        assert load_run(tmp_path / folder).labels == labels
+        return {name: label["truth"]["label"] for name, label in labels.items()}
+
+    assert truths("mixed") == {"nano": "estimated", "agx-orin-64gb": "estimated"}
+    assert truths("run") == {"nano": "measured", "tx2": "estimated", "agx-orin-64gb": "estimated"}
+    assert read_run_status(tmp_path / "run").summary["labels"]["agx-orin-64gb"]["truth"] == RECORDED_FOLDER
+    assert describe_origins(read_run_status(tmp_path / "run").summary) == "boards: 2 estimated, 1 measured"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "null", '{"batch_size": 0}', '{"nonsense": 1}', '{"cost": NaN}'])

@@ -57,6 +57,13 @@ def test_an_own_task_runs_from_its_file_to_rows(tmp_path, text, partition, least
     assert all(row.status == "done" for row in read_rows(tmp_path / "run", ClientRow))
 
 
+def test_a_missing_folder_is_refused_also_where_the_task_s_own_data_ignores_it(tmp_path):
+    file = str(write_task(tmp_path, TABLE) / "task.py")
+    load_task(file, data_dir=tmp_path)
+    with pytest.raises(BadInput, match=r"data\.dir: got '.*nothing', which is not there and which data\(source\) in"):
+        load_task(file, data_dir=tmp_path / "nothing")
+
+
 def test_the_optimiser_of_the_file_is_used_and_a_seed_fixes_every_bit(tmp_path):
     folder = write_task(tmp_path, CHARACTERS)
 

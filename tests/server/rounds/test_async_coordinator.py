@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedge.decisions.selection import load_selector
 from fedge.errors import RunFailed
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, PolicySpec, StrategySpec
+from fedge.knowledge.recall import RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import ClientStatus, NamedArrays, SelectionContext, SelectionResult, TrainResult
@@ -413,6 +414,13 @@ def test_a_goal_tells_how_many_tasks_a_board_has_still_to_come():
 
     assert asked_of(port) == [("a-1", "b-1")] * 4
     assert left == [3, 3, 2, 2, 1, 1, 0, 0]
+
+
+def test_no_request_expects_the_next_to_come_with_the_same_measurements_of_peers():
+    port = Scripted({"a-1": [4.0], "b-1": [4.0]})
+    coordinator(port, MemoryTables(), fedbuff(2), 2 * RENEWAL_ROUNDS).run()
+
+    assert not any(q.ask.keeps_peers for _, asked in port.calls for q in asked.values())
 
 
 def test_what_a_selector_has_to_say_is_an_event_once_per_model():

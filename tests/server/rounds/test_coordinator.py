@@ -20,6 +20,7 @@ from fedge.experiment import (
     SelectionSpec,
     StrategySpec,
 )
+from fedge.knowledge.recall import FIRST_ROUNDS, RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays, TrainResult
@@ -184,6 +185,14 @@ def test_a_round_without_any_result_ends_the_run_and_says_why():
 def test_no_board_ready_ends_the_run_at_once():
     with pytest.raises(RunFailed, match="no board is ready: nano-1, nano-2: no sensor"):
         coordinator(Scripted({(0, board): "no sensor" for board in BOARDS}), MemoryTables()).run()
+
+
+def test_a_request_says_whether_the_next_one_brings_new_measurements_of_peers():
+    port = Scripted()
+    coordinator(port, MemoryTables(), rounds=FIRST_ROUNDS + RENEWAL_ROUNDS).run()
+    kept = {q.ask.round: q.ask.keeps_peers for q in port.questions if q.ask.kind == "train"}
+
+    assert [number for number in kept if not kept[number]] == [1, 2, 3, 7]
 
 
 def test_a_planned_policy_gives_every_board_the_deadline_of_the_fronts():

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from experiments.report.run import seed_comparison
+from experiments.report.run.comparison_page import describe_unlike_labels, labels_table
 from experiments.report.run.loaded_runs import load_runs
 from experiments.report.run.seed_comparison import group_by_experiment, list_repeated_runs
 
@@ -95,10 +96,13 @@ def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):
     labels = {"nano": {"truth": {"label": "calibrated", "source": "x"}, "prior": {"label": "estimated", "source": "y"}}}
     fleet = [{"device": "nano", "count": 1}]
     folders = [seeded(1, fleet=fleet, summary={"labels": labels}), seeded(2, fleet=fleet)]
-    from experiments.report.run.comparison_page import labels_table as table
-
-    texts = [[cell.plain_text for cell in row] for row in table(load_runs(folders)).rows]
+    runs = load_runs(folders)
+    texts = [[cell.plain_text for cell in row] for row in labels_table(runs).rows]
     assert [row[1:] for row in texts] == [
         ["calibrated: nano", "estimated: nano"],
-        ["not recorded: nano", "not recorded: nano"],
+        ["estimated: nano", "estimated: nano"],
     ]
+    (sentence,) = describe_unlike_labels(runs)
+    assert sentence.endswith(f": calibrated in {runs[0].name}; estimated in {runs[1].name}.")
+    assert describe_unlike_labels(runs[:1] * 5) == []
+    assert "calibrated in 4 runs; estimated in" in describe_unlike_labels([*runs[:1] * 4, runs[1]])[0]
