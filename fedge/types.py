@@ -66,6 +66,7 @@ class Modes:
     knobs: Floats
     _rows: dict[int, PowerMode] = field(default_factory=dict, init=False, repr=False)
     _found: dict[tuple[object, PowerMode], int | None] = field(default_factory=dict, init=False, repr=False)
+    _parts: dict[bytes, Modes] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.knobs)
@@ -83,6 +84,13 @@ class Modes:
         if key not in self._found:
             self._found[key] = search(self, mode)
         return self._found[key]
+
+    def select(self, keep: NDArray[np.bool_]) -> Modes:
+        """Return the modes of a mask of shape (n,); kept, as boards of a kind share the parts of their table."""
+        key = keep.tobytes()
+        if key not in self._parts:
+            self._parts[key] = Modes(self.knobs[keep])
+        return self._parts[key]
 
     def __iter__(self) -> Iterator[PowerMode]:
         return (self[i] for i in range(len(self)))

@@ -517,7 +517,7 @@ def _label_board(experiment: Experiment, board: FleetBoard) -> dict[str, Any]:
     label = _build_label(board, kind, load_references(board, experiment.workload))
     if is_app:
         return label
-    trained = memory_label(experiment, board, kind.spec) | evaluation_label(experiment, board, kind.spec)
+    trained = memory_label(experiment, board.entry) | evaluation_label(experiment, board, kind.spec)
     return label | trained | moved
 
 

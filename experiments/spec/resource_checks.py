@@ -88,10 +88,7 @@ def check_memory(experiment: Experiment) -> None:
         return
     for i, entry in enumerate(experiment.fleet):
         if entry.memory_mb is not None:
-            board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
-            scaling = build_board_scaling(
-                experiment, board, build_kind(board, work).spec, lambda: load_experiment_task(experiment)
-            )
+            scaling = build_board_scaling(experiment, entry)
             if scaling is not None:
                 _check_memory_fits(scaling, f"fleet[{i}].memory_mb")
 
@@ -141,9 +138,9 @@ def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
         raise BadInput(where, f"{scaling.limit_mb:g}", right)
 
 
-def memory_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
-    """Return the provenance of a board's memory prediction as a label; empty if the need of a step is unknown."""
-    scaling = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
+def memory_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str, str]]:
+    """Return the provenance of its boards' memory prediction as a label; empty if the need of a step is unknown."""
+    scaling = build_board_scaling(experiment, entry)
     if scaling is None:
         return {}
     need = scaling.estimate_need(scaling.requested)

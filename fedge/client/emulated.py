@@ -45,7 +45,7 @@ from fedge.client.emulated_service import (
 )
 from fedge.client.evidence import fit_and_predict
 from fedge.client.inference_service import ExpectedService, RoundService
-from fedge.client.memory_scaling import ScaleAttempt, build_train_options
+from fedge.client.memory_scaling import ScaleAttempt, ScalingContext, build_train_options
 from fedge.client.prediction_requests import Asking, CachedPredictor, run_alone, run_together
 from fedge.client.progress import open_emulated_reporter
 from fedge.client.round import finish_round
@@ -59,7 +59,7 @@ from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import describe_error
-from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, choose_training_device, list_boards
 from fedge.pareto import build_front
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
@@ -71,8 +71,8 @@ from fedge.wire import ReplyMessage, RequestMessage
 from fedge.workloads.partitions import split_task, split_test
 
 logger = logging.getLogger(__name__)
-MAX_CACHED_CLIENTS = 256
-# Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
+MAX_CACHED_CLIENTS = 1024
+# Clients that a process keeps in memory, about 0.7 MB each; others are rebuilt, and predict anew, on every request.
 MAX_CLIENTS_TOGETHER = 64
 # Default: clients whose rounds are computed together, which bounds what a process holds of unfinished rounds.
 MAX_TRUE_FRONTS = 64
@@ -142,17 +142,30 @@ def _dump_experiment(experiment: Experiment) -> str:
 
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
-    experiment = Experiment.model_validate_json(experiment_json)
+    experiment, boards = _load_fleet(experiment_json)
     share, test_share = partition_samples(experiment_json)[index]
-    return build_client(experiment, list_boards(experiment)[index], share, test_share)
+    scaling = _share_scaling(experiment_json, boards[index].entry)
+    return build_client(experiment, boards[index], share, test_share, scaling=scaling)
+
+
+@lru_cache(maxsize=4)
+def _load_fleet(experiment_json: str) -> tuple[Experiment, tuple[FleetBoard, ...]]:
+    experiment = Experiment.model_validate_json(experiment_json)
+    return experiment, list_boards(experiment)
+
+
+@lru_cache(maxsize=64)
+def _share_scaling(experiment_json: str, entry: FleetEntry) -> ScalingContext | None:
+    """Return the options of all boards of an entry, as the estimates that they keep take milliseconds."""
+    return build_board_scaling(_load_fleet(experiment_json)[0], entry)
 
 
 @lru_cache(maxsize=4)
 def partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
     """Return every client's training samples, and its test samples if clients evaluate."""
-    experiment = Experiment.model_validate_json(experiment_json)
-    task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
-    shares = split_task(experiment.data, task, count, make_generator(experiment.seed, "partition"))
+    experiment, boards = _load_fleet(experiment_json)
+    task = workloads.load_experiment_task(experiment)
+    shares = split_task(experiment.data, task, len(boards), make_generator(experiment.seed, "partition"))
     if experiment.evaluation.by == "server":
         return tuple((share, NO_SAMPLES) for share in shares)
     test_labels: NDArray[np.int64] = getattr(task, "test_labels")  # noqa: B009 -- optional in the protocol
@@ -160,12 +173,18 @@ def partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], ND
 
 
 def build_client(
-    experiment: Experiment, board: FleetBoard, share: NDArray[np.int64], test_share: NDArray[np.int64] = NO_SAMPLES
+    experiment: Experiment,
+    board: FleetBoard,
+    share: NDArray[np.int64],
+    test_share: NDArray[np.int64] = NO_SAMPLES,
+    *,
+    scaling: ScalingContext | None,
 ) -> EmulatedClient:
     """Build the emulated client of a board with the indices of its training and test samples."""
     kind = build_kind(board, experiment.workload)
     surface = build_surface(board, kind, experiment.seed)
-    mask, candidates = _select_candidates(surface.modes, tuple(kind.spec.presets.values()))
+    mask = _mask_candidates(surface.modes, tuple(kind.spec.presets.values()))
+    candidates = surface.modes.select(mask)
     serving, loader = build_service(board, kind, experiment.seed), build_loader(board, kind, surface, experiment)
     surface = surface if loader is None else loader.surface
     fastest_mode = find_top_mode(surface)
@@ -186,7 +205,7 @@ def build_client(
         model_bytes=count_priced_bytes(board.entry, experiment.workload),
         service=None if serving is None else _expect_service(serving, kind, candidates, mask),
         loader=None if loader is None else loader.expected,
-        scaling=build_board_scaling(experiment, board, kind.spec, lambda: workloads.load_experiment_task(experiment)),
+        scaling=scaling,
     )
     return EmulatedClient(
         setup,
@@ -201,10 +220,8 @@ def build_client(
 
 
 @lru_cache(maxsize=64)
-def _select_candidates(modes: Modes, presets: tuple[PowerMode, ...]) -> tuple[NDArray[np.bool_], Modes]:
-    """Return mask and table of the candidates, one object for all boards of a kind."""
-    mask = mask_candidates_and_presets(modes, presets)
-    return mask, Modes(modes.knobs[mask])
+def _mask_candidates(modes: Modes, presets: tuple[PowerMode, ...]) -> NDArray[np.bool_]:
+    return mask_candidates_and_presets(modes, presets)
 
 
 def _expect_service(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, find_stor
 from fedge.costs.input_pipeline.emulated_pipeline import find_pipeline_kind as boards_of
 from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
+from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import EmulatedBoard
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface, scale_step_time
@@ -31,6 +32,7 @@ from fedge.experiment import (
     DEFAULT_WIDTHS,
     Experiment,
     FleetBoard,
+    FleetEntry,
     LoaderSpec,
     choose_training_device,
 )
@@ -154,14 +156,14 @@ def _emulate_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, whe
     )
 
 
-def build_board_scaling(
-    experiment: Experiment, board: FleetBoard, device: DeviceSpec, task: Callable[[], LearningTask]
-) -> ScalingContext | None:
-    """Return a board's memory and scaling options, or None if the network of its workload is unknown."""
-    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), board.entry.width)
-    return build_scaling_context(
-        experiment, board.entry, device, lambda: explain_narrowing_failure(task(), widths) == ""
-    )
+def build_board_scaling(experiment: Experiment, entry: FleetEntry) -> ScalingContext | None:
+    """Return the memory and scaling options of an entry's boards, or None if the network of the workload is unknown."""
+    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), entry.width)
+
+    def can_narrow() -> bool:
+        return explain_narrowing_failure(load_experiment_task(experiment), widths) == ""
+
+    return build_scaling_context(experiment, entry, catalogue.find(entry.device, where="fleet.device"), can_narrow)
 
 
 def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFAULT_WIDTHS) -> str:

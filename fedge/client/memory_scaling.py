@@ -72,7 +72,7 @@ class ScalingContext:
     @property
     def asked_scale(self) -> TrainingScale:
         """Return the scale that the board trains if it has the memory."""
-        return dataclasses.replace(self.requested, width=self.width)
+        return TrainingScale(self.requested.batch_size, self.width)
 
     def estimate_need(self, scale: TrainingScale) -> StepNeed:
         """Return the predicted memory of a step, not corrected by the board's history."""
@@ -280,11 +280,12 @@ def summarize_memory_use(
     scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState, peak_mb: float | None
 ) -> MemoryUse:
     """Build the memory section of a round's report."""
+    asked = scaling.asked_scale
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
     why = describe_scaling(
-        scaling.asked_scale,
+        asked,
         used=attempt.scale,
-        need=_predict_asked_scale(scaling, attempt.observations),
+        need=attempt.choice.need if attempt.scale == asked else _predict_asked_scale(scaling, attempt.observations),
         limit_mb=scaling.limit_mb,
         margin=scaling.spec.margin,
     )
@@ -292,7 +293,7 @@ def summarize_memory_use(
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=scaling.asked_scale,
+        asked=asked,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=scaling.limit_mb,

@@ -27,6 +27,8 @@ T = TypeVar("T")
 class CachedPredictor:
     """A ``Predictor`` that keeps its last predictions: a round begins with the fit at which the previous one ended.
 
+    The last two are kept: a board whose peers contradict it asks for predictions with theirs and then without them.
+
     Args:
         build: Builds the predictor that is fitted; called once, when it is needed.
     """
@@ -35,7 +37,7 @@ class CachedPredictor:
         self._build = build
         self._predictor: Predictor | None = None
         self._measurements: tuple[Measurement, ...] = ()
-        self._last: tuple[Modes, tuple[Measurement, ...], Predictions] | None = None
+        self._kept: tuple[tuple[Modes, tuple[Measurement, ...], Predictions], ...] = ()
 
     @property
     def predictor(self) -> Predictor:
@@ -56,14 +58,15 @@ class CachedPredictor:
         return known
 
     def recall(self, modes: Modes, measurements: Sequence[Measurement]) -> Predictions | None:
-        """Return the last predictions if they are of these modes after a fit to these measurements, else None."""
-        if self._last is None or self._last[0] is not modes or self._last[1] != tuple(measurements):
-            return None
-        return self._last[2]
+        """Return the predictions of these modes after a fit to these measurements if they are kept, else None."""
+        for known, fitted, predictions in self._kept:
+            if known is modes and fitted == tuple(measurements):
+                return predictions
+        return None
 
     def keep(self, modes: Modes, measurements: Sequence[Measurement], predictions: Predictions) -> None:
         """Keep predictions that were computed elsewhere."""
-        self._last = modes, tuple(measurements), predictions
+        self._kept = ((modes, tuple(measurements), predictions), *self._kept[:1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,19 +37,22 @@ MIN_SD_LOG = 1e-6
 class _Repeats:
     """Logs and standard errors of one quantity by mode, and the standard deviation r of whole measurements."""
 
-    by_mode: Mapping[PowerMode, tuple[Floats, Floats]]
+    by_mode: Mapping[PowerMode, tuple[list[float], list[float]]]
     spread: float
 
     @classmethod
-    def from_values(cls, values: Iterable[tuple[PowerMode, float, float]], expected_sd: float) -> _Repeats:
-        """Group (mode, value, standard error) triples by mode and estimate r from the repeats."""
-        grouped: dict[PowerMode, list[tuple[float, float]]] = {}
-        for mode, value, error in values:
-            grouped.setdefault(mode, []).append((float(np.log(value)), error))
-        by_mode = {mode: (np.array([x for x, _ in g]), np.array([e for _, e in g])) for mode, g in grouped.items()}
-        squares = sum(_excess_squares(x, e, expected_sd) for x, e in by_mode.values())
-        freedom = sum(len(x) - 1 for x, _ in by_mode.values())
-        return cls(by_mode, float(np.sqrt((PRIOR_REPEATS * expected_sd**2 + squares) / (PRIOR_REPEATS + freedom))))
+    def from_values(
+        cls, modes: Iterable[PowerMode], values: Sequence[float], errors: Sequence[float], expected_sd: float
+    ) -> _Repeats:
+        """Group values and their standard errors by mode and estimate r from the repeats."""
+        by_mode: dict[PowerMode, tuple[list[float], list[float]]] = {}
+        for mode, log, error in zip(modes, np.log(values).tolist(), errors, strict=True):
+            logs, of_logs = by_mode.setdefault(mode, ([], []))
+            logs.append(log)
+            of_logs.append(error)
+        squares = sum(_excess_squares(x, e, expected_sd) for x, e in by_mode.values() if len(x) > 1)
+        freedom = len(values) - len(by_mode)
+        return cls(by_mode, math.sqrt((PRIOR_REPEATS * expected_sd**2 + squares) / (PRIOR_REPEATS + freedom)))
 
     def doubts(self, mode: PowerMode, expected: float, sd_log: float) -> bool:
         """Return whether the mode has a single measurement, beyond ``OUTLIER_SD`` of its prediction.
@@ -57,15 +60,15 @@ class _Repeats:
         A predictor of the user's may predict 0, which no measurement is near.
         """
         x, errors = self.by_mode[mode]
-        spread = math.sqrt(max(sd_log, MIN_SD_LOG) ** 2 + self.spread**2 + float(errors[0]) ** 2)
+        spread = math.sqrt(max(sd_log, MIN_SD_LOG) ** 2 + self.spread**2 + errors[0] ** 2)
         expected_log = math.log(expected) if expected > 0.0 else -math.inf
-        return len(x) == 1 and abs(float(x[0]) - expected_log) > OUTLIER_SD * spread
+        return len(x) == 1 and abs(x[0] - expected_log) > OUTLIER_SD * spread
 
 
-def _excess_squares(x: Floats, errors: Floats, expected_sd: float) -> float:
+def _excess_squares(x: Sequence[float], errors: Sequence[float], expected_sd: float) -> float:
     """Return the sum of squares about the median beyond the standard errors; outliers count as ``OUTLIER_SD``."""
-    excess = np.square(x - statistics.median(x.tolist())) - np.square(errors)
-    return float(np.clip(excess, 0.0, (OUTLIER_SD * expected_sd) ** 2).sum()) if len(x) > 1 else 0.0
+    middle, most = statistics.median(x), (OUTLIER_SD * expected_sd) ** 2
+    return sum(min(max((log - middle) ** 2 - error**2, 0.0), most) for log, error in zip(x, errors, strict=True))
 
 
 def correct_with_measurements(predictions: Predictions, measurements: Sequence[Measurement]) -> Predictions:
@@ -111,8 +114,9 @@ def _group_own(modes: Modes, measurements: Sequence[Measurement]) -> tuple[dict[
     own = [m for m in measurements if m.board is None and not m.throttled]
     rows = find_rows(modes, {m.mode for m in own})
     own = [m for m in own if m.mode in rows]
-    times = _Repeats.from_values(((m.mode, m.step_s, m.time_se_log) for m in own), RUN_TIME_SD)
-    powers = _Repeats.from_values(((m.mode, m.power_w, m.power_se_log) for m in own), RUN_POWER_SD)
+    of = [m.mode for m in own]
+    times = _Repeats.from_values(of, [m.step_s for m in own], [m.time_se_log for m in own], RUN_TIME_SD)
+    powers = _Repeats.from_values(of, [m.power_w for m in own], [m.power_se_log for m in own], RUN_POWER_SD)
     return rows, times, powers
 
 
@@ -129,10 +133,13 @@ def _correct_values(
         row = rows[mode]
         if seen.doubts(mode, float(values[row]), float(sd_log[row])):
             continue
-        expected, sd = float(np.log(values[row])), max(float(sd_log[row]), MIN_SD_LOG)
-        variances = seen.spread**2 + np.square(errors)
-        kept = np.abs(x - statistics.median(x.tolist())) <= OUTLIER_SD * np.sqrt(variances)
-        precision = 1.0 / sd**2 + (1.0 / variances)[kept].sum()
-        new[row] = np.exp((expected / sd**2 + (x / variances)[kept].sum()) / precision)
-        new_sd[row] = 1.0 / np.sqrt(precision)
+        expected, sd, middle = float(np.log(values[row])), max(float(sd_log[row]), MIN_SD_LOG), statistics.median(x)
+        precision = 1.0 / sd**2
+        weighted = expected * precision
+        for log, error in zip(x, errors, strict=True):
+            variance = seen.spread**2 + error**2
+            if abs(log - middle) <= OUTLIER_SD * math.sqrt(variance):
+                precision += 1.0 / variance
+                weighted += log / variance
+        new[row], new_sd[row] = np.exp(weighted / precision), 1.0 / math.sqrt(precision)
     return new, new_sd

@@ -119,17 +119,17 @@ def least_energy_per_step(
     budgets_s = allowed_s.reshape(-1, *(1 for _ in step_s.shape))
     latest_s = budgets_s * (1.0 + LIMIT_ROUNDING)
     least = np.where(step_s <= latest_s, step_j, np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         for u, f in zip(known_s.tolist(), known_j.tolist(), strict=True):
-            slower = step_s >= u
-            slow_s, fast_s = np.where(slower, step_s, u), np.where(slower, u, step_s)
-            slow_j, fast_j = np.where(slower, step_j, f), np.where(slower, f, step_j)
-            share = (budgets_s - fast_s) / (slow_s - fast_s)
-            np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
-            share[..., slow_s == fast_s] = 1.0
-            share *= slow_j < fast_j
-            mixed = share * slow_j
-            mixed += np.subtract(1.0, share, out=share) * fast_j
+            slower, apart_s = step_s >= u, np.abs(step_s - u)
+            fast_s, fast_j = np.where(slower, u, step_s), np.where(slower, f, step_j)
+            saved_j = np.maximum(np.where(slower, f - step_j, step_j - f), 0.0)
+            # Of two equally fast modes the cheaper one does all steps.
+            mixed = budgets_s - np.where(apart_s > 0.0, fast_s, -np.inf)
+            mixed /= np.where(apart_s > 0.0, apart_s, 1.0)
+            np.minimum(mixed, 1.0, out=mixed)  # the share of the slower mode
+            mixed *= saved_j
+            np.subtract(fast_j, mixed, out=mixed)
             mixed[fast_s > latest_s] = np.inf
             np.minimum(least, mixed, out=least)
     joules: Floats = np.moveaxis(least, 0, -1)

@@ -48,7 +48,7 @@ class ModeSurface:
         """Return the rows for which ``keep`` is True, a mask of shape (n,)."""
         stalls = None if self.stall_share is None else self.stall_share[keep]
         return ModeSurface(
-            Modes(self.modes.knobs[keep]), self.step_s[keep], self.power_w[keep], self.idle_w[keep], stall_share=stalls
+            self.modes.select(keep), self.step_s[keep], self.power_w[keep], self.idle_w[keep], stall_share=stalls
         )
 
     def find_row(self, mode: PowerMode) -> int:

@@ -32,6 +32,7 @@ from fedge.client.client_setup import (
     plan_conditions,
 )
 from fedge.client.emulated import build_client, build_true_front, open_board
+from fedge.client.emulated_resources import build_board_scaling
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round import finish_round
 from fedge.client.round_state import RoundContext, RoundResult, merge_consecutive
@@ -214,7 +215,8 @@ def _simulate_round(
     options: PowerModeOptions, board: FleetBoard, memory: NodeMemory, goal: RoundGoal | None, steps: int
 ) -> ReplyMessage:
     """Simulate the round of an emulated board whose app has trained ``steps`` steps."""
-    client = build_client(_build_experiment(options, board), board, np.arange(steps * options.workload.batch_size))
+    experiment, samples = _build_experiment(options, board), np.arange(steps * options.workload.batch_size)
+    client = build_client(experiment, board, samples, scaling=build_board_scaling(experiment, board.entry))
     open_device = partial(open_board, client, options.seed)
     answer, context = _run_round(options, client.setup, memory, goal, open_device=open_device, training=_Trained())
     assert answer.report is not None

@@ -57,10 +57,9 @@ def update_with_peak(belief: MemoryBelief, predicted_mb: float, peak_mb: float) 
     Raises:
         ValueError: A figure is not finite or not above 0.
     """
-    learnt = _update_mean(belief, _log_ratio(predicted_mb, peak_mb), PEAK_SD_LOG)
     if belief.failed_mb is not None and predicted_mb >= belief.failed_mb:
-        learnt = replace(learnt, failed_mb=None, limit_mb=None)
-    return replace(learnt, peaks=belief.peaks + 1)
+        belief = replace(belief, failed_mb=None, limit_mb=None)
+    return _update_mean(belief, _log_ratio(predicted_mb, peak_mb), PEAK_SD_LOG, peaks=belief.peaks + 1)
 
 
 def update_with_failure(belief: MemoryBelief, predicted_mb: float, limit_mb: float) -> MemoryBelief:
@@ -90,11 +89,11 @@ def correct_need(belief: MemoryBelief, need: StepNeed) -> StepNeed:
     return replace(need, memory_mb=memory_mb, memory_sd_log=sd_log, source=f"{need.source}; corrected by {seen}")
 
 
-def _update_mean(belief: MemoryBelief, log_ratio: float, sd_log: float) -> MemoryBelief:
+def _update_mean(belief: MemoryBelief, log_ratio: float, sd_log: float, **counts: int) -> MemoryBelief:
     precision = 1.0 / sd_log**2
     total = belief.precision + precision
     mean = (belief.log_factor * belief.precision + log_ratio * precision) / total
-    return replace(belief, log_factor=mean, precision=total)
+    return replace(belief, log_factor=mean, precision=total, **counts)
 
 
 def _lower_bound_mb(belief: MemoryBelief, predicted_mb: float) -> float:

@@ -14,9 +14,8 @@ from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
 from fedge.client.memory_scaling import ScalingContext
 from fedge.client.round_state import warm_up_steps
-from fedge.devices import catalogue
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec, list_boards
+from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec
 from fedge.types import RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 
@@ -138,9 +137,7 @@ def experiment(memory_mb: float | None = None, seed: int = 1, policy: str = "bal
 
 
 def means(what: Experiment) -> ScalingContext:
-    found = emulated_resources.build_board_scaling(
-        what, list_boards(what)[0], catalogue.find("nano"), lambda: workloads.load_experiment_task(what)
-    )
+    found = emulated_resources.build_board_scaling(what, what.fleet[0])
     assert found is not None
     return found
 
@@ -246,15 +243,20 @@ def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt():
     assert len(second.state.memory) > len(first.state.memory)
 
 
+def forget_clients() -> None:
+    emulated._cached_client.cache_clear()
+    emulated._share_scaling.cache_clear()
+
+
 def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch):
     what = experiment(seed=with_factor(0.5, 1.0))
     with_memory = rounds_of(what)
     monkeypatch.setattr("fedge.client.memory_scaling.find_priced_network", lambda *_: None)
-    emulated._cached_client.cache_clear()
+    forget_clients()
     try:
         without = rounds_of(what)
     finally:
-        emulated._cached_client.cache_clear()
+        forget_clients()
     for (one, trained), (other, other_trained) in zip(with_memory, without, strict=True):
         assert one.report is not None
         assert other.report.memory is None
