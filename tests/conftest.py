@@ -5,11 +5,16 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 # Before numpy or torch is imported: their thread pools are made once.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# A process that must not keep what it compiled takes three times as long to import torch, Ray or scikit-learn.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Started in the background by a shell, pytest would hand an ignored Ctrl-C on to the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

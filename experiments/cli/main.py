@@ -8,9 +8,11 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 import typer.core
 
@@ -178,9 +180,15 @@ def doctor(
     build_table("doctor", columns, findings, title).print(make_console())
 
 
+@cache
+def _build_command() -> click.Command:
+    """Build the commands from their functions' signatures, once per process: it takes as long as a small command."""
+    return typer.main.get_command(app)
+
+
 def _find_command_name(words: Sequence[str]) -> str:
     """Return the command in a command line without its arguments, such as ``fedge fleet status``."""
-    command, names = typer.main.get_command(app), ["fedge"]
+    command, names = _build_command(), ["fedge"]
     for word in (word for word in words if not word.startswith("-")):
         found = getattr(command, "commands", {}).get(word)
         if found is None:
@@ -201,7 +209,7 @@ def main() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        app(prog_name="fedge")
+        _build_command()(prog_name="fedge")
     except BadInput as error:
         warn(f"{error}")
         sys.exit(BAD_INPUT)

@@ -50,7 +50,7 @@ def test_a_run_has_the_processes_asked_for_or_those_that_are_worth_their_start(r
 
 @pytest.mark.slow
 def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone, tmp_path):
-    shared = run(tmp_path / "shared", jobs=3)
+    shared = run(tmp_path / "shared", jobs=2)
 
     assert outcome(shared) == outcome(alone)
     assert not multiprocessing.active_children()

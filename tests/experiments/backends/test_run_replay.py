@@ -41,6 +41,7 @@ fleet:
   - {device: nano, count: 2}
   - {device: agx-xavier, count: 1}
 """
+SHORT = EXPERIMENT.replace("rounds: 4", "rounds: 2")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +49,18 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_changed(tmp_path_factory.mktemp("replayed"))
 
 
-def run_changed(where: Path, *changes: str) -> Path:
-    (where / "exp.yaml").write_text(EXPERIMENT, encoding="utf-8")
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds, whose replays take half as long."""
+    return run_changed(tmp_path_factory.mktemp("short"), text=SHORT)
+
+
+def run_changed(where: Path, *changes: str, text: str = EXPERIMENT) -> Path:
+    (where / "exp.yaml").write_text(text, encoding="utf-8")
     experiment = load_experiment(where / "exp.yaml", changes)
     folder = where / "run"
     folder.mkdir()
-    (folder / "run.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    (folder / "run.yaml").write_text(text, encoding="utf-8")
     run_local(experiment, folder, lambda: None)
     return folder
 
@@ -70,7 +77,7 @@ def find_figure(result: ReplayResult, name: str) -> ReplayFigure:
 def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder, tmp_path):
     real = summarise(run_changed(tmp_path, "policy=maxn"))
 
-    result = replay_run(run_folder, ["policy=maxn"], draws=3, workers=1)
+    result = replay_run(run_folder, ["policy=maxn"], draws=2, workers=1)
 
     for name in ("energy_j", "makespan_s"):
         figure = find_figure(result, name)
@@ -93,32 +100,32 @@ def test_the_run_s_options_that_another_policy_does_not_take_are_named(tmp_path)
     assert notes == ["max_slowdown of the file's policy balanced left out: maxn takes no such option"]
 
 
-def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder):
-    result = replay_run(run_folder, ["name=other"], draws=2, workers=1)
+def test_a_replay_without_an_effect_predicts_the_run_itself(short_run):
+    result = replay_run(short_run, ["name=other"], draws=1, workers=1)
 
     for figure in result.figures:
         assert figure.predicted == pytest.approx(figure.actual, rel=1e-12)
 
 
 def test_a_slower_link_costs_a_real_board_the_model_that_it_trains_and_an_emulated_one_the_priced_one(
-    run_folder, tmp_path
+    short_run, tmp_path
 ):
     real = tmp_path / "real"
-    shutil.copytree(run_folder, real)
-    (real / "run.yaml").write_text(EXPERIMENT.replace("backend: local", "backend: fleet"), encoding="utf-8")
+    shutil.copytree(short_run, real)
+    (real / "run.yaml").write_text(SHORT.replace("backend: local", "backend: fleet"), encoding="utf-8")
 
     longer = {}
-    for folder in (run_folder, real):
+    for folder in (short_run, real):
         makespan = find_figure(replay_run(folder, ["fleet.0.link.up_mbps=5"], draws=1, workers=1), "makespan_s")
         longer[folder] = makespan.predicted / makespan.actual
-    assert longer[run_folder] > 1.5
+    assert longer[short_run] > 1.5
     assert longer[real] == pytest.approx(1.0, abs=0.02)
 
 
-def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder):
+def test_boards_that_the_run_had_not_are_drawn_from_their_kind(short_run):
     fleet = "fleet=[{device: nano, count: 3}, {device: agx-xavier}, {device: agx-orin-64gb}]"
 
-    result = replay_run(run_folder, [fleet], draws=1, workers=1)
+    result = replay_run(short_run, [fleet], draws=1, workers=1)
 
     assert (result.measured, result.siblings, result.modelled) == (3, 1, 1)
     energy = find_figure(result, "energy_j")
@@ -134,24 +141,24 @@ def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder):
         ("policy=nosuch", "policy.name"),
     ],
 )
-def test_a_change_of_what_was_measured_is_refused(run_folder, change, field):
+def test_a_change_of_what_was_measured_is_refused(short_run, change, field):
     with pytest.raises(BadInput, match=field):
-        replay_run(run_folder, [change], draws=1, workers=1)
+        replay_run(short_run, [change], draws=1, workers=1)
 
 
-def test_the_command_prints_the_record(run_folder, monkeypatch, capsys):
+def test_the_command_prints_the_record(short_run, monkeypatch, capsys):
     def call(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["fedge", "replay", *words])
         with pytest.raises(SystemExit) as ended:
             main.main()
         return int(ended.value.code or 0)
 
-    assert call(str(run_folder)) == main.BAD_INPUT
+    assert call(str(short_run)) == main.BAD_INPUT
     assert "--policy NAME" in capsys.readouterr().err
-    assert call(str(run_folder / "none"), "--policy", "maxn") == main.BAD_INPUT
+    assert call(str(short_run / "none"), "--policy", "maxn") == main.BAD_INPUT
     assert "no such folder" in capsys.readouterr().err
 
-    assert call(str(run_folder), "--policy", "maxn", "--draws", "1", "--jobs", "1", "--json") == main.DONE
+    assert call(str(short_run), "--policy", "maxn", "--draws", "1", "--jobs", "1", "--json") == main.DONE
     record = json.loads(capsys.readouterr().out)
     assert record["changes"] == ["policy=maxn"]
     assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}

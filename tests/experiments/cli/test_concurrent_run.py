@@ -85,26 +85,20 @@ def test_managed_and_native_are_executed_and_written_down(fedge, tmp_path):
 
 
 @pytest.mark.slow
-def test_training_alone_serves_nothing_and_takes_the_place_of_an_earlier_result(fedge, tmp_path):
+def test_training_alone_serves_nothing_and_quiet_leaves_the_result_only(fedge, tmp_path):
     out = tmp_path / "out.json"
     out.write_text('{\n  "concurrent_run": {}\n}\n')
 
-    done = run(fedge, *SMALL, "--how", "alone", "--seconds", "0.5", "--out", out)
+    done = fedge("--quiet", "concurrent", "run", *SMALL, "--how", "alone", "--seconds", "0.5", "--out", out)
 
     assert done.code == 0, done.err
     assert "alone" in done.out
     assert "serving" not in done.out
-    assert [one["how"] for one in json.loads(out.read_text())["outcomes"]] == ["alone"]
-
-
-@pytest.mark.slow
-def test_quiet_leaves_the_result_only(fedge):
-    done = fedge("--quiet", "concurrent", "run", *SMALL, "--how", "alone", "--seconds", "0.5")
-
-    assert done.code == 0, done.err
-    assert "alone" in done.out
     assert "measured:" not in done.out
     assert done.err == ""
+    assert [one["how"] for one in json.loads(out.read_text())["outcomes"]] == ["alone"], (
+        "the earlier result is replaced"
+    )
 
 
 @pytest.mark.slow
@@ -181,7 +175,8 @@ def test_ctrl_c_gives_the_result_so_far_and_leaves_no_process(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_is_left_when_it_is_ended(tmp_path, number):
     process = begun(tmp_path)
     assert workers_of(tmp_path)

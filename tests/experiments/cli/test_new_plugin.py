@@ -20,10 +20,11 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FILES)
-def test_a_new_plug_in_passes_its_own_contract(kind, fedge, tmp_path):
-    assert fedge("new", kind, NAME).code == 0
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{NAME}.py"]
+def test_new_plug_ins_pass_their_own_contracts(fedge, tmp_path):
+    tests = [f"test_{kind}_{NAME}.py" for kind in FILES]
+    for kind in FILES:
+        assert fedge("new", kind, f"{kind}_{NAME}").code == 0
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=prepend", *tests]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,17 @@ from fedge.types import DeviceSpec
 
 pytest.importorskip("torch_pruning", reason="torch-pruning is not installed")
 MODEL = "squeezenet1_1"
-WHOLE = load_network_cost(MODEL, (3, 64, 64))
 ASKED = TopologyOptions(MODEL, "tx2", batch_size=16, max_memory_mb=150.0, input_shape="3x64x64")
+
+
+@cache
+def _whole() -> NetworkCost:
+    return load_network_cost(MODEL, (3, 64, 64))
 
 
 def _need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
     """Memory and time that grow with activations and work; of the whole network at batch 16 250 MB and 2 s."""
-    size, work = network.activations / WHOLE.activations, network.flop / WHOLE.flop
+    size, work = network.activations / _whole().activations, network.flop / _whole().flop
     return StepNeed(50.0 + 12.5 * batch_size * size, 0.125 * batch_size * work, 0.1, 0.1, "estimated", "a fake")
 
 

@@ -223,26 +223,25 @@ def like(seed: int) -> ProfileTable:
     return board(50 + seed, kind=seed).table
 
 
+@cache
+def error_of_ten(seed: int, *references: ProfileTable) -> Floats:
+    """Errors of ``BOARDS[seed]`` after ten measurements, with these references beside the prior."""
+    rows = some(seed, 10)
+    return BOARDS[seed].errors(learnt(BOARDS[seed].seen(rows), with_reference(*references)), rows)
+
+
 def test_a_good_reference_on_the_same_board_lowers_the_error():
-    off = []
-    for seed, truth in enumerate(BOARDS):
-        rows = some(seed, 10)
-        off.append(
-            [truth.errors(learnt(truth.seen(rows), known), rows) for known in (with_reference(like(seed)), KNOWN)]
-        )
-    with_it, without = np.mean(off, axis=0)
+    with_it, without = np.mean([(error_of_ten(seed, like(seed)), error_of_ten(seed)) for seed in range(8)], axis=0)
 
     print(f"time and power error: {with_it} with a reference, {without} without")
     assert (with_it < 0.85 * without).all()
 
 
 def test_a_good_reference_helps_also_when_a_bad_one_comes_first():
-    off = []
-    for seed, truth in enumerate(BOARDS[:5]):
-        rows, good = some(seed, 10), like(seed)
-        both = with_reference(spoilt(good, "upside down", seed), good)
-        off.append([truth.errors(learnt(truth.seen(rows), known), rows) for known in (both, with_reference(good))])
-    both, alone = np.mean(off, axis=0)
+    good = [like(seed) for seed in range(5)]
+    both = [error_of_ten(seed, spoilt(table, "upside down", seed), table) for seed, table in enumerate(good)]
+    alone = [error_of_ten(seed, table) for seed, table in enumerate(good)]
+    both, alone = np.mean([both, alone], axis=1)
 
     assert (both < 1.1 * alone).all()
 
@@ -277,10 +276,7 @@ def spoilt(table: ProfileTable, how: str, seed: int) -> ProfileTable:
     ],
 )
 def test_a_bad_reference_hardly_raises_the_error(how, most):
-    off = []
-    for seed, truth in enumerate(BOARDS[:6]):
-        rows, bad = some(seed, 10), spoilt(like(seed), how, seed)
-        off.append([truth.errors(learnt(truth.seen(rows), known), rows) for known in (with_reference(bad), KNOWN)])
+    off = [(error_of_ten(seed, spoilt(like(seed), how, seed)), error_of_ten(seed)) for seed in range(6)]
     with_it, without = np.mean(off, axis=0)
 
     print(f"{how}: {with_it} with it, {without} without")
@@ -298,12 +294,11 @@ def test_a_reference_without_any_prior_is_enough():
 
 
 def test_a_reference_three_times_as_slow_helps_like_one_that_is_as_fast():
-    off = []
-    for seed, truth in enumerate(BOARDS):
-        good, rows = like(seed), some(seed, 10)
-        slow = dataclasses.replace(good, step_s=3.0 * good.step_s)
-        off.append([truth.errors(learnt(truth.seen(rows), with_reference(table)), rows)[0] for table in (good, slow)])
-    as_fast, slower = np.mean(off, axis=0)
+    good = [like(seed) for seed in range(8)]
+    slow = [dataclasses.replace(table, step_s=3.0 * table.step_s) for table in good]
+    as_fast, slower = (
+        np.mean([error_of_ten(seed, table)[0] for seed, table in enumerate(tables)]) for tables in (good, slow)
+    )
 
     assert slower < 1.25 * as_fast
 

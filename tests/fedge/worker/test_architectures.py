@@ -102,11 +102,29 @@ def test_the_same_is_told_where_torchvision_cannot_be_imported():
 @with_torchvision
 def test_torchvision_imports_through_the_door_in_a_fresh_process():
     code, said = run(
-        "from fedge.worker.torchvision_shim import models, datasets; print(models.resnet18.__name__, "
-        "datasets.MNIST.__name__)"
+        "import sys\n"
+        "from fedge.worker.torchvision_shim import models, datasets\n"
+        "print(models.resnet18.__name__, datasets.MNIST.__name__, 'torch._dynamo' in sys.modules)\n"
     )
     assert code == 0, said
-    assert said.split() == ["resnet18", "MNIST"]
+    assert said.split() == ["resnet18", "MNIST", "False"], "torch's compiler takes longer than torch to import"
+
+
+@pytest.mark.slow
+@with_torchvision
+def test_what_torchvision_asks_of_torchs_compiler_it_gets():
+    code, said = run(
+        "import sys\n"
+        "from fedge.worker import torchvision_shim\n"
+        "with torchvision_shim._without_compiler():\n"
+        "    from torch._dynamo.utils import is_compile_supported as later\n"
+        "    from torch._dynamo.utils import counters\n"
+        "import torch._dynamo.utils as real\n"
+        "print(later('cpu') == real.is_compile_supported('cpu'), counters is real.counters)\n"
+    )
+    if "No module named 'torch._dynamo'" in said:
+        pytest.skip("this torch has no compiler")
+    assert (code, said.split()) == (0, ["True", "True"]), said
 
 
 @pytest.mark.slow
