@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedge.client.answers import answer_evaluation, describe_evaluation
 from fedge.client.client_setup import ClientSetup, plan_conditions
-from fedge.client.emulated_service import cached_average_costs
+from fedge.client.emulated_service import cached_average_costs, draw_batch_surface
 from fedge.client.loader_stalls import LoaderModel, add_stalls
 from fedge.client.memory_scaling import ScalingContext, build_scaling_context
 from fedge.costs.input_pipeline import emulated_pipeline
@@ -24,7 +24,7 @@ from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import EmulatedBoard
-from fedge.devices.mode_surface import ModeSurface, draw_board_surface, scale_step_time
+from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import BadInput, FedgeError, OutOfMemory
 from fedge.experiment import (
@@ -247,7 +247,7 @@ def evaluate_emulated(
 def _draw_surface(experiment: Experiment, setup: ClientSetup, kind: BoardKind) -> tuple[ModeSurface, int]:
     """Return the board's true time and power of a batch, and the batch size."""
     work = describe_evaluation(experiment.workload, setup.board.entry)
-    average, spreads = cached_average_costs(setup.board.entry.device, work, kind.average.modes)
+    average, profiles = cached_average_costs(setup.board.entry.device, work, kind.average.modes)
     column = ModeSurface(average.modes, average.infer_s[:, 0], average.power_w[:, 0], kind.average.idle_w)
     rng = make_generator(experiment.seed, setup.board.name, "evaluation")
-    return draw_board_surface(column, *spreads[0], rng), work.batch_sizes[0]
+    return draw_batch_surface(kind.spec, profiles[0], column, experiment.seed, rng), work.batch_sizes[0]

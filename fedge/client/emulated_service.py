@@ -22,10 +22,11 @@ from fedge.client.inference_service import (
     RoundService,
     build_demand,
     describe_service,
-    inference_costs_and_spreads,
+    inference_costs_and_profiles,
 )
+from fedge.costs.cost_profile import CostProfile
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import BoardKind
+from fedge.devices.board_kinds import BoardKind, draw_estimate_error
 from fedge.devices.emulated_board import (
     THROTTLED_SLOWDOWN,
     WARM_UP_STEPS,
@@ -45,7 +46,7 @@ from fedge.serving.standing_service import (
     ServiceTable,
     build_service_table,
 )
-from fedge.types import Floats, Modes, PowerMode, ServiceUse
+from fedge.types import DeviceSpec, Floats, Modes, PowerMode, ServiceUse
 from fedge.worker.arrivals import Arrivals, arrival_times
 from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
 
@@ -86,23 +87,49 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     if spec is None:
         return None
     demand = build_demand(spec)
-    average, spreads = cached_average_costs(board.entry.device, describe_service(spec), kind.average.modes)
-    columns = []
-    for i, spread in enumerate(spreads):
-        column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
-        # The same draws for every batch size: a slow board is slow at all of them.
-        columns.append(draw_board_surface(column, *spread, make_generator(seed, board.name, "serving")))
+    average, profiles = cached_average_costs(board.entry.device, describe_service(spec), kind.average.modes)
+    # The same draws for every batch size: a slow board is slow at all of them.
+    columns = [
+        draw_batch_surface(
+            kind.spec,
+            profile,
+            ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i]),
+            seed,
+            make_generator(seed, board.name, "serving"),
+        )
+        for i, profile in enumerate(profiles)
+    ]
     infer_s = np.stack([column.step_s for column in columns], axis=1)
     power_w = np.stack([column.power_w for column in columns], axis=1)
     return EmulatedService(spec, demand, average, InferenceCosts(average.modes, average.batch_sizes, infer_s, power_w))
 
 
+def draw_batch_surface(
+    spec: DeviceSpec, profile: CostProfile, average: ModeSurface, seed: int, rng: np.random.Generator
+) -> ModeSurface:
+    """Draw a board's true cost of a batch of inference.
+
+    Args:
+        spec: The board's specification.
+        profile: Cost of the batch on boards of the kind.
+        average: Time and power by it.
+        seed: Seed of the error that all boards of the kind share.
+        rng: Draws the board's own deviation.
+    """
+    if profile.time_error_log or profile.power_error_log:
+        error = draw_estimate_error(spec, profile, average.modes, seed)
+        average = dataclasses.replace(
+            average, step_s=average.step_s * error.time_ratio, power_w=average.power_w * error.power_ratio
+        )
+    return draw_board_surface(average, profile.residual_time_sd_log, profile.residual_power_sd_log, rng)
+
+
 @lru_cache(maxsize=64)
 def cached_average_costs(
     device: str, work: InferenceWork, modes: Modes
-) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
-    """Return ``inference_costs_and_spreads`` of a board of the catalogue."""
-    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), work, modes)
+) -> tuple[InferenceCosts, tuple[CostProfile, ...]]:
+    """Return ``inference_costs_and_profiles`` of a board of the catalogue."""
+    return inference_costs_and_profiles(catalogue.find(device, where="fleet.device"), work, modes)
 
 
 def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:

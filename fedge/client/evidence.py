@@ -16,6 +16,7 @@ from fedge.client.corrections import normalize
 from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
+from fedge.experiment import ExplorationSpec
 from fedge.pareto import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -25,6 +26,10 @@ KNOWN_MODE_SD_LOG = 0.05
 PEER_DISAGREEMENT_LOG = 0.05
 # Peers are ignored if the median error of the fit over the board's own measurements exceeds this (log units). Default:
 # the median error is about 0.01 if boards differ by a few percent, and 0.5 if one is off by half.
+
+PROMISE_TOLERANCE = 1.02
+# An untried mode is offered if it promises to be faster by no more than this factor: measurements of one mode vary as
+# much, and a plan that counts on it is late by no more.
 
 ONE_TIME_ERROR_LOG = 0.45
 # Error of one step time that another process does not explain (log units): emulated outliers reach log 1.5. Only a
@@ -154,7 +159,9 @@ def build_offer(
 ) -> Asking[Front]:
     """Build the front from the measurements so far; modes that the board measured are corrected by them.
 
-    A front needs the spreads of its own modes and of the measured ones only.
+    A front needs the spreads of its own modes and of the measured ones only. It leaves out untried modes that promise
+    to be faster than every measured one: the board would not choose them, and a plan that counts on them leaves no time
+    to try them.
 
     Args:
         steps: Steps of the share, including warm-up in units of steps.
@@ -162,11 +169,13 @@ def build_offer(
             made now.
     """
     own = normalize(context.corrections, own_measurements)
+    peer_modes = {measurement.mode for measurement in peer_measurements}
 
     def choose_rows(means: Predictions) -> NDArray[np.intp]:
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
+        promises = _mask_untried_promises(context, means, own)
         # Corrected, a measured mode may be off the front and uncover others.
-        others = np.delete(np.arange(len(means.modes)), measured)
+        others = np.setdiff1d(np.flatnonzero(~promises), measured)
         front = find_offered_rows(
             steps * means.step_s[others],
             power_w=means.power_w[others],
@@ -175,13 +184,41 @@ def build_offer(
             power=context.includes_low_power,
         )
         top = find_nearest_row(means.modes, context.fastest_mode)
-        return np.unique(np.concatenate([others[front], measured, [top]]))
+        tried = [row for row in find_rows(means.modes, peer_modes).values() if promises[row]] if promises.any() else []
+        return np.unique(np.concatenate([others[front], measured, np.array([top, *tried], dtype=np.intp)]))
 
     fitted = yield from fit_and_predict(
         context, own_measurements, peer_measurements, None if used_again else choose_rows
     )
     predictions = correct_with_measurements(fitted, own)
+    promises = _mask_untried_promises(context, fitted, own)
+    if promises.any():
+        promises[list(find_rows(predictions.modes, find_sure_modes(predictions, peer_modes)).values())] = False
+        predictions = predictions.select_rows(np.flatnonzero(~promises))
     return build_front(context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link)
+
+
+def _mask_untried_promises(context: RoundContext, means: Predictions, own: Sequence[Measurement]) -> NDArray[np.bool_]:
+    """Mask the modes that the board did not measure and that are predicted to be clearly faster than all that it did.
+
+    None is masked if the board may use untried modes: as long as it did not measure its fastest one, under a limit on
+    power, or by its exploration.
+    """
+    measured: dict[PowerMode, list[Measurement]] = {}
+    for measurement in own:
+        measured.setdefault(measurement.mode, []).append(measurement)
+    rows = find_rows(means.modes, measured)
+    if context.fastest_mode not in rows or context.includes_low_power or not keeps_to_known_modes(context.exploration):
+        return np.zeros(len(means.modes), dtype=np.bool_)
+    fastest_s = min(max(float(means.step_s[row]), pick_median(measured[mode]).step_s) for mode, row in rows.items())
+    promises = means.step_s < fastest_s / PROMISE_TOLERANCE
+    promises[list(rows.values())] = False
+    return promises
+
+
+def keeps_to_known_modes(exploration: ExplorationSpec) -> bool:
+    """Return whether a board that knows its fastest mode uses only modes that were tried."""
+    return exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
 
 
 def build_front(

@@ -78,16 +78,16 @@ def average_inference_costs(device: DeviceSpec, work: InferenceWork, modes: Mode
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    return inference_costs_and_spreads(device, work, modes)[0]
+    return inference_costs_and_profiles(device, work, modes)[0]
 
 
-def inference_costs_and_spreads(
+def inference_costs_and_profiles(
     device: DeviceSpec, work: InferenceWork, modes: Modes
-) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
-    """Return the batch costs of an average board and their spread between boards.
+) -> tuple[InferenceCosts, tuple[CostProfile, ...]]:
+    """Return the batch costs of an average board, and the profiles behind them.
 
     Returns:
-        Costs of shape (n, k), and per batch size the standard deviations of log time and log power between boards.
+        Costs of shape (n, k), and the profile of each batch size.
 
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
@@ -98,7 +98,7 @@ def inference_costs_and_spreads(
     table = InferenceCosts(modes, work.batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
     if work.placed is not None:
         table = _scale_to_plan(table, work.placed, find_nearest_row(modes, device.maxn))
-    return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
+    return table, tuple(profiles)
 
 
 def _scale_to_plan(costs: InferenceCosts, placed: PlacedBatchSpec, top: int) -> InferenceCosts:

@@ -17,6 +17,7 @@ from fedge.client.evidence import (
     find_known_modes,
     find_sure_modes,
     fit_and_predict,
+    keeps_to_known_modes,
     nearest_prediction,
     select_consistent_peers,
     select_recalled,
@@ -116,11 +117,10 @@ def _decide(
     that knows no mode, and whose round is too short for a probe, works in the fastest one: what a prior predicts may
     be off by more than any mode saves.
     """
-    context, exploration = state.context, state.context.exploration
-    probes_first = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
+    context = state.context
     trusted = known or frozenset([context.fastest_mode] if context.learns else ())
     rows = sorted(find_rows(predictions.modes, trusted).values())
-    if probes_first and rows and goal.deadline_s is not None:
+    if keeps_to_known_modes(context.exploration) and rows and goal.deadline_s is not None:
         decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
         if decision.feasible or (context.fastest_mode in trusted and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)

@@ -54,6 +54,9 @@ class CostProfile:
         time_mape: Mean absolute relative error of time over all rows of the table (0.1 is 10 %); None for estimates.
         residual_time_sd_log: Standard deviation of log time about the model.
         evidence: The table behind a calibrated profile; None for estimates.
+        time_error_log: Expected error of log time that all boards of a kind share, as a standard deviation; 0 unless
+            the step is priced from layers.
+        power_error_log: The same of log power.
     """
 
     device: str
@@ -68,6 +71,8 @@ class CostProfile:
     residual_power_sd_log: float
     evidence: CalibrationEvidence | None = None
     kind: WorkloadKind = "train"
+    time_error_log: float = 0.0
+    power_error_log: float = 0.0
 
     def as_estimate(self, source: str, **changes: Any) -> CostProfile:
         """Return a changed profile, labelled ``estimated`` with this source, without errors or evidence."""

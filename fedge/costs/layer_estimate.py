@@ -73,7 +73,8 @@ def estimate_network_cost(
         timed: Timed steps to learn GPU rates from; None for ``load_timed_steps``.
 
     Returns:
-        A profile labelled ``estimated``; its residual spreads are the mean errors found by leaving tables out.
+        A profile labelled ``estimated``. Its errors are the mean ones found by leaving tables out, its residuals those
+        of the profiles that it starts from.
 
     Raises:
         BadInput: The layers are unknown or compute nothing, or there is no profile of the same kind to start from.
@@ -104,10 +105,12 @@ def estimate_network_cost(
         f"where one was left out: time off by {time_off:.0%}, power by {power_off:.0%} in the mean",
         time_mape=None,
         power_mape=None,
-        residual_time_sd_log=time_off,
-        residual_power_sd_log=power_off,
+        residual_time_sd_log=float(np.mean([profile.residual_time_sd_log for profile in own])),
+        residual_power_sd_log=float(np.mean([profile.residual_power_sd_log for profile in own])),
         evidence=None,
         kind=batch.kind,
+        time_error_log=time_off,
+        power_error_log=power_off,
     )
 
 

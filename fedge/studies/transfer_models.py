@@ -252,7 +252,7 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
         find(judged.board), work, specs=load_catalogue(), calibrated=_keep_profiles(hidden), timed=timed
     )
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
-    sds = (np.full(len(step_s), sd) for sd in (cost.residual_time_sd_log, cost.residual_power_sd_log))
+    sds = (np.full(len(step_s), sd) for sd in (cost.time_error_log, cost.power_error_log))
     found = Predictions(table.modes, step_s, power_w, *sds)
     yield from score_modes(_start_row("layers", judged, left_out), table, found, UNFITTED_MARGIN)
 

@@ -28,7 +28,13 @@ from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import find_lowest_mode
 from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
 from fedge.decisions.probe_choice import ProbeBudget
-from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_unseen_references
+from fedge.devices.board_kinds import (
+    TABLE_PREFIX,
+    build_kind,
+    build_knowledge,
+    draw_kind_average,
+    load_unseen_references,
+)
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, draw_kind_surface
 from fedge.experiment import Experiment, FleetBoard
@@ -100,7 +106,7 @@ def build_kind_table(experiment: Experiment, board: FleetBoard) -> KindTable:
     average, replayed = kind.average, board.truth.startswith(TABLE_PREFIX)
     rng = make_generator(experiment.seed, board.name, "kind")
     sds = kind.residual_time_sd_log, kind.residual_power_sd_log
-    surface = average if replayed else draw_kind_surface(average, *sds, rng)
+    surface = average if replayed else draw_kind_surface(draw_kind_average(kind, experiment.seed), *sds, rng)
     mask = mask_candidates_and_presets(surface.modes, tuple(kind.spec.presets.values()))
     candidates = Modes(surface.modes.knobs[mask])
     top, low = surface.find_row(find_top_mode(surface)), surface.find_row(find_lowest_mode(candidates))

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from contracts.rounds import (
     ALL,
     LINK,
@@ -13,7 +14,9 @@ from contracts.rounds import (
     TRUTH,
     Bench,
     Doubtful,
+    Noted,
     Truth,
+    ended_s,
     explorations,
     goal_of,
     histories,
@@ -34,7 +37,10 @@ from fedge.client.evidence import (
     select_consistent_peers,
 )
 from fedge.client.prediction_requests import run_alone
-from fedge.types import Front, Modes, Predictions
+from fedge.decisions.planning import load_planner
+from fedge.decisions.policies import load_policy
+from fedge.experiment import ExplorationSpec
+from fedge.types import Front, Measurement, Modes, Predictions, RoundGoal
 
 
 @given(steps, slowdowns, explorations, histories)
@@ -98,6 +104,51 @@ def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_
 
     assert asked[0].chosen.tolist() == [0, 1, 2], "not the mode that is slower and dearer than others"
     assert not hasattr(asked[1], "chosen")
+
+
+class Optimist(Doubtful):
+    """Knows what was measured; takes one other mode for twice as fast as the fastest mode is."""
+
+    def predict(self, modes: Modes) -> Predictions:
+        known = super().predict(modes)
+        seen = [modes.knobs.tolist().index([m.mode.cores, m.mode.cpu_mhz, m.mode.gpu_mhz, m.mode.mem_mhz])
+                for m in self.learnt[-1]]  # fmt: skip
+        hoped = np.array([1.0, 0.5, 1.3, 2.0])
+        hoped[seen] = known.step_s[seen]
+        return dataclasses.replace(known, step_s=hoped)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.02])
+@pytest.mark.parametrize("policy", ["balanced", "least-energy"])
+def test_a_plan_does_not_stay_with_a_deadline_that_needs_a_mode_that_is_never_tried(policy, slack):
+    """The board promised what it would not choose untried, so that the plan left it no time to try it either."""
+    exploration = ExplorationSpec(slack=slack)
+    measurements: list[Measurement] = []
+    planner, late = load_planner(policy), []
+    front = run_alone(
+        build_offer(Bench(predictor=Optimist(0.05), exploration=exploration).player, [], [], 40, LINK, used_again=False)
+    )
+
+    for left in range(7, -1, -1):
+        goal = RoundGoal(policy, 40, rounds_left=left)
+        plan = planner({"nano-1": front}, ["nano-1"], goal)
+        bench = Bench(predictor=Optimist(0.05), exploration=exploration, policy=Noted(load_policy(policy)))
+        played = bench.play(plan.goals["nano-1"], measurements)
+        measurements += parts_of(played)
+        front = played.front
+        late.append(ended_s(played) > 1.02 * plan.deadline_s)
+
+    assert not any(late[2:])
+
+
+def test_an_untried_mode_is_offered_as_faster_than_the_measured_ones_only_where_it_may_be_chosen_untried():
+    def least_s(exploration: ExplorationSpec, measured: list[Measurement]) -> float:
+        player = Bench(predictor=Optimist(0.05), exploration=exploration).player
+        return run_alone(build_offer(player, measured, [], 40, LINK, used_again=False)).points[0].work_s
+
+    assert least_s(ExplorationSpec(), [seen(MAXN)]) == pytest.approx(40.0)
+    assert least_s(ExplorationSpec(), []) == pytest.approx(20.0)
+    assert least_s(ExplorationSpec(modes=None), [seen(MAXN)]) == pytest.approx(20.0)
 
 
 def test_what_other_boards_measured_never_counts_as_one_s_own():

@@ -11,6 +11,8 @@ from fedge.devices.board_kinds import (
     build_kind,
     build_link,
     build_surface,
+    build_workload_kind,
+    draw_kind_average,
     load_references,
     load_unseen_references,
 )
@@ -19,7 +21,7 @@ from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, WorkloadSpec, list_boards
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.physical_predictor import PhysicalPredictor
-from fedge.types import Floats
+from fedge.types import Floats, LayerWork, OperationCounts, Workload
 
 DEVICES = sorted(catalogue.load_catalogue())
 COSTS = sorted({profile.workload for profile in load_calibrated_training()})
@@ -30,6 +32,19 @@ TABLE = """cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w
 2,1132800,460800000,800000000,16,2125,4.75
 2,1132800,460800000,800000000,32,4000,4.8
 """
+
+
+NETWORKS = {
+    "small": OperationCounts(8e6, 0.0, moved_bytes=5e5, depthwise_bytes=0.0, weight_bytes=9e4, operators=9),
+    "large": OperationCounts(3e10, 1e8, moved_bytes=4e8, depthwise_bytes=1e7, weight_bytes=1e8, operators=250),
+    "recurrent": OperationCounts(0.0, 3e8, moved_bytes=2e7, depthwise_bytes=0.0, weight_bytes=4e6, operators=1600),
+    "transformer": OperationCounts(0.0, 3e9, moved_bytes=1e8, depthwise_bytes=0.0, weight_bytes=5e7, operators=180),
+}
+KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+
+
+def unmeasured(network: str, batch_size: int = 16) -> Workload:
+    return Workload(network, batch_size, layers=LayerWork(network, NETWORKS[network], loading="cached"))
 
 
 def board_of(entry: FleetEntry, index: int = 0) -> FleetBoard:
@@ -77,6 +92,62 @@ def test_every_board_and_its_kind_idle_below_its_power_at_work_in_every_mode(cos
         for surface in (kind.average, *(build_surface(board, kind, seed) for seed in range(3))):
             assert (surface.idle_w > 0).all(), device
             assert (surface.idle_w < surface.power_w).all(), device
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_kind_of_an_unmeasured_network_obeys_physics_whatever_is_drawn(device, network):
+    """Raising a knob never lengthens a step nor lowers power (in the model itself, cores by less than 0.1 %)."""
+    kind = build_workload_kind(device, unmeasured(network))
+    shape = [len(getattr(kind.spec, knob)) for knob in KNOBS]
+
+    for seed in range(4):
+        true = draw_kind_average(kind, seed)
+        for axis in range(len(KNOBS)):
+            assert (np.diff(np.log(true.step_s).reshape(shape), axis=axis) <= 1e-12).all(), KNOBS[axis]
+            assert (np.diff(np.log(true.power_w).reshape(shape), axis=axis) >= -2e-3).all(), KNOBS[axis]
+        assert (true.idle_w < true.power_w).all()
+        assert true.power_w.max() <= max(kind.spec.max_w.value, 1.2 * kind.average.power_w.max())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_boards_of_an_unmeasured_network_differ_as_little_as_boards_of_a_measured_one(network):
+    """Twice the largest deviation of a board from its kind, and what the residuals add."""
+    kind = build_workload_kind("nano", unmeasured(network))
+
+    for seed in range(8):
+        one, two = (build_surface(board_of(NANO, i), kind, seed) for i in range(2))
+        assert np.abs(np.log(one.step_s / two.step_s)).mean() <= 2 * np.log1p(0.08) + 0.04
+        assert np.abs(np.log(one.power_w / two.power_w)).mean() <= 2 * np.log1p(0.08) + 0.04
+
+
+def test_the_error_of_an_estimate_is_as_large_as_the_study_found_it():
+    """Seeds scatter about the estimate, in time by the error that the source names, in power by no more."""
+    kind = build_workload_kind("nano", unmeasured("transformer"))
+    assert kind.cost is not None
+    true = [draw_kind_average(kind, seed) for seed in range(60)]
+
+    time = np.log([surface.step_s / kind.average.step_s for surface in true])
+    power = np.log([surface.power_w / kind.average.power_w for surface in true])
+    assert 0.7 * kind.cost.time_error_log < np.sqrt(np.mean(time**2)) < 1.1 * kind.cost.time_error_log
+    assert 0.1 < np.sqrt(np.mean(power**2)) < kind.cost.power_error_log
+
+
+def test_the_error_of_an_estimate_is_that_of_the_kind_the_network_and_the_seed():
+    def slowdown(device: str, network: str, seed: int, batch_size: int = 16) -> float:
+        kind = build_workload_kind(device, unmeasured(network, batch_size))
+        return float(draw_kind_average(kind, seed).step_s[-1] / kind.average.step_s[-1])
+
+    one = slowdown("nano", "small", 1)
+    assert slowdown("nano", "small", 1, batch_size=8) == pytest.approx(one, rel=0.1)
+    for other in (slowdown("tx2", "small", 1), slowdown("nano", "large", 1), slowdown("nano", "small", 2)):
+        assert other != pytest.approx(one, rel=0.01)
+
+
+def test_a_measured_workload_has_no_error_that_boards_share():
+    for device in DEVICES:
+        kind = build_kind(board_of(FleetEntry(device=device)), WorkloadSpec())
+        assert draw_kind_average(kind, 1) is kind.average
 
 
 def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_other():
