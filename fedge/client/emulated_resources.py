@@ -158,7 +158,8 @@ def build_board_scaling(
     experiment: Experiment, board: FleetBoard, device: DeviceSpec, task: Callable[[], LearningTask]
 ) -> ScalingContext | None:
     """Return a board's memory and scaling options, or None if the network of its workload is unknown."""
-    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), board.entry.width)
+    planned = experiment.policy.narrow_width or 1.0
+    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), board.entry.width, planned)
     return build_scaling_context(
         experiment, board.entry, device, lambda: explain_narrowing_failure(task(), widths) == ""
     )
