@@ -103,7 +103,7 @@ def _check_widths(experiment: Experiment) -> None:
     if experiment.workload.memory.widths is not None:
         _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
     if experiment.policy.narrow_width is not None:
-        _check_possible(experiment, "policy.narrow_width", experiment.policy.narrow_width, full="nothing")
+        _check_possible(experiment, "policy.narrow_width", experiment.policy.narrow_width, full=None)
     for i, entry in enumerate(experiment.fleet):
         _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
