@@ -22,7 +22,7 @@ from fedge.decisions.planning.cost_sweep import find_weighted_deadline
 from fedge.decisions.planning.fleet_planners import find_shortest_round
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import find_best_gain
-from fedge.decisions.planning.joint_planner import MIN_PROGRESS
+from fedge.decisions.planning.joint_planner import MIN_PROGRESS, NARROW_SHARES, SHARES
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, solve_joint
 from fedge.types import Front, FrontPoint, PowerMode
 
@@ -94,14 +94,13 @@ def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
 
 
 def draw_joint_problem(clients: int, points: int) -> JointProblem:
-    """Draw a joint problem on such fronts: 4 shares of the steps, 2 widths and 3 encodings, besides taking part."""
+    """Draw a joint problem on such fronts: the planner's shares of the steps and encodings, also of narrow networks."""
     columns, rng = draw_columns(clients, points), np.random.default_rng(3)
     link_s = columns.maxn_s - columns.maxn_work_s
     work_s = (columns.ends_s - np.repeat(link_s, points)).reshape(clients, points)
     order = np.argsort(work_s, axis=1)
-    options = [
-        (share, width, sent) for share in (0.25, 0.5, 1.0, 2.0) for width in (1.0, 0.5) for sent in (1.0, 0.25, 0.1)
-    ]
+    work = ((1.0, (1.0, 0.25, 0.1), SHARES), (0.5, (1.0, 0.25), NARROW_SHARES))
+    options = [(share, width, sent) for width, parts, shares in work for sent in parts for share in shares]
     share, width, sent = (np.array(column) for column in zip(*options, strict=True))
     fixed_s = link_s[:, None] * (0.3 + 0.7 * sent)
     worth = share / (0.5 + 0.45 * share + 0.05 * share**2) * np.sqrt(width) * np.where(sent < 0.2, 0.75, 1.0)

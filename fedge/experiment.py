@@ -359,6 +359,8 @@ class PolicySpec(_SpecModel):
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
     min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
     """Least expected progress of a round relative to one in which every client does its whole share; None: 0.9."""
+    narrow_width: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the network's channels that ``joint`` may ask some clients to train; None: all train all channels."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, float] = Field(default_factory=dict)
     """Numbers of your own policy, which it reads in ``goal.limits``."""

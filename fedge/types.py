@@ -564,6 +564,21 @@ class FrontPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowOffer:
+    """The cost of a round in which a client trains a narrower network, relative to that of its front.
+
+    Attributes:
+        width: Share of every layer's channels.
+        work: Seconds of the whole share, and its joules above idle, relative to the front's; from the layers' costs.
+        sent: Bytes of the update relative to the front's, both before they are encoded.
+    """
+
+    width: float
+    work: float
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Front:
     """A client's offer for a round: the modes that are Pareto-optimal in time and in energy above idle.
 
@@ -583,6 +598,7 @@ class Front:
         encode_s: Seconds that encoding the update takes, part of ``up_s`` if it is encoded.
         encode_j: Energy of encoding it, part of ``radio_j`` if it is encoded.
         fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
+        narrow: The narrower network that the client may be asked for; None if there is none.
     """
 
     points: tuple[FrontPoint, ...]
@@ -598,6 +614,7 @@ class Front:
     encode_s: float = 0.0
     encode_j: float = 0.0
     fixed_share: float = 0.0
+    narrow: NarrowOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,6 +645,7 @@ class RoundGoal:
         rounds_left: Rounds after this one, in which measurements made now can be used.
         share: Steps to run relative to those of the client's whole share.
         compression: Encoding of the update.
+        width: Largest width of the network that is trained; the client's memory or fleet entry may ask for less.
     """
 
     policy: str
@@ -638,6 +656,7 @@ class RoundGoal:
     rounds_left: int = 10
     share: float = 1.0
     compression: Compression = NOT_COMPRESSED
+    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

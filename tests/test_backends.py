@@ -45,10 +45,12 @@ JOINT = (
     "workload.memory.lower=width-first",
     "workload.memory.margin=0.05",
 )
+NARROW = ("policy=joint", "policy.narrow_width=0.5")
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),
     "joint": tuple(part for option in JOINT for part in ("--set", option)),
+    "narrow": tuple(part for option in NARROW for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
@@ -136,6 +138,15 @@ def test_a_joint_run_records_the_work_that_each_board_was_asked_for(played):
     assert len({row.step_share for row in clients}) > 1
     assert {row.encoding for row in clients} == {"topk"}
     assert {row.step_share for row in read_rows(played["rounds"].sim, ClientRow) if row.error is None} == {1.0}
+
+
+def test_a_joint_run_asks_slow_boards_for_narrow_networks_which_send_less(played):
+    clients = [row for row in read_rows(played["narrow"].sim, ClientRow) if row.error is None]
+    narrow = [row for row in clients if row.width == 0.5]
+    assert {row.device for row in narrow} >= {"nano"}
+    least_mb = {width: min(row.moved_mb for row in clients if row.width == width) for width in (0.5, 1.0)}
+    assert least_mb[0.5] < least_mb[1.0]
+    assert any("with 0.5 of their channels" in row.message for row in read_rows(played["narrow"].sim, EventRow))
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played):

@@ -97,6 +97,8 @@ def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
     if experiment.workload.memory.widths is not None:
         _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
+    if experiment.policy.narrow_width is not None:
+        _check_possible(experiment, "policy.narrow_width", experiment.policy.narrow_width, full=None)
     for i, entry in enumerate(experiment.fleet):
         _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
@@ -105,7 +107,9 @@ def _check_widths(experiment: Experiment) -> None:
             raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_possible(experiment: Experiment, where: str, value: float | list[float], full: float | list[float]) -> None:
+def _check_possible(
+    experiment: Experiment, where: str, value: float | list[float], full: float | list[float] | str
+) -> None:
     """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name
     widths = value if isinstance(value, list) else [value]

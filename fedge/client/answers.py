@@ -145,18 +145,20 @@ def run_attempts(
     Raises:
         BoardError: The worker cannot narrow the network, and the client's fleet entry asks for that.
     """
-    attempt = first_attempt(setup, request.state)
+    asked = setup.limit_width(request)
+    attempt = first_attempt(asked, request.state)
     while True:
         try:
-            answer, trained = yield from run_attempt(setup, attempt)
+            answer, trained = yield from run_attempt(asked, attempt)
         except NarrowingRefused as error:
             setup, attempt = _rule_out_narrowing(setup, attempt, error)
+            asked = setup
         except OutOfMemory as error:
-            assert setup.scaling is not None
+            assert asked.scaling is not None
             assert attempt is not None
-            following = choose_next_attempt(setup.scaling, attempt, error.lost_s)
+            following = choose_next_attempt(asked.scaling, attempt, error.lost_s)
             if following is None or not error.can_retry:
-                answer = _answer_out_of_memory(setup, request, attempt, error)
+                answer = _answer_out_of_memory(asked, request, attempt, error)
                 return dataclasses.replace(answer, unfit=following is None), None
             attempt = following
         else:
@@ -197,11 +199,11 @@ def _update_front(
     answer: ReplyMessage,
     open_device: DeviceOpener,
 ) -> Asking[ReplyMessage]:
-    """Return the reply with a front at the scale of the next round's first attempt."""
+    """Return the reply with a front at the scale of the next round's first attempt, as wide as the client may train."""
     if setup.scaling is None or attempt is None or answer.front is None or answer.state is None:
         return answer
     if not will_change_scale(setup.scaling, attempt, answer.state):
-        return answer
+        return dataclasses.replace(answer, front=setup.offer_narrow(answer.front, attempt, answer.state))
     following = choose_first_attempt(setup.scaling, answer.state)
     request = dataclasses.replace(request, state=answer.state)
     front = yield from build_first_front(setup, request, following, open_device)

@@ -20,6 +20,7 @@ from fedge.client.memory_scaling import (
     ScaleAttempt,
     ScaleCorrection,
     ScalingContext,
+    build_narrow_offer,
     count_steps_at,
     measurement_scale,
     previous_scale,
@@ -36,7 +37,7 @@ from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Device, Predictor, Training
 from fedge.telemetry.progress_files import SILENT_REPORTER, ProgressReporter
 from fedge.types import DeviceSpec, Front, LinkUse, Modes, PowerMode, RoundGoal, TrainingScale, Workload
-from fedge.wire import RequestMessage
+from fedge.wire import ClientState, RequestMessage
 
 PROBE_EXPLORER = "active"
 """Name of the explorer that proposes a client's first probes."""
@@ -84,6 +85,19 @@ class ClientSetup:
         """Return the steps of the requested round at a scale: as many of the whole share as the goal asks for."""
         share = 1.0 if request.goal is None else request.goal.share
         return self.steps_at(scale) if share == 1.0 else max(1, round(share * self.steps_at(scale)))
+
+    def limit_width(self, request: RequestMessage) -> ClientSetup:
+        """Return the client for a round in which it trains no wider network than the goal asks for."""
+        width = 1.0 if request.goal is None else request.goal.width
+        if self.scaling is None or width >= self.scaling.width:
+            return self
+        return dataclasses.replace(self, scaling=dataclasses.replace(self.scaling, width=width))
+
+    def offer_narrow(self, front: Front, attempt: ScaleAttempt | None, state: ClientState) -> Front:
+        """Return a front at the scale of an attempt with the narrower network that the plan may ask for, if any."""
+        if self.scaling is None or attempt is None or self.scaling.narrow_width is None:
+            return front
+        return dataclasses.replace(front, narrow=build_narrow_offer(self.scaling, attempt, state))
 
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
         """Return the use of the link in a round at a scale: a narrow client receives all and sends what it trained."""
@@ -244,4 +258,4 @@ def build_first_front(
         link=setup.transfer(request, context.scale),
         used_again=not peers,
     )
-    return front
+    return setup.offer_narrow(front, attempt, request.state)

@@ -31,6 +31,7 @@ from fedge.types import (
     Measurement,
     MemoryObservation,
     MemoryUse,
+    NarrowOffer,
     Predictions,
     TrainingScale,
     TrainOptions,
@@ -56,6 +57,7 @@ class ScalingContext:
         limit_mb: Memory available for training in MB.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
         width: Largest width that the board may train.
+        narrow_width: Width that the server's plan may ask for; None for none.
     """
 
     network: NetworkCost
@@ -66,6 +68,7 @@ class ScalingContext:
     spec: MemorySpec
     can_narrow: Callable[[], bool]
     width: float = 1.0
+    narrow_width: float | None = None
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
@@ -169,6 +172,7 @@ def build_scaling_context(
         spec=workload.memory,
         can_narrow=may,
         width=entry.width,
+        narrow_width=experiment.policy.narrow_width,
     )
 
 
@@ -233,6 +237,26 @@ def choose_first_attempt(scaling: ScalingContext, state: ClientState) -> ScaleAt
     chosen = _choose_scale(scaling, state.memory)
     assert chosen is not None, "the scale that is asked for is among those that may be tried"
     return ScaleAttempt(chosen, state.memory)
+
+
+def build_narrow_offer(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> NarrowOffer | None:
+    """Return what the width that the plan may ask for costs relative to the scale of ``attempt``.
+
+    Returns:
+        The offer; None if there is no such width, the attempt is no wider, or memory asks for less than that width.
+    """
+    width = scaling.narrow_width
+    if width is None or width >= attempt.scale.width or not scaling.can_narrow():
+        return None
+    whole, narrow = attempt.scale, choose_first_attempt(dataclasses.replace(scaling, width=width), state).scale
+    if narrow.width != width:
+        return None
+    per_step = scaling.step_time_ratio(narrow) / scaling.step_time_ratio(whole)
+    return NarrowOffer(
+        width,
+        work=per_step * whole.batch_size / narrow.batch_size,
+        sent=scaling.parameter_share(narrow) / scaling.parameter_share(whole),
+    )
 
 
 def will_change_scale(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> bool:

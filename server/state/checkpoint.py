@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.atomic_files import replace_file
-from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit
+from fedge.decisions.planning.progress_model import NO_ROUNDS, SHAPES, ProgressFit
 from fedge.errors import BadInput, FedgeError
 from fedge.json_reader import parse_json
 from fedge.strict_json import validate_json
@@ -227,6 +227,12 @@ def _restore_pending(place: int, about: Mapping[str, Any], tensors: Mapping[str,
     return PendingResult(about["round"], start_s=about["start_s"], end_s=about["end_s"], answer=answer, trained=trained)
 
 
+def _read_progress(text: str | None) -> ProgressFit:
+    """Return the model of progress; an earlier version's sums, of other shapes, begin anew."""
+    fit = NO_ROUNDS if text is None else from_json(ProgressFit, text)
+    return fit if len(fit.products) == len(fit.squares) == len(SHAPES) else NO_ROUNDS
+
+
 def _load(path: Path) -> RunState:
     from safetensors import SafetensorError, safe_open
 
@@ -250,7 +256,7 @@ def _load(path: Path) -> RunState:
             last_j=float(about["last_j"]),
             evaluation_j=float(about.get("evaluation_j", 0.0)),
             residuals={k.removeprefix(_RESIDUAL): v for k, v in tensors.items() if k.startswith(_RESIDUAL)},
-            progress=from_json(ProgressFit, about["progress"]) if "progress" in about else NO_ROUNDS,
+            progress=_read_progress(about.get("progress")),
             pending=tuple(_restore_pending(i, one, tensors) for i, one in enumerate(parse_json(about["pending"]))),
         )
     except (SafetensorError, *_DAMAGE) as error:

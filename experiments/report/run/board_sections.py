@@ -189,8 +189,8 @@ def percent_of(part: float | None, whole: float | None) -> float | None:
 
 
 WORK_LEAD = (
-    "The part of the work that the plan asked of each board: steps relative to its whole share, and how its "
-    "update was encoded. In the other rounds it rested."
+    "The part of the work that the plan asked of each board: steps relative to its whole share, how its update was "
+    "encoded, and the share of the network's channels that it trained. In the other rounds it rested."
 )
 
 
@@ -208,16 +208,18 @@ def asked_work_table(run: LoadedRun) -> Table:
         for board, device in run.device_by_board.items():
             own = [row for row in asked if row.board == board]
             shares = [row.step_share for row in own if row.step_share is not None]
-            encodings = Counter(row.encoding for row in own)
+            encodings, widths = (Counter(column) for column in ([r.encoding for r in own], [r.width for r in own]))
             rows.append(
                 (
                     swatch_cell(colour[device], board),
                     value_cell(len(own)),
                     *(value_cell(pick(shares) if shares else None, ".3g") for pick in (min, statistics.mean, max)),
                     text_cell(", ".join(f"{kind} x {count}" for kind, count in encodings.most_common())),
+                    text_cell(", ".join(f"{width or 1:g} x {count}" for width, count in widths.most_common())),
                 )
             )
-    return Table("work", ("board", "rounds", "least share", "mean share", "largest share", "encodings"), tuple(rows))
+    names = ("board", "rounds", "least share", "mean share", "largest share", "encodings", "widths")
+    return Table("work", names, tuple(rows))
 
 
 MEMORY_LEAD = (

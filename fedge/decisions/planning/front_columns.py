@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.decisions.limits import LIMIT_ROUNDING
-from fedge.types import Floats, Front, FrontPoint
+from fedge.types import Floats, Front, FrontPoint, NarrowOffer
 
 Ints: TypeAlias = NDArray[np.int64]
 
 MAX_FIGURE = 1e12
 """Seconds, joules or watts above this are no plausible figures of a round; the bound keeps every sum precise."""
+NARROW_RANGE = 1e3
+"""A narrow network's work relative to the whole one's is within this factor, or it is no plausible offer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +91,8 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
     Args:
         fronts: The fronts by board. A board is left out if its front has no points, or a figure in it is not finite, a
             time is not positive, or an energy, power, link time or standard deviation is negative; or if its upload
-            takes longer than both transfers, or has no bytes, or its fixed share of the work is more than the whole.
+            takes longer than both transfers, or has no bytes, or its fixed share of the work is more than the whole, or
+            its narrow offer is impossible.
         z: Margin in standard deviations of the log times.
     """
     named = [board for board in sorted(fronts) if fronts[board].points]
@@ -157,8 +160,13 @@ def _has_plausible_uploads(fronts: Sequence[Front]) -> NDArray[np.bool_]:
     figures = np.array(uploads, dtype=np.float64).reshape(-1, 7)
     link_s, up_s, _, up_share, _, _, fixed_share = figures.T
     marks = _is_plausible(figures).all(axis=1) & (up_s <= link_s) & (up_share > 0.0) & (fixed_share <= 1.0)
+    marks &= np.array([front.narrow is None or _is_possible_offer(front.narrow) for front in fronts], np.bool_)
     with np.errstate(over="ignore"):
         return marks & _is_plausible(up_s / np.where(marks, up_share, 1.0))
+
+
+def _is_possible_offer(offer: NarrowOffer) -> bool:
+    return 0.0 < offer.width < 1.0 and 1.0 <= NARROW_RANGE * offer.work <= NARROW_RANGE**2 and 0.0 <= offer.sent <= 1.0
 
 
 def _is_plausible(values: Floats) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The planner of the policy ``joint``: who takes part, with how many steps, which encoding, and until when.
+"""The planner of the policy ``joint``: who takes part, with which steps, encoding and network width, and until when.
 
 Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is its gain among the clients offered:
 Oort's utility of its samples and loss, and a term that grows while it waits (``planner_selector.compute_gains``).
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.decisions.limits import format_figure
 from fedge.decisions.planning.fleet_planners import (
@@ -21,16 +22,24 @@ from fedge.decisions.planning.fleet_planners import (
 )
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
-from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_pair, step_worth
-from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, RoundGoal
+from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_shape, step_worth, width_worth
+from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, NarrowOffer, RoundGoal
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
+NARROW_SHARES = (0.5, 1.0, 1.5)
+"""The same for narrow networks: fewer, so that a plan for 10,000 clients stays below 2 s (planner_speed.py)."""
 MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
 quickstart (docs/explanation/joint.md) less costs final accuracy, more costs time."""
 SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
 """Part q of an update's progress that arrives by encoding, as benchmarks/local_steps.py finds it; top-k is late."""
+
+WIDE_WEIGHT = 0.5
+"""Least weight of the clients that are never asked for a narrow network, the fastest ones: channels that hardly anybody
+trains spoil the whole network, as benchmarks/local_steps.py shows of six narrow clients in eight."""
+NO_OFFER = NarrowOffer(1.0, work=1.0, sent=1.0)
+"""Stands for the offer of a client that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,11 @@ PLAIN_CONTEXT = JointContext()
 
 @dataclass(frozen=True, slots=True)
 class WorkOption:
-    """A column of the problem: a share of the steps and an encoding."""
+    """A column of the problem: a share of the steps, an encoding, and whether the client trains its narrow network."""
 
     share: float
     encoding: UpdateEncoding
+    is_narrow: bool = False
 
 
 def plan_joint(
@@ -90,16 +100,32 @@ def plan_joint(
     if not columns.boards:
         return set_power_shares(FleetPlan(whole, why="No board's front is known."), {}, equal_w)
     known = [fronts[board] for board in columns.boards]
-    options = [WorkOption(share, encoding) for encoding in context.encodings for share in SHARES]
+    options = list_options(known, context.encodings)
     problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal, None if equal_w is None else equal_w * len(columns)))
     if found is None:
         return set_power_shares(FleetPlan(whole, why="No part of any board is worth anything."), {}, equal_w)
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
-    plan = _build_plan(columns, options, found, goal=goal, unknown=unknown, maxn=compute_maxn_round(columns, known))
+    done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()
+    goals = {columns.boards[i]: _build_goal(done, options[found.option[i]], known[i]) for i in working}
+    plan = _build_plan(goals, found, offered=len(columns), unknown=unknown, maxn=compute_maxn_round(columns, known))
     shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
     return set_power_shares(plan, shares_w, equal_w)
+
+
+def list_options(fronts: Sequence[Front], encodings: Sequence[UpdateEncoding]) -> list[WorkOption]:
+    """Return the columns of the problem; narrow ones only if a client offers a narrow network.
+
+    What ``topk`` left out of an update of one width cannot be added to one of another, so that it is for whole ones.
+    """
+    narrow = [one for one in encodings if one.compression.kind != "topk"] if any(f.narrow for f in fronts) else []
+    return [
+        WorkOption(share, encoding, is_narrow)
+        for is_narrow, offered, shares in ((False, encodings, SHARES), (True, narrow, NARROW_SHARES))
+        for encoding in offered
+        for share in shares
+    ]
 
 
 def build_problem(
@@ -111,13 +137,21 @@ def build_problem(
 ) -> JointProblem:
     """Build the arrays of the search from the fronts in the order of ``columns``."""
     sent = [SENT[option.encoding.compression.kind] for option in options]
-    pair, shares = find_pair(context.fit), np.array([option.share for option in options])
-    worth = np.array([step_worth(share, pair) for share in shares.tolist()]) * sent
+    shape, shares = find_shape(context.fit), np.array([option.share for option in options])
+    worth = np.array([step_worth(share, shape) for share in shares.tolist()]) * sent
     usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
-    priced = {encoding: _price_transfers(fronts, encoding) for encoding in context.encodings}
-    transfers = np.array([priced[option.encoding] for option in options])
-    fixed = np.array([front.fixed_share for front in fronts])
+    is_narrow = np.array([option.is_narrow for option in options])
+    offers = [front.narrow or NO_OFFER for front in fronts]
+    width_value = np.array([width_worth(offer.width, shape) for offer in offers]) * _may_be_narrow(
+        columns, weights, offers
+    )
+    priced = {
+        (narrow, encoding): _price_transfers(fronts, encoding, [offer.sent if narrow else 1.0 for offer in offers])
+        for narrow, encoding in {(option.is_narrow, option.encoding) for option in options}
+    }
+    transfers = np.array([priced[option.is_narrow, option.encoding] for option in options])
+    fixed, work = np.array([(front.fixed_share, offer.work) for front, offer in zip(fronts, offers, strict=True)]).T
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
@@ -127,8 +161,8 @@ def build_problem(
         power_w,
         fixed_s=transfers[:, 0].T,
         fixed_j=transfers[:, 1].T,
-        scale=fixed[:, None] + (1.0 - fixed[:, None]) * shares,
-        value=(weights / weights.sum())[:, None] * worth,
+        scale=np.where(is_narrow, work[:, None], 1.0) * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
+        value=np.where(is_narrow, width_value[:, None], 1.0) * ((weights / weights.sum())[:, None] * worth),
         idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
         time_price=weight / maxn_s,
         energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
@@ -146,20 +180,38 @@ def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[
     return round_s, float((columns.maxn_work_j + radio_j + waiting_j).sum())
 
 
-def _price_transfers(fronts: Sequence[Front], encoding: UpdateEncoding) -> tuple[Floats, Floats]:
+def _may_be_narrow(columns: FrontColumns, weights: Floats, offers: Sequence[NarrowOffer]) -> NDArray[np.bool_]:
+    """Return which clients may be asked for a narrow network, (n,): the slowest, but for ``WIDE_WEIGHT`` of the weight.
+
+    Clients end in this order in a round of whole shares at MAXN.
+    """
+    order = np.argsort(columns.maxn_s, kind="stable")
+    faster = np.cumsum(weights[order]) - weights[order]
+    may = np.zeros(len(order), np.bool_)
+    may[order] = faster >= WIDE_WEIGHT * weights.sum() * (1.0 - 1e-9)
+    return may & np.array([offer is not NO_OFFER for offer in offers])
+
+
+def _price_transfers(
+    fronts: Sequence[Front], encoding: UpdateEncoding, sent: Sequence[float] = (1.0,)
+) -> tuple[Floats, Floats]:
     """Return seconds and joules above idling of both transfers and of encoding, each of shape (n,).
 
     A front may have been offered with another encoding. Only the bytes of its upload scale: latency stays, and encoding
     draws its own power instead of the radio's.
+
+    Args:
+        sent: Bytes of each update relative to the front's, both before they are encoded; one for all, or one each.
     """
     offered = [(f.link_s, f.radio_j, f.up_s, f.latency_s, f.up_share, f.encode_s, f.encode_j) for f in fronts]
     link_s, radio_j, up_s, latency_s, share, encode_s, encode_j = np.array(offered).T
     was_encoded, is_encoded = share != 1.0, encoding.up_share != 1.0
     bytes_s = np.maximum(up_s - latency_s - was_encoded * encode_s, 0.0)
+    part = np.array(sent)
     same_s = link_s - up_s + latency_s
     radio_w = np.maximum(radio_j - was_encoded * encode_j, 0.0) / np.maximum(same_s + bytes_s, 1e-12)
-    on_air_s = same_s + encoding.up_share * bytes_s / share
-    return on_air_s + is_encoded * encode_s, radio_w * on_air_s + is_encoded * encode_j
+    on_air_s = same_s + part * (encoding.up_share * bytes_s / share)
+    return on_air_s + is_encoded * (part * encode_s), radio_w * on_air_s + is_encoded * (part * encode_j)
 
 
 def _pad_modes(columns: FrontColumns) -> tuple[Floats, Floats, Floats]:
@@ -186,27 +238,26 @@ def _read_limits(goal: RoundGoal, power_w: float | None) -> JointLimits:
     )
 
 
+def _build_goal(goal: RoundGoal, option: WorkOption, front: Front) -> RoundGoal:
+    width = front.narrow.width if option.is_narrow and front.narrow else 1.0
+    return dataclasses.replace(goal, share=option.share, compression=option.encoding.compression, width=width)
+
+
 def _build_plan(
-    columns: FrontColumns,
-    options: Sequence[WorkOption],
+    goals: Mapping[str, RoundGoal],
     found: JointSolution,
     *,
-    goal: RoundGoal,
+    offered: int,
     unknown: Mapping[str, RoundGoal],
     maxn: tuple[float, float],
 ) -> FleetPlan:
-    """Return the goals of the working clients, and of those that are not known."""
+    """Return the plan with the goals of the working clients, of ``offered`` ones, and of those that are not known."""
     maxn_s, maxn_j = maxn
-    done = set_deadline(goal, found.deadline_s, found.feasible)
-    goals: dict[str, RoundGoal] = {}
-    for i in np.flatnonzero(found.option >= 0).tolist():
-        option = options[found.option[i]]
-        goals[columns.boards[i]] = dataclasses.replace(
-            done, share=option.share, compression=option.encoding.compression
-        )
-    steps = ", ".join(f"{share:g}" for share in sorted({option.share for option in goals.values()}))
+    steps = ", ".join(f"{share:g}" for share in sorted({goal.share for goal in goals.values()}))
+    narrow = [goal.width for goal in goals.values() if goal.width < 1.0]
+    widths = f", {len(narrow)} with {min(narrow):g} of their channels" if narrow else ""
     why = (
-        f"{len(goals)} of {len(columns)} clients with {steps} of their steps: "
+        f"{len(goals)} of {offered} clients with {steps} of their steps{widths}: "
         f"{format_figure(found.deadline_s)} s and {format_figure(found.energy_j)} J for {found.value:.2f} of the "
         f"progress, within {found.gap:.2%} of the least cost."
     )

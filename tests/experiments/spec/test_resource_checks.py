@@ -109,6 +109,13 @@ def test_widths_with_a_strategy_that_does_not_average_are_refused(tmp_path, stra
     check_memory(with_memory(tmp_path, more=f"strategy: {strategy}\n"))
 
 
+def test_a_planned_width_that_the_strategy_or_the_mods_cannot_take_is_refused(tmp_path):
+    policy = "policy: {name: joint, narrow_width: 0.5}\n"
+    check_memory(with_memory(tmp_path, more=policy))
+    with pytest.raises(BadInput, match=r"policy\.narrow_width: got 0\.5; nothing, because Krum compares or clips"):
+        check_memory(with_memory(tmp_path, more=f"{policy}strategy: Krum\n"))
+
+
 def test_widths_of_a_network_that_cannot_be_narrow_are_refused(tmp_path):
     task = tmp_path / "own.py"
     task.write_text(OWN, encoding="utf-8")

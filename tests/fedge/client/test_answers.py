@@ -182,10 +182,12 @@ def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did
     assert {seen.peak_mb for seen in answer.state.memory} == {None}
 
 
-def attempts_of(what: Experiment, answer: Callable[[ScaleAttempt], Answer]) -> tuple[ReplyMessage, TrainResult | None]:
+def attempts_of(
+    what: Experiment, answer: Callable[[ScaleAttempt], Answer], goal: RoundGoal | None = None
+) -> tuple[ReplyMessage, TrainResult | None]:
     """Run a round's attempts on the client of an emulated board with the same network."""
     client = emulated.load_client(what, 0)
-    ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=24_000)
+    ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=24_000, goal=goal)
 
     def run_attempt(_: ClientSetup, attempt: ScaleAttempt | None) -> Asking[Answer]:
         yield from ()
@@ -218,6 +220,22 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
     assert tried[0] == TrainingScale(16)
     assert sum(scale.width < 1.0 for scale in tried) == 1
     assert tried[-1] == TrainingScale(4)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_planned_width_that_the_worker_refuses_is_trained_in_full(*, guard):
+    tried = list[TrainingScale]()
+
+    def refuse_narrow(attempt: ScaleAttempt) -> Answer:
+        tried.append(attempt.scale)
+        if attempt.scale.width < 1.0:
+            raise NarrowingRefused("a layer it does not know")
+        return ReplyMessage("board"), None
+
+    answer, _ = attempts_of(built_in(guard=guard), refuse_narrow, RoundGoal("joint", 0, width=0.5))
+
+    assert answer.error is None
+    assert tried == [TrainingScale(16, 0.5), TrainingScale(16)]
 
 
 @pytest.mark.parametrize("guard", [True, False])

@@ -1,6 +1,7 @@
 """Emulated boards with a loader: their true minibatches, what they measure, and boards without one as ever."""
 
 import dataclasses
+import math
 from functools import cache
 
 import numpy as np
@@ -12,11 +13,12 @@ from fedge.client.client_setup import plan_conditions
 from fedge.client.corrections import to_reference
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
-from fedge.client.memory_scaling import ScalingContext
+from fedge.client.memory_scaling import ScalingContext, build_narrow_offer, choose_first_attempt
 from fedge.client.round_state import warm_up_steps
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec
-from fedge.types import RoundGoal, TrainingScale, TrainResult
+from fedge.experiment import Experiment, FleetEntry, LoaderSpec, PolicySpec, ServingSpec, WorkloadSpec
+from fedge.flower.update_codec import count_encoded_bytes, encode_answer
+from fedge.types import Compression, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 
 pytest.importorskip("torch", reason="boards train, which needs torch")
@@ -197,6 +199,55 @@ def test_a_narrow_network_sends_the_leading_blocks():
     assert answer.report.link.down_s == pytest.approx(link.latency_s + 8e-6 * whole_bytes / 50.0)
     sent = 1e6 / 8 * 20.0 * (answer.report.link.up_s - link.latency_s) / whole_bytes
     assert 0.25 < sent < 0.35  # half of the channels at both ends of every layer but the first and the last
+
+
+def planned_round(width: float, kind: str = "none") -> tuple[ReplyMessage, TrainResult]:
+    """A first round of a Nano with all the memory it needs, whose plan may ask for half of the channels."""
+    what = experiment(4 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.0), "joint")
+    what = what.model_copy(update={"policy": PolicySpec(name="joint", narrow_width=0.5)})
+    goal = RoundGoal("joint", 0, deadline_s=300.0, width=width, compression=Compression(kind))
+    ask = RequestMessage("train", 1, 100.0, "joint", ClientState(), goal, model_bytes=24_000, trainable=tuple(arrays()))
+    answer, trained = emulated.answer_request(what, 0, ask, arrays())
+    assert from_json(ReplyMessage, to_json(answer)) == answer
+    assert answer.error is None
+    assert trained is not None
+    return encode_answer(ask, arrays(), None, (answer, trained))
+
+
+def test_a_client_trains_and_sends_the_narrow_network_that_the_plan_asks_for():
+    (whole, _), (narrow, trained) = planned_round(1.0), planned_round(0.5)
+
+    assert narrow.report.memory.used == TrainingScale(8, 0.5)
+    assert narrow.report.memory.why == ""
+    shapes = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)
+    assert {name: value.shape for name, value in trained.arrays.items()} == shapes
+    offer = whole.front.narrow
+    assert offer is not None
+    link = narrow.report.link
+    assert (link.up_s - link.latency_s) == pytest.approx(offer.sent * (whole.report.link.up_s - link.latency_s))
+    assert narrow.report.true_front.maxn.work_s == pytest.approx(offer.work * whole.report.true_front.maxn.work_s)
+    assert 0.0 < offer.sent < offer.work < 0.7
+
+
+def test_after_a_narrow_round_a_client_offers_the_whole_network_again():
+    (whole, _), (narrow, _) = planned_round(1.0), planned_round(0.5)
+    assert narrow.front.narrow == whole.front.narrow
+    assert narrow.front.link_s == whole.front.link_s
+    assert narrow.front.maxn.work_s == pytest.approx(whole.front.maxn.work_s, rel=0.1)
+
+
+def test_a_narrow_update_is_encoded_in_its_own_bytes():
+    _, trained = planned_round(0.5, "int8")
+    narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)
+    values = sum(math.prod(shape) for shape in narrow.values())
+    assert count_encoded_bytes(Compression("int8"), values) == sum(value.nbytes for value in trained.arrays.values())
+
+
+def test_a_board_whose_memory_asks_for_less_than_the_planned_width_offers_none():
+    scaling = dataclasses.replace(means(experiment(1.07 * needed_mb(TrainingScale(8, 0.25)), min_batch=8)))
+    attempt = choose_first_attempt(scaling, ClientState())
+    assert attempt.scale.width == 0.25
+    assert build_narrow_offer(dataclasses.replace(scaling, narrow_width=0.5), attempt, ClientState()) is None
 
 
 def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two():

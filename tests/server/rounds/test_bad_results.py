@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.telemetry.trace_operations import make_constant_trace
-from fedge.types import FrontPoint, TrainResult
+from fedge.types import FrontPoint, NarrowOffer, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.client_requests import (
     MAX_NORM_RATIO,
@@ -95,7 +95,13 @@ def test_a_report_of_which_no_row_can_be_made_is_refused_without_its_figures(nam
 
 @pytest.mark.parametrize(
     "changes",
-    [{"points": ()}, {"idle_w": float("nan")}, {"link_s": -1.0}, {"maxn": FrontPoint(MAXN, float("inf"), 1.0)}],
+    [
+        {"points": ()},
+        {"idle_w": float("nan")},
+        {"link_s": -1.0},
+        {"maxn": FrontPoint(MAXN, float("inf"), 1.0)},
+        {"narrow": NarrowOffer(0.5, work=float("nan"), sent=0.3)},
+    ],
 )
 def test_a_front_of_which_no_plan_can_be_made_is_refused(changes):
     offer = dataclasses.replace(front(), **changes)

@@ -12,13 +12,13 @@ from contracts.reports import LINK, answer, front
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.progress_model import NO_ROUNDS
+from fedge.decisions.planning.progress_model import NO_ROUNDS, PRIOR, SHAPES
 from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
-from fedge.types import FleetPlan, NamedArrays, RoundGoal, TrainResult
+from fedge.types import FleetPlan, NamedArrays, NarrowOffer, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.round_goals import list_encodings, update_progress
@@ -50,6 +50,7 @@ class Learners:
     asked: list[OutgoingRequest] = field(default_factory=list)
     sent: list[TrainResult] = field(default_factory=list)
     delays_s: Mapping[str, float] = field(default_factory=dict)
+    offer: NarrowOffer | None = None
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -57,7 +58,7 @@ class Learners:
         return {board: self._reply(board, question) for board, question in questions.items()}
 
     def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
-        offer = dataclasses.replace(front(BOARDS[board]), up_s=LINK.up_s)
+        offer = dataclasses.replace(front(BOARDS[board]), up_s=LINK.up_s, narrow=self.offer)
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=offer, samples=100))
         self.asked.append(question)
@@ -99,6 +100,25 @@ def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it():
     rows = [row for row in tables.rows if isinstance(row, ClientRow) and row.board == "slow-1"]
     assert rows
     assert all(row.work_s < 40.0 for row in rows)
+
+
+def test_the_slow_board_is_asked_for_its_narrow_network_and_the_fit_counts_it_as_such():
+    port, plain = Learners(offer=NarrowOffer(0.5, work=0.3, sent=0.25)), Learners()
+    fits = [play(one, MemoryTables()).progress for one in (port, plain)]
+    asked = {(question.ask.goal.width, question.ask.goal.share) for question in port.asked if question.ask.goal}
+    assert {width for width, _ in asked} == {0.5, 1.0}
+    assert {question.ask.goal.width for question in plain.asked if question.ask.goal} == {1.0}
+    made = [dict(zip(SHAPES, fit.products, strict=True)) for fit in fits]
+    kept, lost = (dataclasses.replace(PRIOR, narrow_loss=loss) for loss in (0.2, 3.0))
+    assert made[0][kept] > made[0][lost]
+    assert made[1][kept] == made[1][lost]
+
+
+def test_sums_of_an_earlier_version_of_the_model_begin_anew(tmp_path):
+    state = play(Learners(), MemoryTables(), tmp_path)
+    old = dataclasses.replace(state.progress, products=(0.5,) * 27, squares=(0.5,) * 27)
+    checkpoint.save(tmp_path, dataclasses.replace(state, progress=old))
+    assert checkpoint.load_latest(tmp_path).progress == NO_ROUNDS
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -25,7 +25,9 @@ def test_the_quantiles_are_of_every_board_and_round(make_run):
 
 def test_the_work_a_plan_asked_for_is_a_table_only_if_it_was_not_the_whole(make_run):
     def ask(row):
-        part = {"step_share": 0.5, "encoding": "int8"} if row.round == 2 else {"step_share": 1.0, "encoding": "none"}
+        part = {"step_share": 1.0, "encoding": "none"}
+        if row.round == 2:
+            part = {"step_share": 0.5, "encoding": "int8", "width": 0.5}
         return dataclasses.replace(row, **part)
 
     def ask_whole(row):
@@ -34,7 +36,8 @@ def test_the_work_a_plan_asked_for_is_a_table_only_if_it_was_not_the_whole(make_
     run = load_run(make_run("parts", change=ask))
     rounds = len(run.rounds)
     cells = [cell.plain_text for cell in board_sections.asked_work_table(run).rows[0]]
-    assert cells[1:] == [str(rounds), "0.5", f"{(rounds - 0.5) / rounds:.3g}", "1", f"none x {rounds - 1}, int8 x 1"]
+    shares, others = ["0.5", f"{(rounds - 0.5) / rounds:.3g}", "1"], rounds - 1
+    assert cells[1:] == [str(rounds), *shares, f"none x {others}, int8 x 1", f"1 x {others}, 0.5 x 1"]
     assert board_sections.asked_work_table(load_run(make_run("whole", change=ask_whole))).rows == ()
     assert board_sections.asked_work_table(load_run(make_run("old"))).rows == ()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import product
 
 import pytest
-from contracts.fronts import MODE, some_front
+from contracts.fronts import MODE, certain_front, some_front
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.decisions.planning import joint_planner
 from fedge.decisions.planning.front_columns import build_columns
 from fedge.decisions.planning.joint_planner import (
     JointContext,
@@ -17,10 +19,12 @@ from fedge.decisions.planning.joint_planner import (
     WorkOption,
     build_problem,
     compute_maxn_round,
+    list_options,
     plan_joint,
 )
+from fedge.decisions.planning.progress_model import PRIOR, step_worth, width_worth
 from fedge.devices.board_kinds import NetworkLink
-from fedge.types import Compression, Front, FrontPoint, LinkUse, RoundGoal
+from fedge.types import Compression, Front, FrontPoint, LinkUse, NarrowOffer, RoundGoal
 
 GOAL = RoundGoal("joint", 0)
 ENCODINGS = (UpdateEncoding(), UpdateEncoding(Compression("int8"), 0.25), UpdateEncoding(Compression("topk"), 0.1))
@@ -39,6 +43,110 @@ def test_a_slow_client_gets_fewer_steps_than_fast_ones():
     assert plan.goals["slow"].share < min(plan.goals[name].share for name in fronts if name != "slow")
     assert plan.deadline_s is not None
     assert plan.deadline_s < 40.0
+
+
+HALF = NarrowOffer(0.5, work=0.3, sent=0.25)
+
+
+def with_offer(front: Front, offer: NarrowOffer = HALF) -> Front:
+    return dataclasses.replace(front, narrow=offer)
+
+
+def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast_ones_are_not():
+    fronts = {"slow": a_front(60.0), **{f"fast-{i}": with_offer(a_front(5.0)) for i in range(5)}}
+    context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}})
+    without = plan_joint(fronts, list(fronts), GOAL, context)
+    with_it = plan_joint({**fronts, "slow": with_offer(fronts["slow"])}, list(fronts), GOAL, context)
+    assert {goal.width for goal in without.goals.values()} == {1.0}
+    assert {name: goal.width for name, goal in with_it.goals.items() if goal.width < 1.0} == {"slow": 0.5}
+    assert with_it.goals["slow"].share >= without.goals["slow"].share
+    assert "1 with 0.5 of their channels" in with_it.why
+    assert without.deadline_s is not None
+    assert with_it.deadline_s is not None
+    assert with_it.deadline_s < without.deadline_s
+
+
+@given(st.lists(some_front, min_size=1, max_size=6), st.floats(0.05, 1.0))
+def test_clients_of_at_least_half_of_the_weight_train_all_channels(fronts, work):
+    offer = NarrowOffer(0.5, work=work, sent=0.1)
+    named = {f"b{i}": with_offer(front, offer) for i, front in enumerate(fronts)}
+    weights = {name: 1.0 + i for i, name in enumerate(named)}
+    plan = plan_joint(named, list(named), GOAL, JointContext(weights))
+    narrow = sum(weights[name] for name, goal in plan.goals.items() if goal.width < 1.0)
+    assert narrow <= 0.5 * sum(weights.values()) + 1e-9
+
+
+def test_no_narrow_update_is_sent_with_topk_whose_residual_belongs_to_one_width():
+    options = list_options([with_offer(a_front(5.0))], ENCODINGS)
+    assert {option.encoding.compression.kind for option in options if option.is_narrow} == {"none", "int8"}
+    assert list_options([a_front(5.0)], ENCODINGS) == [option for option in options if not option.is_narrow]
+
+
+def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
+    link = NetworkLink(20.0, 4.0, 0.5, 1.5)
+    slow = dataclasses.replace(with_offer(offer_with(link.transfer(4e6, 4e6, 0.25))), fixed_share=0.2)
+    fronts = {"fast": a_front(1.0), "slow": slow}
+    options = list_options(list(fronts.values()), ENCODINGS)
+    problem = build_problem(build_columns(fronts), list(fronts.values()), options, JointContext(), GOAL)
+    for k, option in enumerate(options):
+        truth = link.transfer(4e6, (1e6 if option.is_narrow else 4e6), option.encoding.up_share)
+        assert problem.fixed_s[1, k] == pytest.approx(truth.down_s + truth.up_s)
+        assert problem.fixed_j[1, k] == pytest.approx(truth.radio_j)
+        assert problem.scale[1, k] == pytest.approx((0.3 if option.is_narrow else 1.0) * (0.2 + 0.8 * option.share))
+        sent = 0.75 if option.encoding.compression.kind == "topk" else 1.0
+        worth = 0.5 * sent * step_worth(option.share, PRIOR)
+        assert problem.value[1, k] == pytest.approx(worth * (width_worth(0.5, PRIOR) if option.is_narrow else 1.0))
+        assert problem.value[0, k] == pytest.approx(0.0 if option.is_narrow else worth)
+
+
+def list_parts(
+    front: Front, options: list[WorkOption], weight: float, *, may_be_narrow: bool
+) -> list[tuple[float, ...]]:
+    """End, joules above idling and progress of resting and of every part that the client may have."""
+    parts = [(0.0, 0.0, 0.0)]
+    for option in options:
+        if option.is_narrow and not (front.narrow and may_be_narrow):
+            continue
+        narrow = front.narrow if option.is_narrow and front.narrow else NarrowOffer(1.0, 1.0, 1.0)
+        worth = weight * step_worth(option.share, PRIOR) * width_worth(narrow.width, PRIOR)
+        for point in (*front.points, front.maxn):
+            part = narrow.work * option.share
+            above_j = part * (point.work_j - front.idle_w * point.work_s)
+            parts.append((front.link_s + part * point.work_s, above_j + front.radio_j, worth))
+    return parts
+
+
+@given(st.lists(certain_front, min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3))
+def test_with_narrow_networks_a_small_fleets_plan_is_within_half_a_percent_of_every_choice(fronts, offering):
+    few = {"SHARES": (0.5, 1.0), "NARROW_SHARES": (0.5, 1.0), "MIN_PROGRESS": 0.6}
+    named = {
+        f"b{i}": with_offer(front, NarrowOffer(0.5, 0.25, 1.0)) if offers else front
+        for i, (front, offers) in enumerate(zip(fronts, offering, strict=False))
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in few.items():
+            patch.setattr(joint_planner, name, value)
+        options = list_options(list(named.values()), (UpdateEncoding(),))
+        plan = plan_joint(named, list(named), GOAL)
+    by_end = sorted(named, key=lambda name: (named[name].link_s + named[name].maxn.work_s, name))
+    slow = {name for place, name in enumerate(by_end) if place >= 0.5 * len(by_end)}
+    maxn_s, maxn_j = compute_maxn_round(build_columns(named), list(named.values()))
+    idle_w, least = sum(front.idle_w for front in named.values()), math.inf
+    parts = [list_parts(f, options, 1 / len(named), may_be_narrow=name in slow) for name, f in named.items()]
+    for chosen in product(*parts):
+        ends_s, joules, values = (tuple(column) for column in zip(*chosen, strict=True))
+        if sum(values) >= 0.6 * (1.0 - 1e-9):
+            end_s = max(ends_s)
+            cost = 0.5 * end_s / maxn_s + 0.5 * (idle_w * end_s + sum(joules)) / max(maxn_j, 1e-12)
+            least = min(least, cost / sum(values))
+    assert plan.round_s is not None
+    assert plan.energy_j is not None
+    value = sum(
+        step_worth(goal.share, PRIOR) * width_worth(goal.width, PRIOR) / len(named) for goal in plan.goals.values()
+    )
+    found = (0.5 * plan.round_s / maxn_s + 0.5 * plan.energy_j / max(maxn_j, 1e-12)) / value
+    assert least <= found * (1.0 + 1e-6)
+    assert found <= least * 1.005
 
 
 def test_on_a_slow_link_updates_are_encoded_and_on_none_they_are_not():
@@ -79,7 +187,18 @@ def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offere
     )
 
 
-@pytest.mark.parametrize("wrong", [{"up_share": 0.0}, {"up_share": math.nan}, {"encode_s": math.nan}, {"up_s": 99.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"up_share": 0.0},
+        {"up_share": math.nan},
+        {"encode_s": math.nan},
+        {"up_s": 99.0},
+        {"narrow": NarrowOffer(0.5, work=0.0, sent=0.2)},
+        {"narrow": NarrowOffer(1.5, work=0.3, sent=0.2)},
+        {"narrow": NarrowOffer(0.5, work=0.3, sent=math.nan)},
+    ],
+)
 def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong):
     fronts = {"a": a_front(5.0), "b": a_front(6.0), "odd": dataclasses.replace(a_front(5.0), **wrong)}
     plan = plan_joint(fronts, list(fronts), GOAL, JointContext(encodings=ENCODINGS))
