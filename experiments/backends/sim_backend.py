@@ -86,8 +86,9 @@ LATE_START = '/v1/runtime/pull-task-input HTTP/1.1" 401'
 """What the SuperLink logs of a simulation that was not up within 30 s, a fixed limit; another is started."""
 LATE_STARTS = 10
 """Late starts after which the run ends: five minutes in which nothing could start."""
+TOO_BUSY = "this machine is too busy; `backend: local` computes the same rounds without Flower's processes"
 START_PHASES = {
-    "successfully started run": "installing the app",
+    "successfully started run": "installing the app and starting Flower's processes",
     "successfully installed": "starting Ray and the clients",
 }
 """What begins when Flower 1.41 logs one of these."""
@@ -150,7 +151,7 @@ def _submit_patiently(
             if RAY_TOO_SLOW not in log.text():
                 raise
             if tries == RAY_TRIES:
-                raise RunFailed(f"Ray did not start within 30 s, {tries} times: this machine is too busy") from error
+                raise RunFailed(f"Ray did not start within 30 s, {tries} times: {TOO_BUSY}") from error
             logger.warning("Ray did not start within 30 s on this busy machine; it is started again")
         else:
             return
@@ -173,9 +174,7 @@ class SuperLinkWatch:
             raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
         had_child, self.has_child = self.has_child, has_living_child(self.superlink.pid)
         if self.log.text().count(LATE_START) >= LATE_STARTS:
-            raise RunFailed(
-                f"Flower's simulation was not up within 30 s, {LATE_STARTS} times: this machine is too busy"
-            )
+            raise RunFailed(f"Flower's simulation was not up within 30 s, {LATE_STARTS} times: {TOO_BUSY}")
         if had_child and not self.has_child:
             raise RunFailed(f"Flower's SuperExec, which starts the run's other processes, died\n{self.log.tail()}")
 
