@@ -108,7 +108,7 @@ def _check_widths(experiment: Experiment) -> None:
 
 
 def _check_possible(
-    experiment: Experiment, where: str, value: float | list[float], full: float | list[float] | str
+    experiment: Experiment, where: str, value: float | list[float], full: float | list[float] | None
 ) -> None:
     """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name

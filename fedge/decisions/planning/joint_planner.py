@@ -189,7 +189,8 @@ def _may_be_narrow(columns: FrontColumns, weights: Floats, offers: Sequence[Narr
     faster = np.cumsum(weights[order]) - weights[order]
     may = np.zeros(len(order), np.bool_)
     may[order] = faster >= WIDE_WEIGHT * weights.sum() * (1.0 - 1e-9)
-    return may & np.array([offer is not NO_OFFER for offer in offers])
+    may &= np.array([offer is not NO_OFFER for offer in offers])
+    return may
 
 
 def _price_transfers(
