@@ -72,7 +72,7 @@ from fedge.workloads.partitions import split_task, split_test
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 1024
-# Clients that a process keeps in memory, about 0.7 MB each; others are rebuilt, and predict anew, on every request.
+# Clients that a process keeps in memory, about 0.8 MB each; others are rebuilt, and predict anew, on every request.
 MAX_CLIENTS_TOGETHER = 64
 # Default: clients whose rounds are computed together, which bounds what a process holds of unfinished rounds.
 MAX_TRUE_FRONTS = 64

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from fedge.physics.model_fit import (
     NOISE_TIME_SD,
     PooledMeasurements,
     correlate_with_rows,
+    pool_measurements,
 )
 from fedge.physics.prior_candidates import (
     PriorGroup,
@@ -50,14 +52,15 @@ from fedge.physics.prior_candidates import (
     make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import TIME_NAMES, KnobTable, as_knob_table
-from fedge.types import Floats
+from fedge.physics.time_power_model import TIME_NAMES, Coefficients, KnobTable, as_knob_table
+from fedge.types import Floats, PowerMode, ProfileTable
 
 MAX_ROWS_FOR_ALL_SPREADS = 20
 """Number of rows up to which every candidate's own spread is computed. Default; a larger value is more exact and
 slower."""
 MIN_RELATIVE_WEIGHT = 0.05
 """Candidates with less than this weight relative to the best are dropped."""
+NO_MEASUREMENTS = pool_measurements((), PowerMode(1, 1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,9 +165,16 @@ def group_priors(knowledge: PriorKnowledge) -> PriorGroups:
     Raises:
         BadInput: There is no prior or reference.
     """
-    sources = list_prior_sources(knowledge)
-    times, powers = list_time_candidates(sources), list_power_candidates(sources)
-    return PriorGroups(group_candidates(times), group_candidates(powers))
+    powers = group_candidates(list_power_candidates(list_prior_sources(knowledge)))
+    return PriorGroups(_group_time_priors(knowledge.maxn, knowledge.priors, knowledge.references), powers)
+
+
+@lru_cache(maxsize=64)
+def _group_time_priors(
+    maxn: PowerMode, priors: tuple[Coefficients, ...], references: tuple[ProfileTable, ...]
+) -> tuple[PriorGroup, ...]:
+    """Return the candidates for log time, which all boards of a kind share: they do not depend on idle power."""
+    return group_candidates(list_time_candidates(list_prior_sources(PriorKnowledge(maxn, priors, references))))
 
 
 class QuantityPrediction(Protocol):
@@ -211,6 +221,24 @@ class BlendPrediction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _PriorPrediction:
+    """Prediction without measurements; see ``QuantityPrediction``."""
+
+    mean: Floats
+    sd: Floats
+
+    def predict_sd(self, rows: NDArray[np.intp] | None) -> Floats:
+        return self.sd if rows is None else self.sd[rows]
+
+
+@lru_cache(maxsize=16)
+def _predict_prior(blend: CandidateBlend, x: KnobTable) -> _PriorPrediction:
+    alike = correlate_with_rows(blend.rows, x)
+    found = blend.predict_means(x, alike)
+    return _PriorPrediction(found.mean, blend.predict_sd(found, alike))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PooledFit:
     """A ``BoardFit`` to all measurements at once.
 
@@ -224,9 +252,10 @@ class PooledFit:
 
     def predict(self, x: KnobTable) -> tuple[QuantityPrediction, QuantityPrediction]:
         alike = correlate_with_rows(self.time.rows, x)
-        blends = (self.time, self.power)
-        time, power = (BlendPrediction(blend, x, alike, blend.predict_means(x, alike)) for blend in blends)
-        return time, power
+        power = BlendPrediction(self.power, x, alike, self.power.predict_means(x, alike))
+        if not len(self.time.rows.log):
+            return _predict_prior(self.time, x), power
+        return BlendPrediction(self.time, x, alike, self.time.predict_means(x, alike)), power
 
 
 def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasurements]) -> list[PooledFit]:
@@ -238,15 +267,10 @@ def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasur
     """
     if not priors:
         return []
-    times = _blend_boards(
-        [groups.time for groups in priors],
-        rows=[own.time for own in seen],
-        alike=[own.correlation for own in seen],
-        bind=lambda reference, _: bind_time_curves(reference),
-        curve=lambda reference, _: make_time_curve(reference),
-        misfit_sd=MISFIT_TIME_SD,
-        noise_sd=NOISE_TIME_SD,
-    )
+    measured = [place for place, own in enumerate(seen) if len(own.time.log)]
+    fitted = _blend_times([priors[place].time for place in measured], [seen[place] for place in measured])
+    by_place = dict(zip(measured, fitted, strict=True))
+    times = [by_place.get(place) or _blend_prior_times(groups.time) for place, groups in enumerate(priors)]
     busy = np.stack([blend.best[: len(TIME_NAMES)] for blend in times])
     powers = _blend_boards(
         [groups.power for groups in priors],
@@ -258,6 +282,24 @@ def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasur
         noise_sd=NOISE_POWER_SD,
     )
     return [PooledFit(time, power) for time, power in zip(times, powers, strict=True)]
+
+
+def _blend_times(priors: Sequence[tuple[PriorGroup, ...]], seen: Sequence[PooledMeasurements]) -> list[CandidateBlend]:
+    return _blend_boards(
+        priors,
+        rows=[own.time for own in seen],
+        alike=[own.correlation for own in seen],
+        bind=lambda reference, _: bind_time_curves(reference),
+        curve=lambda reference, _: make_time_curve(reference),
+        misfit_sd=MISFIT_TIME_SD,
+        noise_sd=NOISE_TIME_SD,
+    )
+
+
+@lru_cache(maxsize=64)
+def _blend_prior_times(groups: tuple[PriorGroup, ...]) -> CandidateBlend:
+    """Return the candidates for log time before any measurement, one object for all boards of a kind."""
+    return _blend_times([groups], [NO_MEASUREMENTS])[0]
 
 
 def _blend_boards(

@@ -88,6 +88,16 @@ def played(
     return answer.report, answer.state, trained
 
 
+def test_boards_of_an_entry_share_their_modes_and_their_memory_model():
+    what = Experiment(fleet=(FleetEntry(device="orin-nano", count=2),), data=DataSpec(partition="iid"))
+    one, other = (emulated.load_client(what, index) for index in range(2))
+
+    assert one.setup.scaling is other.setup.scaling
+    assert one.setup.candidates is other.setup.candidates
+    assert one.truth.modes is other.truth.modes
+    assert one.surface is not other.surface
+
+
 def test_a_link_moves_the_model_whose_steps_are_priced(arrays):
     workload = WorkloadSpec(local_epochs=0.5, memory=MemorySpec(margin=0.05))
     what = Experiment(fleet=EXPERIMENT.fleet, workload=workload)

@@ -196,6 +196,16 @@ def test_predictions_are_kept_for_the_very_modes_and_measurements_only():
     assert cached.recall(Modes(MODES.knobs.copy()), ALL) is None
 
 
+def test_the_last_two_predictions_are_kept():
+    cached = CachedPredictor(MeanPredictor)
+    oldest, older, newest = (cached.fit(ALL[:count]).predict(MODES) for count in (0, 1, 2))
+
+    assert cached.recall(MODES, ALL[:2]) is newest
+    assert cached.recall(MODES, ALL[:1]) is older
+    assert cached.recall(MODES, ALL[:0]) is None
+    assert oldest is not older
+
+
 def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out():
     chosen = list[object]()
 

@@ -54,6 +54,20 @@ def test_boards_that_are_told_the_same_share_one_fit():
     assert first.kind is second.kind
 
 
+def test_boards_without_measurements_share_the_prediction_of_time_but_not_that_of_power():
+    boards = [dataclasses.replace(KNOWN, idle_w=idle_w) for idle_w in (12.0, 40.0)]
+    priors = [group_priors(known) for known in boards]
+    x = tabulate_shares(knob_shares(MAXN, MODES))
+    (time, power), (same_time, other_power) = (
+        fit_boards([known], [lambda groups=groups: groups], [()])[0].predict(x)
+        for known, groups in zip(boards, priors, strict=True)
+    )
+
+    assert same_time is time
+    np.testing.assert_array_equal(time.predict_sd(np.array([3, 1])), time.predict_sd(None)[[3, 1]])
+    assert (other_power.mean > power.mean).all()
+
+
 def test_a_candidate_whose_evidence_is_no_number_has_no_weight_and_none_at_all_is_bad_input():
     fit = fit_one(measure(range(20), "a"))
     assert isinstance(fit, UpdatedFit)
