@@ -126,6 +126,8 @@ def check_same(played: Played) -> None:
     assert rows(local) == rows(sim)
     for written in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
         assert (sim / written).stat().st_size > 0
+    labels = [json.loads((folder / "summary.json").read_text(encoding="utf-8"))["labels"] for folder in (local, sim)]
+    assert labels[0] == labels[1]
     assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
 
 
