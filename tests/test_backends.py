@@ -49,11 +49,13 @@ NARROW = ("policy=joint", "policy.narrow_width=0.5")
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),
-    "joint": tuple(part for option in JOINT for part in ("--set", option)),
-    "narrow": tuple(part for option in NARROW for part in ("--set", option)),
     "asynchronous": tuple(part for option in FEDBUFF for part in ("--set", option)),
 }
 """What differs from ``QUICK`` in the runs that are held against each other."""
+LONG_KINDS = {
+    "joint": tuple(part for option in JOINT for part in ("--set", option)),
+    "narrow": tuple(part for option in NARROW for part in ("--set", option)),
+}
 
 
 def words(root: Path, backend: str, out: Path, *more: str) -> list[str]:
@@ -92,31 +94,49 @@ def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict
     (poisoned / "clients").mkdir(parents=True)
     (poisoned / "clients" / "__init__.py").write_text("raise SystemExit('the wrong clients')\n")
     (poisoned / "clients" / "app.py").write_text("raise SystemExit('the wrong app')\n")
-    runs = {name: Played(folder / f"{name} local", folder / f"a {name} sim run") for name in KINDS}
-
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
         assert run_here(patch, *words(project_root, "local", folder / "earlier", *KINDS["rounds"])) == 0
         kinds = KINDS | {"rounds": (*KINDS["rounds"], "--set", f"knowledge={folder / 'earlier'}")}
-        simulated = [
-            pool.submit(simulate, project_root, runs[name].sim, poisoned, *more) for name, more in kinds.items()
-        ]
-        for name, more in kinds.items():
-            assert run_here(patch, *words(project_root, "local", runs[name].local, *more)) == 0
-        for run in simulated:
-            assert run.result().returncode == 0, run.result().stdout + run.result().stderr
+        return play(pool, patch, project_root, poisoned, kinds)
+
+
+@pytest.fixture(scope="module")
+def played_joint(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict[str, Played]:
+    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        return play(pool, patch, project_root, tmp_path_factory.mktemp("joint") / "cwd", LONG_KINDS)
+
+
+def play(
+    pool: ThreadPoolExecutor, patch: pytest.MonkeyPatch, root: Path, cwd: Path, kinds: dict[str, tuple[str, ...]]
+) -> dict[str, Played]:
+    """Play every kind on both backends; the simulations side by side, from the folder ``cwd``."""
+    cwd.mkdir(exist_ok=True)
+    runs = {name: Played(cwd.parent / f"{name} local", cwd.parent / f"a {name} sim run") for name in kinds}
+    simulated = [pool.submit(simulate, root, runs[name].sim, cwd, *more) for name, more in kinds.items()]
+    for name, more in kinds.items():
+        assert run_here(patch, *words(root, "local", runs[name].local, *more)) == 0
+    for run in simulated:
+        assert run.result().returncode == 0, run.result().stdout + run.result().stderr
     return runs
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_local_and_sim_write_the_same_rows_and_model_also_with_two_runs_at_once(played, name):
-    local, sim = played[name].local, played[name].sim
+    check_same(played[name])
+
+
+def check_same(played: Played) -> None:
+    local, sim = played.local, played.sim
     assert rows(local) == rows(sim)
     for written in ("run.yaml", "summary.json", "model.safetensors", "report.html"):
         assert (sim / written).stat().st_size > 0
+    labels = [json.loads((folder / "summary.json").read_text(encoding="utf-8"))["labels"] for folder in (local, sim)]
+    assert labels[0] == labels[1]
     assert (local / "model.safetensors").read_bytes() == (sim / "model.safetensors").read_bytes()
 
 
 def test_boards_that_serve_tell_of_it_and_the_others_do_not(played):
+    assert {row.step_share for row in read_rows(played["rounds"].sim, ClientRow) if row.error is None} == {1.0}
     serving = {row.board for row in read_rows(played["rounds"].sim, ClientRow) if row.requests}
     assert serving == {"agx-orin-64gb-1", "agx-orin-64gb-2"}
 
@@ -133,20 +153,23 @@ def test_mods_change_what_boards_send_and_boards_evaluate_the_model(played):
     assert None not in [row.client_accuracy for row in private]
 
 
-def test_a_joint_run_records_the_work_that_each_board_was_asked_for(played):
-    clients = [row for row in read_rows(played["joint"].sim, ClientRow) if row.error is None]
+@pytest.mark.long
+def test_a_joint_run_is_the_same_on_both_and_records_the_work_that_each_board_was_asked_for(played_joint):
+    check_same(played_joint["joint"])
+    clients = [row for row in read_rows(played_joint["joint"].sim, ClientRow) if row.error is None]
     assert len({row.step_share for row in clients}) > 1
     assert {row.encoding for row in clients} == {"topk"}
-    assert {row.step_share for row in read_rows(played["rounds"].sim, ClientRow) if row.error is None} == {1.0}
 
 
-def test_a_joint_run_asks_slow_boards_for_narrow_networks_which_send_less(played):
-    clients = [row for row in read_rows(played["narrow"].sim, ClientRow) if row.error is None]
+@pytest.mark.long
+def test_a_joint_run_asks_slow_boards_for_narrow_networks_which_send_less(played_joint):
+    check_same(played_joint["narrow"])
+    clients = [row for row in read_rows(played_joint["narrow"].sim, ClientRow) if row.error is None]
     narrow = [row for row in clients if row.width == 0.5]
     assert {row.device for row in narrow} >= {"nano"}
     least_mb = {width: min(row.moved_mb for row in clients if row.width == width) for width in (0.5, 1.0)}
     assert least_mb[0.5] < least_mb[1.0]
-    assert any("with 0.5 of their channels" in row.message for row in read_rows(played["narrow"].sim, EventRow))
+    assert any("with 0.5 of their channels" in row.message for row in read_rows(played_joint["narrow"].sim, EventRow))
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played):

@@ -66,7 +66,7 @@ def _declare_operators() -> Any:
 
 
 def _is_compile_supported(device_type: str) -> Any:
-    return importlib.import_module(_COMPILER).is_compile_supported(device_type)  # type: ignore[attr-defined]
+    return importlib.import_module(_COMPILER).is_compile_supported(device_type)
 
 
 def _load_compiler_name(name: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from contracts.launching import run_here
 
 import fedge
 from fedge.errors import BadInput, UnknownName
@@ -152,14 +153,11 @@ def test_a_module_of_the_user_s_that_is_in_use_already_is_named(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("fedge.errors.BadInput: import fedge: got a module 'server'")
 
 
-@pytest.mark.slow
 def test_a_run_in_python_has_the_rows_of_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "rounds: 2\nfleet: [orin-nano, agx-orin]\nworkload: {task: digits-cnn, cost: resnet18-imagenet}\n"
     (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
-    command = "import sys; from experiments.cli.main import main; sys.argv[0] = 'fedge'; main()"
-    arguments = [sys.executable, "-c", command, "run", "exp.yaml", "--backend", "local", "--folder", "theirs"]
-    subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    assert run_here(monkeypatch, "run", "exp.yaml", "--backend", "local", "--folder", "theirs") == 0
     ours = fedge.run("exp.yaml", backend="local", folder="ours", quiet=True)
     for table in ("rounds", "clients"):
         mine, other = (getattr(run, table)(arrow=True) for run in (ours, fedge.load("theirs")))

@@ -84,7 +84,9 @@ def test_fedge_itself_is_no_neighbour_of_a_plugin_in_the_root_of_a_checkout(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("local", "--jobs", "2"), ("sim",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [("local", "--jobs", "2"), pytest.param(("sim",), marks=pytest.mark.long)], ids=" ".join
+)
 def test_a_plugin_and_its_neighbours_run_beside_files_named_like_fedges(folder, options):
     done = start(folder, "run", "exp.yaml", "--folder", "run", "--backend", *options)
     assert (done.returncode, done.stderr) == (0, "")

@@ -200,6 +200,7 @@ def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(machines, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_of_a_machine_that_is_lost_only_its_tasks_are_repeated(machines, add_machine):
     (machines.site / "marked_jobs.py").write_text(JOBS_MODULE)
     marks = machines.site / "marks"

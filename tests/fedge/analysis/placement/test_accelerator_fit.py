@@ -110,7 +110,7 @@ def measured(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(seed):
     truth = another_board(seed)
     seen = measured(truth, placements("c t d ct", (1, 8, 64)), 0.02, seed)

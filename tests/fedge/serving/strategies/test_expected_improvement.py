@@ -67,8 +67,8 @@ def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_siz
     [
         ("mobilenetv3l-gld23k", None, "train", 1),
         pytest.param("yolov8n-coco", None, "train", 1, marks=pytest.mark.long),
-        (None, "resnet50-imagenet", "infer", 74),
-        ("mobilenetv3l-gld23k", "mobilenetv3l-gld23k", "concurrent", 82),
+        (None, "resnet50-imagenet", "infer", 148),
+        ("mobilenetv3l-gld23k", "mobilenetv3l-gld23k", "concurrent", 164),
         pytest.param("resnet18-imagenet", "mobilenetv3l-gld23k", "concurrent", 41, marks=pytest.mark.long),
     ],
 )
