@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -24,6 +26,7 @@ from experiments.backends.run_processes import (
 )
 from experiments.backends.run_submission import open_serverapp_log, prepare_launch, submit, write_connection
 from experiments.spec.user_plugins import list_plugin_files
+from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
 from fedge.phases import begin_phase
@@ -84,6 +87,16 @@ RAY_TOO_SLOW = "The current node timed out during startup"
 """What Ray logs if its node is not up within 30 s, a limit that cannot be set; no round has begun then."""
 LATE_START = '/v1/runtime/pull-task-input HTTP/1.1" 401'
 """What the SuperLink logs of a simulation that was not up within 30 s, a fixed limit; another is started."""
+SIMULATION = "flwr-simulation"
+NEWEST_START = """\
+#!/bin/sh
+# Flower starts its simulation anew where it has not asked for its task within 30 s. An earlier start cannot get it any
+# more, and on a busy machine it would only slow down the new one, and that the next.
+earlier=$(cat {note} 2>/dev/null)
+if [ -n "$earlier" ] && grep -q {simulation} "/proc/$earlier/cmdline" 2>/dev/null; then kill -KILL "$earlier"; fi
+echo $$ > {note}
+exec {program} "$@"
+"""
 LATE_STARTS = 10
 """Late starts after which the run ends: five minutes in which nothing could start."""
 TOO_BUSY = "this machine is too busy; `backend: local` computes the same rounds without Flower's processes"
@@ -119,6 +132,7 @@ def simulate(
         RunFailed: With the reason and the end of the relevant log.
     """
     env = simulation_environment(os.environ, app_dir.resolve(), run_dir.resolve())
+    env["PATH"] = let_newest_start_win(run_dir.resolve() / ".flwr", env["PATH"])
     launch, config_file = prepare_launch(app_dir, run_dir.resolve(), env, on_poll, config=run_config)
     with end_processes_on_exit(launch):
         begin_phase("starting Flower's SuperLink", announce=True)
@@ -190,6 +204,20 @@ def simulation_environment(base: Mapping[str, str], app_dir: Path, run_dir: Path
         # Ray listens on all interfaces and executes any client's code, so a token known only to this run is required.
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     return env
+
+
+def let_newest_start_win(folder: Path, path: str) -> str:
+    """Write a program before Flower's simulation that ends an earlier start of it; return the PATH that finds it."""
+    program = shutil.which(SIMULATION, path=path)
+    if program is None:
+        return path
+    stand_in = folder / "bin" / SIMULATION
+    stand_in.parent.mkdir(parents=True, exist_ok=True)
+    note = shlex.quote(str(folder / "simulation.pid"))
+    text = NEWEST_START.format(note=note, simulation=SIMULATION, program=shlex.quote(program))
+    write_text(stand_in, text)
+    stand_in.chmod(0o700)
+    return os.pathsep.join((str(stand_in.parent), path))
 
 
 def federation_config(n_nodes: int, env: Mapping[str, str], num_gpus: float = 0.0) -> str:

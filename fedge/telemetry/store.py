@@ -42,6 +42,10 @@ FULL_SAMPLE_FRAMES = 16_384
 """The same of samples, of which a fleet appends several frames a second and which are read less often."""
 FRAME_ROWS = 65_536
 """Rows per frame: bounds the memory of reading one."""
+IO_THREADS = 2
+"""Threads with which Arrow reads files in the process that writes the store. Of its own eight each keeps megabytes, and
+they start one by one over a run: benchmarks/soak.py grew by 2 % in 1,000 rounds. The store's files are small.
+"""
 LOCK = "LOCK"
 """File in the store that its writer locks."""
 SYNC_SAMPLES_S = 1.0
@@ -126,6 +130,9 @@ class RunTables:
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
+        import pyarrow as pa
+
+        pa.set_io_thread_count(IO_THREADS)
         self._lock = _lock_store(folder)
         exists = store_files.has_store(folder)
         if not exists:  # the version first, so that a reader who finds tables finds it too

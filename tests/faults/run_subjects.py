@@ -51,6 +51,8 @@ SIGNALS = {KILL: signal.SIGKILL, TERMINATE: signal.SIGTERM, INTERRUPT: signal.SI
 LIMIT_S = 600.0
 MOST_RESTARTS = 4
 ALONE = ("--jobs", "1")
+TOO_BUSY = "this machine is too busy"
+"""What a simulation says that Flower could not start in time; the next try may."""
 NO_RUN = ("no such folder", "a folder without run.yaml")
 """What `fedge resume` says where no run has begun yet."""
 
@@ -139,6 +141,10 @@ class TinyRuns:
         code = self.fedge.run(["resume", folder], log)
         if code == 2 and any(text in log.read_text(encoding="utf-8") for text in NO_RUN):
             code = self.fedge.run(self.words(folder, variant), log)
+        tries = 1
+        while code == 1 and TOO_BUSY in log.read_text(encoding="utf-8") and tries < MOST_RESTARTS:
+            tries += 1
+            code = self.fedge.run(["resume", folder], log)
         require(code == 0, f"going on ended with {code}: {log.read_text(encoding='utf-8')[-600:]}")
 
 

@@ -259,6 +259,27 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(programs, monkeypat
     assert not _survivors(run)
 
 
+def test_a_later_start_of_the_simulation_ends_the_earlier_one_and_no_other_program(tmp_path):
+    (tmp_path / "flower's").mkdir()
+    said, program = tmp_path / "said", tmp_path / "flower's" / "flwr-simulation"
+    said.touch()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {said}\nsleep 60\n')
+    program.chmod(0o755)
+    path = sim_backend.let_newest_start_win(tmp_path / "run", str(program.parent))
+
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "run" / "simulation.pid").write_text(f"{other.pid}")
+        starts = []
+        for token in ("a", "b"):
+            starts.append(subprocess.Popen(["flwr-simulation", token], env={"PATH": f"{path}:/usr/bin:/bin"}))
+            wait_for(lambda token=token: token in said.read_text().split())
+        assert starts[0].wait(10) == -signal.SIGKILL
+        assert [each.poll() for each in (starts[1], other)] == [None, None]
+        for each in (starts[1], other):
+            each.kill()
+            each.wait()
+
+
 def test_the_environment_is_private_silent_and_single_threaded():
     base = {
         "PATH": "/bin",

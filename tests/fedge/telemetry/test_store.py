@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from contracts.crashing import disk_full, every_crash
@@ -331,3 +332,9 @@ def test_samples_are_on_the_disk_after_a_second_at_the_latest_and_all_other_rows
         counts.append(synced.count("samples"))
 
     assert counts == [0, 1, 1, 2, 2]
+
+
+def test_the_process_that_writes_a_store_reads_with_few_threads(tmp_path):
+    pa.set_io_thread_count(8)
+    RunTables(tmp_path).close()
+    assert pa.io_thread_count() == store.IO_THREADS
