@@ -160,7 +160,7 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
     if first["type"] in {"model_type", "model_attributes_type"}:
         right = f"a mapping with some of {', '.join(list_keys(record, location))}"
     elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
-        right = f"expected {EXPECTED[first['type']].format(**limits)}"
+        right = EXPECTED[first["type"]].format(**limits)
     else:
         text = first["msg"].removeprefix("Value error, ").splitlines()[0]
         right = text[:1].lower() + text[1:]

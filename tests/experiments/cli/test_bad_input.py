@@ -142,15 +142,15 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused, override, message
         ("{name: least-energy, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; th"),
         ("{name: balanced, deadline_s: 26}", "deadline_s: got 26 s; at least one board able to keep it; they need "),
         ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; expected a number above 0"),
-        ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; a number"),
+        ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; expected a number"),
         ("{name: fastest-within-power, power_w: 9, time_weight: 1}", "time_weight: got 1; fastest-within-power takes "),
         ("least-energy-within-deadline", "deadline_s: got nothing; least-energy-within-deadline needs it, "),
         ("fastest", "fleet_power_w: got nothing; fastest needs it or round_energy_j, for example --set policy.fleet_"),
         ("energy-budget", "budget_j: got nothing; energy-budget needs it, "),
         ("{name: least-energy, power_w: 3}", "power_w: got 3; least-energy takes deadline_s, max_slowdown, "),
         ("{name: maxn, power_w: 3}", "power_w: got 3; maxn takes no options"),
-        ("{name: balanced, time_weight: 2}", "time_weight: got 2; at most 1"),
-        ("{name: balanced, confidence: 1}", "confidence: got 1; a number below 1"),
+        ("{name: balanced, time_weight: 2}", "time_weight: got 2; expected at most 1"),
+        ("{name: balanced, confidence: 1}", "confidence: got 1; expected a number below 1"),
     ],
 )
 def test_a_policy_with_impossible_numbers_is_refused(refused, policy, message):
@@ -208,7 +208,7 @@ def test_a_key_that_stands_twice_is_refused(refused):
         ("fleet: [nano\nrounds: 2\n", "line 1: got text that is not YAML; "),
         ("fleet:\n\tcount: 1\n", "line 2: got text that is not YAML; "),
         ("rounds: 2\n", "fleet: got nothing; this key is needed"),
-        ("1: 2\nfleet: [nano]\n", "[1]: got 1; keys that are text"),
+        ("1: 2\nfleet: [nano]\n", "[1]: got 1; expected keys that are text"),
     ],
 )
 def test_a_file_that_is_no_experiment_is_refused(refused, config, message):
@@ -229,10 +229,10 @@ def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge, tmp_path):
     [
         ("nokey", "--set: got 'nokey'; key=value, for example --set policy=maxn"),
         ("=3", "--set: got '=3'; key=value"),
-        ("fleet.7.count=1", "--set fleet.7: got '7'; a place from 0 to 1"),
-        ("fleet.x.count=1", "--set fleet.x: got 'x'; a place from 0 to 1"),
-        ("rounds.x=1", "--set rounds.x: got int; a mapping or a list to go into"),
-        ("rounds=[", "--set rounds: got text that is not YAML; "),
+        ("fleet.7.count=1", "fleet.7: got '7'; a place from 0 to 1"),
+        ("fleet.x.count=1", "fleet.x: got 'x'; a place from 0 to 1"),
+        ("rounds.x=1", "rounds.x: got int; a mapping or a list to go into"),
+        ("rounds=[", "rounds: got text that is not YAML; "),
     ],
 )
 def test_an_override_that_fits_nowhere_is_refused(refused, override, message):

@@ -179,7 +179,7 @@ WRONG = [
     ({"modes": {"a": 4}}, "modes.a", "got 4"),
     ({"modes": {"all": "maxn"}}, "modes", "another name"),
     ({"name": "my board"}, "name", "got 'my board'; a name of letters, digits, "),
-    ({"seed": "x"}, "seed", "got 'x'; expected a whole number"),
+    ({"seed": "x"}, "seed", "got 'x'; a whole number"),
     ({"course": {"epochs": 0}}, "course.epochs", "got 0; 1 or more"),
     ({"course": {"sample_hz": 1000}}, "course.sample_hz", "got 1000; 100 or less"),
     ({"workloads": {"lenet5-mnist": {"conut": 3}}}, "workloads.lenet5-mnist.conut", "known here: like, count, model"),

@@ -83,10 +83,10 @@ def test_a_layer_without_the_key_convolution_is_none():
     [
         ("format", "another", "net.json: format: got 'another'"),
         ("name", 3, "net.json: name: got 3"),
-        ("layers", None, "net.json: layers: got nothing; expected a list"),
+        ("layers", None, "net.json: layers: got nothing; a list"),
         ("input_shape", [3, -1], "net.json: input_shape[1]: got -1; 1 or more"),
         ("input_shape", [3, 0], "net.json: input_shape[1]: got 0; 1 or more"),
-        ("input_shape", [], "net.json: input_shape: got []; expected at least 1 of them"),
+        ("input_shape", [], "net.json: input_shape: got []; at least 1 of them"),
         ("unknown", [4], "net.json: unknown[0]: got 4"),
     ],
 )
