@@ -272,7 +272,7 @@ class WorkloadSpec(_SpecModel):
 
     Attributes:
         task: Network and data set that are trained: a built-in task, a task file (.py), ``module:function`` or none.
-        cost: Cost profile of a step, which prices time and power.
+        cost: Cost profile of a step, which prices time and power. Without it the layers of a task file's network do.
         batch_size: Samples per step; at most those of the largest client.
         local_epochs: Passes of a client over its samples per round.
         learning_rate: Learning rate of SGD.

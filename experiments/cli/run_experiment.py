@@ -65,19 +65,21 @@ def run(
     Example: fedge run experiments/configs/quickstart.yaml --backend local --set rounds=3
     """
     from experiments.spec import experiment_checks
-    from experiments.spec.experiment_loader import load_experiment, parse_override
+    from experiments.spec.experiment_loader import blame_overrides, load_experiment, parse_override
 
     given = {"backend": backend, "seed": seed, "jobs": jobs}
     overrides = [*(override or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
     console = make_console(stderr=as_json)
-    begin_phase("checking the experiment")
+    begin_phase("reading the experiment and counting its network's layers")
     experiment = load_experiment(config, overrides, note=warn)
     experiment_checks.require_libraries(experiment, "fedge run")
+    begin_phase("checking task, data, boards and their costs")
     from experiments.backends import launcher
 
     experiment = launcher.add_tags(experiment, tags or ())
-    folder = launcher.choose_folder(experiment, out, name=name, changes=map(parse_override, overrides))
-    with prefix_errors(str(config)):
+    changes = [parse_override(override) for override in overrides]
+    folder = launcher.choose_folder(experiment, out, name=name, changes=changes)
+    with blame_overrides(config, [key for key, _ in changes]), prefix_errors(str(config)):
         launcher.check_runnable(experiment)
         print_lines(console, _list_start_notes(experiment, config))
     if dry_run:
@@ -209,9 +211,10 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
-    from experiments.report.run.run_tables import describe_knowledge, describe_origins
+    from experiments.report.run.run_tables import describe_estimates, describe_knowledge, describe_origins
 
     yield describe_origins(summary)
+    yield from (f"note: {line}" for line in describe_estimates(summary["labels"]))
     yield from describe_knowledge(summary.get("knowledge") or {})
     if summary.get("bit_reproducible") is False and summary.get("backend") != "fleet":
         yield "note: the clients trained on CUDA: another run gives other bits"
@@ -225,14 +228,14 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of a run, counted by boards and rounds."""
-    goal, board = ("plan", "task") if summary["asynchronous"] else ("goal", "board")
+    goal, turn = ("plan", "task") if summary["asynchronous"] else ("goal", "board round")
     if summary["infeasible"]:
-        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} that no mode could meet"
+        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} that no known mode could meet"
     if summary["late"]:
         lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
         yield f"{_format_count(summary['late'], 'reply', 'replies')} late{lost}"
     if summary["failed"]:
-        yield f"{_format_count(summary['failed'], board, f'{board}s')} failed"
+        yield f"{_format_count(summary['failed'], turn, f'{turn}s')} failed"
 
 
 def _describe_total(summary: Mapping[str, Any]) -> str:

@@ -66,9 +66,11 @@ def status(folder: Run, *, as_json: AsJson = False) -> None:
 
         print_run_summary(make_console(), dict(found.summary))
     if found.summary["labels"]:
-        from experiments.report.run.run_tables import describe_origins
+        from experiments.report.run.run_tables import describe_estimates, describe_origins
 
         print_line(describe_origins(found.summary))
+        for line in describe_estimates(found.summary["labels"]):
+            print_line(f"note: {line}")
     for problem in found.problems:
         print_line(f"note: {problem}")
     for purpose, command in found.next_steps:

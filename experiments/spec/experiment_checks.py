@@ -528,11 +528,18 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
     return {
         "device": kind.spec.name,
         "count": board.entry.count,
-        "truth": {"label": kind.truth_label, "source": kind.truth_source},
+        "truth": {"label": kind.truth_label, "source": kind.truth_source} | _build_error_label(kind.cost),
         "prior": {"label": prior, "source": "; ".join(known)},
         **serving_label(board, kind.spec),
         **loader_label(board),
     }
+
+
+def _build_error_label(cost: CostProfile | None) -> dict[str, Any]:
+    """Return the expected errors of an estimate from layers; empty for other costs."""
+    if cost is None or not (cost.time_error_log or cost.power_error_log):
+        return {}
+    return {"time_error": cost.time_error_log, "power_error": cost.power_error_log}
 
 
 def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -132,8 +133,28 @@ def build_experiment(
     for key, value in changes:
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
-    experiment = add_network_layers(resolve_experiment(raw, path), str(path))
+    with blame_overrides(path, [key for key, _ in changes], option):
+        experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+@contextmanager
+def blame_overrides(path: Path, keys: Iterable[str], option: str = "--set ") -> Iterator[None]:
+    """Name the option instead of the file ``path`` in a ``BadInput`` for a field that an override changed.
+
+    Args:
+        path: The file, which such an error names before the field.
+        keys: The overrides' keys, such as ``fleet.0.count``.
+        option: Text before the field in messages.
+    """
+    try:
+        yield
+    except BadInput as error:
+        field = error.where.removeprefix(f"{path}: ")
+        dotted = re.sub(r"\[(\d+)\]", r".\1", field)
+        if not any(f"{dotted}.".startswith(f"{key}.") for key in keys):
+            raise
+        raise BadInput(f"{option}{field}", error.got, error.right) from error
 
 
 def find_experiment_file(path: Path) -> Path:
@@ -148,7 +169,9 @@ def find_experiment_file(path: Path) -> Path:
     files = {file.stem: file for file in CONFIGS.glob("*.yaml")}
     shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
     if str(path) not in shipped:
-        raise BadInput(str(path), "no such file", f"a YAML file, or a name: {list_known(str(path), sorted(shipped))}")
+        near = sorted(file for file in path.parent.glob(f"{glob.escape(path.stem)}.y*ml") if file.is_file())
+        known = f"a YAML file, or a name: {list_known(str(path), sorted(shipped))}"
+        raise BadInput(str(path), "no such file", f"do you mean {near[0]}?" if near else known)
     return shipped[str(path)]
 
 
@@ -412,8 +435,10 @@ def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], e
     if first["type"] in {"model_type", "model_attributes_type"}:
         bare = "a name, or " if location[-1] in NAME_ONLY_FIELDS or isinstance(location[-1], int) else ""
         return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_list_keys(record, location))}")
-    plain = first["msg"][:1].lower() + first["msg"][1:]
-    return BadInput(where, got, _EXPECTED_BY_ERROR.get(first["type"], plain).format(**first.get("ctx", {})))
+    if first["type"] in _EXPECTED_BY_ERROR:
+        expected = _EXPECTED_BY_ERROR[first["type"]].format(**first.get("ctx", {}))
+        return BadInput(where, got, f"expected {expected}")
+    return BadInput(where, got, first["msg"][:1].lower() + first["msg"][1:])
 
 
 def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:

@@ -94,8 +94,8 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
             kind.spec,
             profile,
             ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i]),
-            seed,
-            make_generator(seed, board.name, "serving"),
+            seed=seed,
+            rng=make_generator(seed, board.name, "serving"),
         )
         for i, profile in enumerate(profiles)
     ]

@@ -122,6 +122,9 @@ def _decide(
     rows = sorted(find_rows(predictions.modes, trusted).values())
     if keeps_to_known_modes(context.exploration) and rows and goal.deadline_s is not None:
         decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
+        if len(rows) < len(predictions.modes) and not decision.feasible:
+            why = f"{decision.why} Of {len(predictions.modes)} modes only the {len(rows)} known ones count."
+            decision = dataclasses.replace(decision, why=why)
         if decision.feasible or (context.fastest_mode in trusted and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)
     return _subtract_warm_up(context.policy(predictions, front, goal, context.device.spec), state.warm_up_steps_left)

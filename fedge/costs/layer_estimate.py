@@ -101,8 +101,8 @@ def estimate_network_cost(
         batch_size=batch.size,
         coefficients=Coefficients(time, power),
         label="estimated",
-        source=f"layers of {batch.layers.network} on {device.name}, by what {tables} tables of workloads teach; "
-        f"where one was left out: time off by {time_off:.0%}, power by {power_off:.0%} in the mean",
+        source=f"layers of {batch.layers.network} on {device.name}, {describe_error(time_off, power_off)} in the mean, "
+        f"as where one of {tables} tables of workloads was left out",
         time_mape=None,
         power_mape=None,
         residual_time_sd_log=float(np.mean([profile.residual_time_sd_log for profile in own])),
@@ -112,6 +112,11 @@ def estimate_network_cost(
         time_error_log=time_off,
         power_error_log=power_off,
     )
+
+
+def describe_error(time_error: float, power_error: float) -> str:
+    """Describe the expected relative errors of an estimate: ``time off by 32 %, power by 47 %``."""
+    return f"time off by {100 * time_error:.0f} %, power by {100 * power_error:.0f} %"
 
 
 def _expect_errors(device: DeviceSpec, batch: LayeredBatch, alike: Sequence[CostProfile]) -> tuple[float, float]:

@@ -251,7 +251,11 @@ def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> Non
     for name, array, types in ((part + "_x", x, FREE_SAMPLES), (part + "_y", y, FREE_LABELS)):
         if not isinstance(array, np.ndarray) or str(array.dtype) not in types or not _has_samples(part, array):
             got = "{} {}".format(name, getattr(array, "dtype", type(array).__name__))
-            raise BadSource(where, got, "at least one sample, as a numpy array of {}".format(" or ".join(types)))
+            right = "at least one sample, as a numpy array of {}".format(" or ".join(types))
+            if isinstance(array, np.ndarray) and array.dtype == np.float64:
+                right = f"use {name}.astype(np.float32)"
+            raise BadSource(where, got, right)
+        _check_finite(where, name, array)
     if len(x) != len(y):
         raise BadSource(where, f"{len(x)} samples {part}_x with {len(y)} {part}_y", "as many of both")
     known = y[y != UNLABELLED] if y.ndim > 1 else y
@@ -259,6 +263,15 @@ def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> Non
         got = f"{part}_y from {known.min()} to {known.max()} for {classes} classes"
         right = f"labels from 0 to {classes - 1}" + (f", or {UNLABELLED} for none" if y.ndim > 1 else "")
         raise BadSource(where, got, right)
+
+
+def _check_finite(where: str, name: str, array: "NDArray[Any]") -> None:
+    """Refuse an array of numbers with NaN or infinity, which would spoil the network in the first step."""
+    finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones(1, dtype=bool)
+    if not finite.all():
+        place = np.unravel_index(np.argmin(finite), array.shape)
+        what = "NaN" if np.isnan(array[place]) else "infinity"
+        raise BadSource(where, f"{name} with {what} in sample {place[0]}", "finite numbers in every sample")
 
 
 def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:

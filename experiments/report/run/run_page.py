@@ -123,7 +123,7 @@ def _render_run(run: LoadedRun) -> str:
             *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
         ),
         cards=_list_cards(run),
-        notes=(describe_emulation(run),),
+        notes=(describe_emulation(run), *map(capitalise, run_tables.describe_estimates(run.labels))),
         below=run_tables.provenance_table(run).html,
     )
 

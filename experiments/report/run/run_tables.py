@@ -16,6 +16,7 @@ from experiments.report.quantities import data_size, duration, energy, number
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_summary import LabelsByEntry
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
+from fedge.costs.layer_estimate import describe_error
 from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
@@ -75,6 +76,14 @@ def describe_origins(summary: Mapping[str, Any]) -> str:
         counts[entry.get("truth", {}).get("label", "unknown")] += entry["count"]
     boards = "boards" if summary.get("backend") in {"fleet", "flower"} else "emulated boards"
     return f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+
+
+def describe_estimates(labels: LabelsByEntry) -> Iterator[str]:
+    """Yield, if steps are priced from layers, by how much they may be off and what that means for the savings."""
+    truths = [label["truth"] for label in labels.values() if "time_error" in label.get("truth", {})]
+    if truths:
+        error = describe_error(*(max(truth[name] for truth in truths) for name in ("time_error", "power_error")))
+        yield f"estimated from layers ({error}): this saving is one draw, compare several seeds"
 
 
 def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:

@@ -26,7 +26,7 @@ class Refusals:
     folder: Path
 
     def __call__(self, *overrides: str, config: str = SMALL) -> str:
-        """The message, without the program's and the file's name."""
+        """The message, without the names of program and file, and without ``--set``."""
         path = self.folder / "exp.yaml"
         path.write_text(config, encoding="utf-8")
         out = self.folder / "out"
@@ -35,7 +35,7 @@ class Refusals:
         assert outcome.code == 2
         assert outcome.out == ""
         assert not out.exists()
-        return outcome.message.removeprefix("fedge: ").removeprefix(f"{path}: ")
+        return outcome.message.removeprefix("fedge: ").removeprefix("--set ").removeprefix(f"{path}: ")
 
 
 @pytest.fixture
@@ -57,34 +57,34 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("fleet.0.bogus=1", "fleet[0].bogus: got an unknown key; known here: device, count, "),
         ("fleet.1.link.bogus=1", "fleet[1].link.bogus: got an unknown key; known here: down_mbps, "),
         ("exploration.bogus=1", "exploration.bogus: got an unknown key; known here: share, probe_s, slack, "),
-        ("rounds=x", "rounds: got 'x'; a whole number"),
-        ("rounds=1.5", "rounds: got 1.5; a whole number"),
-        ("rounds=0", "rounds: got 0; at least 1"),
-        ("rounds=null", "rounds: got nothing; a whole number"),
-        ("rounds=.inf", "rounds: got inf; a finite number"),
-        ("seed=-1", "seed: got -1; at least 0"),
+        ("rounds=x", "rounds: got 'x'; expected a whole number"),
+        ("rounds=1.5", "rounds: got 1.5; expected a whole number"),
+        ("rounds=0", "rounds: got 0; expected at least 1"),
+        ("rounds=null", "rounds: got nothing; expected a whole number"),
+        ("rounds=.inf", "rounds: got inf; expected a finite number"),
+        ("seed=-1", "seed: got -1; expected at least 0"),
         ("seed=true", "seed: got true; a number"),
         ("fleet.0.count=yes", "fleet[0].count: got true; a number"),
-        ("backend=cloud", "backend: got 'cloud'; 'local', 'sim', 'fleet' or 'flower'"),
-        ("name=a/b", "name: got 'a/b'; letters, digits, '.', '_' and '-', beginning with a letter or digit"),
-        ("fleet=[]", "fleet: got []; a list with at least one entry"),
-        ("fleet=nano", "fleet: got 'nano'; a list"),
-        ("fleet=null", "fleet: got nothing; a list"),
+        ("backend=cloud", "backend: got 'cloud'; expected 'local', 'sim', 'fleet' or 'flower'"),
+        ("name=a/b", "name: got 'a/b'; expected letters, digits, '.', '_' and '-', beginning with a letter or digit"),
+        ("fleet=[]", "fleet: got []; expected a list with at least one entry"),
+        ("fleet=nano", "fleet: got 'nano'; expected a list"),
+        ("fleet=null", "fleet: got nothing; expected a list"),
         ("fleet.0=3", "fleet[0]: got 3; a name, or a mapping with some of device, count, "),
         ("fleet.0={count: 2}", "fleet[0].device: got nothing; this key is needed"),
-        ("fleet.0.device=3", "fleet[0].device: got 3; text, in quotes where YAML would read something else"),
-        ("fleet.0.count=many", "fleet[0].count: got 'many'; a whole number"),
+        ("fleet.0.device=3", "fleet[0].device: got 3; expected text, in quotes where YAML would read something else"),
+        ("fleet.0.count=many", "fleet[0].count: got 'many'; expected a whole number"),
         ("fleet.0.link=3", "fleet[0].link: got 3; a mapping with some of down_mbps, "),
-        ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; at most 85"),
+        ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; expected at most 85"),
         ("policy=3", "policy: got 3; a name, or a mapping with some of name, power_w, "),
-        ("data.alpha=0", "data.alpha: got 0; a number above 0"),
+        ("data.alpha=0", "data.alpha: got 0; expected a number above 0"),
         (
             "data.partition=foo",
             "data.partition: got 'foo'; known: dirichlet, iid, natural, shards, your own module:NAME",
         ),
         ("strategy.options={a: [1]}", "strategy.options.a: got [1]; a number, text, true or false"),
         ("strategy.wraps=3", "strategy.wraps: got 3; a mapping with some of name, options, wraps"),
-        ("plugins=mine.py", "plugins: got 'mine.py'; a list"),
+        ("plugins=mine.py", "plugins: got 'mine.py'; expected a list"),
         ("workload=" + "x" * 90, f"workload: got '{'x' * 56}...; a mapping with some of task, "),
     ],
 )
@@ -141,16 +141,16 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused, override, message
         ("{name: balanced, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; they "),
         ("{name: least-energy, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; th"),
         ("{name: balanced, deadline_s: 26}", "deadline_s: got 26 s; at least one board able to keep it; they need "),
-        ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; a number above 0"),
-        ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; a number"),
+        ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; expected a number above 0"),
+        ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; expected a number"),
         ("{name: fastest-within-power, power_w: 9, time_weight: 1}", "time_weight: got 1; fastest-within-power takes "),
         ("least-energy-within-deadline", "deadline_s: got nothing; least-energy-within-deadline needs it, "),
         ("fastest", "fleet_power_w: got nothing; fastest needs it or round_energy_j, for example --set policy.fleet_"),
         ("energy-budget", "budget_j: got nothing; energy-budget needs it, "),
         ("{name: least-energy, power_w: 3}", "power_w: got 3; least-energy takes deadline_s, max_slowdown, "),
         ("{name: maxn, power_w: 3}", "power_w: got 3; maxn takes no options"),
-        ("{name: balanced, time_weight: 2}", "time_weight: got 2; at most 1"),
-        ("{name: balanced, confidence: 1}", "confidence: got 1; a number below 1"),
+        ("{name: balanced, time_weight: 2}", "time_weight: got 2; expected at most 1"),
+        ("{name: balanced, confidence: 1}", "confidence: got 1; expected a number below 1"),
     ],
 )
 def test_a_policy_with_impossible_numbers_is_refused(refused, policy, message):
@@ -208,7 +208,7 @@ def test_a_key_that_stands_twice_is_refused(refused):
         ("fleet: [nano\nrounds: 2\n", "line 1: got text that is not YAML; "),
         ("fleet:\n\tcount: 1\n", "line 2: got text that is not YAML; "),
         ("rounds: 2\n", "fleet: got nothing; this key is needed"),
-        ("1: 2\nfleet: [nano]\n", "[1]: got 1; keys that are text"),
+        ("1: 2\nfleet: [nano]\n", "[1]: got 1; expected keys that are text"),
     ],
 )
 def test_a_file_that_is_no_experiment_is_refused(refused, config, message):
@@ -229,10 +229,10 @@ def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge, tmp_path):
     [
         ("nokey", "--set: got 'nokey'; key=value, for example --set policy=maxn"),
         ("=3", "--set: got '=3'; key=value"),
-        ("fleet.7.count=1", "--set fleet.7: got '7'; a place from 0 to 1"),
-        ("fleet.x.count=1", "--set fleet.x: got 'x'; a place from 0 to 1"),
-        ("rounds.x=1", "--set rounds.x: got int; a mapping or a list to go into"),
-        ("rounds=[", "--set rounds: got text that is not YAML; "),
+        ("fleet.7.count=1", "fleet.7: got '7'; a place from 0 to 1"),
+        ("fleet.x.count=1", "fleet.x: got 'x'; a place from 0 to 1"),
+        ("rounds.x=1", "rounds.x: got int; a mapping or a list to go into"),
+        ("rounds=[", "rounds: got text that is not YAML; "),
     ],
 )
 def test_an_override_that_fits_nowhere_is_refused(refused, override, message):
@@ -336,7 +336,7 @@ def test_a_damaged_run_yaml_is_named(fedge, tmp_path, command):
 
     outcome = fedge(command, tmp_path)
     assert outcome.code == 2
-    assert outcome.message == f"fedge: {tmp_path / 'run.yaml'}: rounds: got 'many'; a whole number"
+    assert outcome.message == f"fedge: {tmp_path / 'run.yaml'}: rounds: got 'many'; expected a whole number"
 
 
 def test_bad_tables_are_not_calibrated(fedge, tmp_path):
@@ -376,3 +376,19 @@ def test_a_wrong_command_line_shows_its_usage(fedge, arguments):
     assert outcome.code == 2
     assert outcome.err.startswith("Usage: fedge")
     assert outcome.out == ""
+
+
+def test_a_wrong_value_of_an_option_is_not_blamed_on_the_file(fedge, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
+
+    for override, field in (("rounds=ten", "rounds"), ("fleet.0.device=tx9", "fleet[0].device")):
+        outcome = fedge("run", tmp_path / "exp.yaml", "--set", override)
+        assert outcome.message.startswith(f"fedge: --set {field}: got ")
+
+
+def test_a_file_of_another_ending_is_suggested(fedge, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
+
+    outcome = fedge("run", tmp_path / "exp.yml")
+
+    assert outcome.message == f"fedge: {tmp_path / 'exp.yml'}: got no such file; do you mean {tmp_path / 'exp.yaml'}?"

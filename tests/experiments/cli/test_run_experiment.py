@@ -24,12 +24,15 @@ SUMMARY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"infeasible": 1}, "note: 1 goal that no mode could meet (of 3 rounds x 2 boards); see the report"),
-        ({"infeasible": 2, "asked": 4}, "note: 2 goals that no mode could meet (of 4 board rounds); "),
-        ({"infeasible": 2, "asked": 9, "asynchronous": True}, "note: 2 plans that no mode could meet (of 9 tasks); "),
+        ({"infeasible": 1}, "note: 1 goal that no known mode could meet (of 3 rounds x 2 boards); see the report"),
+        ({"infeasible": 2, "asked": 4}, "note: 2 goals that no known mode could meet (of 4 board rounds); "),
+        (
+            {"infeasible": 2, "asked": 9, "asynchronous": True},
+            "note: 2 plans that no known mode could meet (of 9 tasks); ",
+        ),
         ({"late": 1}, "note: 1 reply late (of "),
         ({"late": 3, "late_lost": 1}, "note: 3 replies late, 1 of them lost (joined no round)"),
-        ({"failed": 1, "late": 2}, "note: 2 replies late, 1 board failed (of "),
+        ({"failed": 1, "late": 2}, "note: 2 replies late, 1 board round failed (of "),
     ],
 )
 def test_what_went_wrong_is_told_of_how_many(changes, told):
@@ -37,6 +40,17 @@ def test_what_went_wrong_is_told_of_how_many(changes, told):
 
     assert origin == "emulated boards: 2 estimated"
     assert note.startswith(told)
+
+
+def test_a_saving_on_boards_estimated_from_layers_is_called_one_draw():
+    layered = {
+        "nano": {"count": 1, "truth": {"label": "estimated", "time_error": 0.32, "power_error": 0.09}},
+        "tx2": {"count": 1, "truth": {"label": "estimated", "time_error": 0.23, "power_error": 0.47}},
+    }
+    _, note = _list_notes({**SUMMARY, "labels": layered})
+
+    errors = "time off by 32 %, power by 47 %"
+    assert note == f"note: estimated from layers ({errors}): this saving is one draw, compare several seeds"
 
 
 def test_a_run_that_its_budget_ended_says_how_to_go_on():

@@ -137,8 +137,8 @@ def test_the_error_of_a_family_that_was_not_measured_is_larger():
         ).source
         for name in ("resnet101", "densenet121")
     }
-    assert "time off by 12%" in told["resnet101"]
-    assert "time off by 23%" in told["densenet121"]
+    assert "time off by 12 %" in told["resnet101"]
+    assert "time off by 23 %" in told["densenet121"]
 
 
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:

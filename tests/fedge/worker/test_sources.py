@@ -315,3 +315,20 @@ def test_a_stamp_of_what_is_not_there_is_another_than_once_it_is(tmp_path):
     before = sources.compute_stamp(str(path), roots)
     path.write_bytes(b"")
     assert sources.compute_stamp(str(path), roots) != before
+
+
+@pytest.mark.parametrize(("value", "called"), [(np.nan, "NaN"), (np.inf, "infinity")])
+@pytest.mark.parametrize("part", ["train_x", "test_x", "train_y"])
+def test_a_sample_that_is_not_finite_is_named(part, value, called):
+    arrays = {name: np.ones((8, 3) if name.endswith("x") else 8, np.float32) for name in sources.ARRAY_NAMES}
+    arrays[part][5] = value
+
+    with pytest.raises(sources.BadSource, match=f"{part} with {called} in sample 5; finite numbers"):
+        sources.check_data(sources.free_data(**arrays, classes=1), "mine")
+
+
+def test_samples_of_double_precision_are_refused_with_what_converts_them():
+    x, y = np.ones((8, 3)), np.ones(8, np.float32)
+
+    with pytest.raises(sources.BadSource, match=r"train_x float64; use train_x\.astype\(np\.float32\)"):
+        sources.check_data(sources.free_data(x, y, x, y, classes=1), "mine")
