@@ -123,7 +123,7 @@ def _decide(
     if keeps_to_known_modes(context.exploration) and rows and goal.deadline_s is not None:
         decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
         if len(rows) < len(predictions.modes) and not decision.feasible:
-            why = f"{decision.why} Of {len(predictions.modes)} modes only the {len(rows)} known ones count."
+            why = f"{decision.why} Only known modes count: {len(rows)} of {len(predictions.modes)}."
             decision = dataclasses.replace(decision, why=why)
         if decision.feasible or (context.fastest_mode in trusted and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)

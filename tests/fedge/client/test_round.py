@@ -224,3 +224,11 @@ def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole():
     assert played.measured.mode == played.decision.mode != MAXN
     assert played.decision.why == TRIAL_REASON
     assert played.measured.steps == 2
+
+
+def test_a_goal_that_no_known_mode_meets_says_that_only_known_modes_count():
+    played = Bench(exploration=WITHOUT_SLACK).play(goal_of(40, 0.5), [seen(MAXN)])
+
+    assert played.decision.mode == MAXN
+    assert played.decision.why.startswith("Fastest mode: 41.0 s expected, later than the 20.5 s left.")
+    assert played.decision.why.endswith(" Only known modes count: 1 of 4.")
