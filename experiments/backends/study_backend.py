@@ -127,7 +127,7 @@ def build_policy(name: str, own: PolicySpec) -> PolicySpec:
     known = POLICY_OPTIONS.get(name.partition(":")[0])
     if name == own.name or known is None:
         return own.model_copy(update={"name": name})
-    return PolicySpec(name=name, **{key: value for key, value in own.limits.items() if key in known})
+    return PolicySpec.model_validate({"name": name} | {key: own.limits[key] for key in known if key in own.limits})
 
 
 def _check_strategy(experiment: Experiment, config: Path) -> None:
