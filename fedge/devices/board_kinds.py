@@ -269,7 +269,7 @@ def draw_estimate_error(spec: DeviceSpec, cost: CostProfile, modes: Modes, seed:
     it stays as high as at the lower memory clock.
     """
     seconds = np.array([name.endswith("_s") for name in time_power_model.TIME_NAMES])
-    rng = make_generator(seed, spec.name, cost.workload, f"{cost.kind} estimate")
+    rng = make_generator(seed, spec.name, cost.workload, "estimate")  # training and inference are off alike
     draws = np.clip(rng.standard_normal(2 + seconds.sum()), -MAX_ERROR_SD, MAX_ERROR_SD)
     common, own = np.sqrt(COMMON_ERROR_SHARE), np.sqrt(1.0 - COMMON_ERROR_SHARE)
     time = cost.coefficients.time.copy()

@@ -104,8 +104,8 @@ def test_predictions_and_records_become_tables():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"polcy": "maxn"}, "experiment: polcy: got an unknown key"),
-        ({"policy__power_w": -3}, "experiment: policy.power_w: got -3"),
+        ({"polcy": "maxn"}, "polcy: got an unknown key"),
+        ({"policy__power_w": -3}, "policy.power_w: got -3"),
         ({"fleet__7__count": 1}, "fleet.7: got '7'"),
         ({"policy": "quickest"}, "experiment: policy.name: got 'quickest'"),
         ({"rounds": object()}, "experiment: got <object"),

@@ -18,7 +18,7 @@ from experiments.backends import launcher
 from experiments.cli import main
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, PolicySpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
@@ -100,7 +100,7 @@ def test_overrides_are_applied_in_order_and_reach_into_short_forms(tmp_path, ove
     path = tmp_path / "exp.yaml"
     path.write_text(SMALL, encoding="utf-8")
 
-    assert load_experiment(path, overrides).policy.model_dump(exclude_none=True) == policy
+    assert load_experiment(path, overrides).policy == PolicySpec(**policy)
 
 
 def test_the_options_for_seed_and_backend_win_over_set(fedge, tmp_path):

@@ -47,7 +47,7 @@ def placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def load(folder: Path, device: str = DEVICE, backend: str = "local", **serving: object) -> Experiment:
     entry = {"device": device, "serving": {"placement": "plan.json", "latency_s": 2.0, **serving}}
-    content = {"fleet": [entry], "rounds": 1, "backend": backend, "jobs": 1, "workload": {"local_epochs": 0.5}}
+    content = {"fleet": [entry], "rounds": 1, "backend": backend, "workload": {"local_epochs": 0.5}}
     (folder / "exp.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     return load_experiment(folder / "exp.yaml")
 

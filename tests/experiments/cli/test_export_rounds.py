@@ -74,11 +74,11 @@ def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge, tm
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("[wandb]", "exp.yaml: exporters[0].name: got 'wandb'; known: mlflow"),
-        ("[{name: tensorboard, options: {dir: x}}]", "exp.yaml: exporters[0].options.dir: got an unknown option"),
-        ("[3]", "exp.yaml: exporters[0]: got 3; a name, or a mapping with some of name, options"),
+        ("[wandb]", "--set exporters[0].name: got 'wandb'; known: mlflow"),
+        ("[{name: tensorboard, options: {dir: x}}]", "--set exporters[0].options.dir: got an unknown option"),
+        ("[3]", "--set exporters[0]: got 3; a name, or a mapping with some of name, options"),
         ("[{name: tensorboard, option: 3}]", "exporters[0].option: got an unknown key; known here: name, options"),
-        ("tensorboard", "exp.yaml: exporters: got 'tensorboard'; a list"),
+        ("tensorboard", "--set exporters: got 'tensorboard'; expected a list"),
     ],
 )
 def test_a_wrong_exporter_is_one_line_before_anything_is_written(fedge, tmp_path, given, message):

@@ -172,7 +172,7 @@ def test_a_file_that_is_no_board_is_refused_in_one_line(content, text, tmp_path)
 
 
 def test_a_missing_file_is_refused_with_its_path(tmp_path):
-    with pytest.raises(BadInput, match=r"nowhere\.yaml: got a file that cannot be read"):
+    with pytest.raises(BadInput, match=r"nowhere\.yaml: got no such file"):
         find(str(tmp_path / "nowhere.yaml"))
 
 

@@ -143,8 +143,11 @@ def test_a_task_files_data_may_be_a_folder_of_arrays(own_file, tmp_path):
     assert len(workloads.load_task(str(own_file), data_dir=tmp_path).labels) == 40
 
 
-@pytest.mark.parametrize("folder", [None, "somewhere"])
-def test_a_task_file_may_read_its_data_itself(own_file, folder):
+@pytest.mark.parametrize("name", [None, "somewhere"])
+def test_a_task_file_may_read_its_data_itself(own_file, tmp_path, name):
+    folder = None if name is None else str(tmp_path / name)
+    if folder is not None:
+        Path(folder).mkdir()
     own_file.write_text(
         f"{TASK_FILE}\nfrom fedge.worker.sources import make_synthetic as synthetic\n"
         f"def data(source):\n    assert source == { ({} if folder is None else {'folder': folder})!r}\n"
