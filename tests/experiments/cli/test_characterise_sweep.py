@@ -328,7 +328,7 @@ def test_of_this_machine_nobody_says_how_long_it_takes(plan, capsys):
 
 
 def test_a_mistake_is_found_before_anything_is_written(plan, out, tmp_path):
-    with pytest.raises(BadInput, match="nosuch.yaml: got no such file"):
+    with pytest.raises(BadInput, match=r"nosuch\.yaml: got no such file"):
         command.measure_points(tmp_path / "nosuch.yaml", out, as_json=False)
     plan.write_text(yaml.safe_dump({**PLAN, "sweeps": [{"worker": [1]}]}))
     with pytest.raises(BadInput, match=r"sweeps\[0\]"):
