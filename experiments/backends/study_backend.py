@@ -127,7 +127,8 @@ def build_policy(name: str, own: PolicySpec) -> PolicySpec:
     known = POLICY_OPTIONS.get(name.partition(":")[0])
     if name == own.name or known is None:
         return own.model_copy(update={"name": name})
-    return PolicySpec(name=name, **{key: value for key, value in own.limits.items() if key in known})
+    taken = {key: value for key, value in own.limits.items() if key in known}
+    return PolicySpec(name=name).model_copy(update=taken)
 
 
 def _check_strategy(experiment: Experiment, config: Path) -> None:
