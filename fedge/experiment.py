@@ -362,7 +362,7 @@ class PolicySpec(_SpecModel):
     narrow_width: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the network's channels that ``joint`` may ask some clients to train; None: all train all channels."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
-    options: dict[str, float] = Field(default_factory=dict)
+    options: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     """Numbers of your own policy, which it reads in ``goal.limits``."""
 
     @property

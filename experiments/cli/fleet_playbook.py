@@ -78,10 +78,8 @@ def _revoke_certificates(fleet: SelectedFleet, board: str) -> list[str]:
     if not keys:
         return []
     server = fleet.inventory.server
-    certificate, named = (
-        plan.resolve_file(server.text("superlink_ca_certificate")),
-        server.text("superlink_revocations"),
-    )
+    certificate = plan.resolve_file(server.text("superlink_ca_certificate"))
+    named = server.text("superlink_revocations")
     if named and not selected_fleet.is_local_file(named):
         raise BadInput("superlink_revocations", named, "the path of a file")
     listed = plan.resolve_file(named) if named else certificate.with_name(REVOCATIONS)

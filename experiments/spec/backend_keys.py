@@ -16,6 +16,7 @@ Record = TypeVar("Record", bound=BaseModel)
 EMULATING = ("local", "sim")
 """Backends whose boards are emulated."""
 FOR_EMULATED = "the fleet backend's boards are real, this is for emulated ones (backend sim or local)"
+OWN_SUPERLINK = "only real boards are reached through a SuperLink of yours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,13 @@ KEYS = (
         "real boards train on their own GPUs, this is for emulated ones (backend sim or local)",
         describes_boards=False,
     ),
+    BackendKey("superlink.address", ("fleet",), OWN_SUPERLINK, describes_boards=False),
+    BackendKey("superlink.root_certificates", ("fleet",), OWN_SUPERLINK, describes_boards=False),
     BackendKey(
-        "superlink", ("fleet",), "only real boards are reached through a SuperLink of yours", describes_boards=False
+        "superlink.connect_timeout_s",
+        ("sim", "fleet"),
+        "clients in the run's own processes connect to nothing",
+        describes_boards=False,
     ),
     BackendKey(
         "reply_timeout_s", ("sim", "fleet"), "clients in the run's own processes always reply", describes_boards=False
@@ -83,10 +89,7 @@ def find_backends(name: str) -> Sequence[str]:
 def drop_backend_keys(raw: dict[str, Any], backend: str) -> list[str]:
     """Remove the keys of a file that only say how another backend's run is carried out, and return them."""
     unused = [key.path for key in KEYS if backend not in key.backends and not key.describes_boards]
-    dropped = [path for path in unused if raw.get(path) not in (None, _DEFAULTS.get(path))]
-    for path in dropped:
-        del raw[path]
-    return dropped
+    return [path for path in unused if _drop_value(raw, _DEFAULTS, path.split("."))]
 
 
 def change_backend(experiment: Experiment, backend: str) -> Experiment:
@@ -109,6 +112,18 @@ def _find_values(record: BaseModel, path: Sequence[str], place: str = "") -> Ite
             yield from _find_values(entry, rest, f"{place}{name}[{number}].")
     elif value is not None:
         yield from _find_values(value, rest, f"{place}{name}.")
+
+
+def _drop_value(raw: dict[str, Any], defaults: dict[str, Any], path: Sequence[str]) -> bool:
+    """Remove a key that is set to another value than its default, and return whether it was."""
+    name, *rest = path
+    value = raw.get(name)
+    if rest:
+        return isinstance(value, dict) and _drop_value(value, defaults[name], rest)
+    if value in (None, defaults[name]):
+        return False
+    del raw[name]
+    return True
 
 
 def _reset(record: Record, path: Sequence[str]) -> Record:

@@ -208,7 +208,7 @@ def _drop_policy_options(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]
     if not replaced and (new == old or taken is None):
         return
     kept = () if replaced else taken or ()
-    dropped = [name for name, value in policy.items() if name not in {"name", *kept} and value is not None]
+    dropped = [name for name, value in policy.items() if name not in {"name", *kept} and value not in (None, {})]
     given = {key.removeprefix("policy.") for key, _ in changes}
     if lost := [name for name in dropped if name not in given]:
         is_taken = taken is None or not set(lost).isdisjoint(taken)

@@ -251,4 +251,5 @@ def _draw_surface(experiment: Experiment, setup: ClientSetup, kind: BoardKind) -
     average, profiles = cached_average_costs(setup.board.entry.device, work, kind.average.modes)
     column = ModeSurface(average.modes, average.infer_s[:, 0], average.power_w[:, 0], kind.average.idle_w)
     rng = make_generator(experiment.seed, setup.board.name, "evaluation")
-    return draw_batch_surface(kind.spec, profiles[0], column, seed=experiment.seed, rng=rng), work.batch_sizes[0]
+    surface = draw_batch_surface(setup.board.entry.device, profiles[0], column, seed=experiment.seed, rng=rng)
+    return surface, work.batch_sizes[0]

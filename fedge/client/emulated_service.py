@@ -26,7 +26,7 @@ from fedge.client.inference_service import (
 )
 from fedge.costs.cost_profile import CostProfile
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import BoardKind, draw_estimate_error
+from fedge.devices.board_kinds import BoardKind, EstimateError, draw_estimate_error
 from fedge.devices.emulated_board import (
     THROTTLED_SLOWDOWN,
     WARM_UP_STEPS,
@@ -46,7 +46,7 @@ from fedge.serving.standing_service import (
     ServiceTable,
     build_service_table,
 )
-from fedge.types import DeviceSpec, Floats, Modes, PowerMode, ServiceUse
+from fedge.types import Floats, Modes, PowerMode, ServiceUse
 from fedge.worker.arrivals import Arrivals, arrival_times
 from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
 
@@ -91,7 +91,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     # The same draws for every batch size: a slow board is slow at all of them.
     columns = [
         draw_batch_surface(
-            kind.spec,
+            board.entry.device,
             profile,
             ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i]),
             seed=seed,
@@ -105,23 +105,29 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
 
 
 def draw_batch_surface(
-    spec: DeviceSpec, profile: CostProfile, average: ModeSurface, seed: int, rng: np.random.Generator
+    device: str, profile: CostProfile, average: ModeSurface, seed: int, rng: np.random.Generator
 ) -> ModeSurface:
     """Draw a board's true cost of a batch of inference.
 
     Args:
-        spec: The board's specification.
+        device: The board's name in the catalogue.
         profile: Cost of the batch on boards of the kind.
         average: Time and power by it.
         seed: Seed of the error that all boards of the kind share.
         rng: Draws the board's own deviation.
     """
     if profile.time_error_log or profile.power_error_log:
-        error = draw_estimate_error(spec, profile, average.modes, seed)
+        error = _cached_estimate_error(device, profile, average.modes, seed)
         average = dataclasses.replace(
             average, step_s=average.step_s * error.time_ratio, power_w=average.power_w * error.power_ratio
         )
     return draw_board_surface(average, profile.residual_time_sd_log, profile.residual_power_sd_log, rng)
+
+
+@lru_cache(maxsize=64)
+def _cached_estimate_error(device: str, profile: CostProfile, modes: Modes, seed: int) -> EstimateError:
+    """Return ``draw_estimate_error`` of a board of the catalogue, which takes tens of milliseconds."""
+    return draw_estimate_error(catalogue.find(device, where="fleet.device"), profile, modes, seed)
 
 
 @lru_cache(maxsize=64)

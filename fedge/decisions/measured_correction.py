@@ -47,9 +47,9 @@ class _Repeats:
         """Group values and their standard errors by mode and estimate r from the repeats."""
         by_mode: dict[PowerMode, tuple[list[float], list[float]]] = {}
         for mode, log, error in zip(modes, np.log(values).tolist(), errors, strict=True):
-            logs, of_logs = by_mode.setdefault(mode, ([], []))
+            logs, log_errors = by_mode.setdefault(mode, ([], []))
             logs.append(log)
-            of_logs.append(error)
+            log_errors.append(error)
         squares = sum(_excess_squares(x, e, expected_sd) for x, e in by_mode.values() if len(x) > 1)
         freedom = len(values) - len(by_mode)
         return cls(by_mode, math.sqrt((PRIOR_REPEATS * expected_sd**2 + squares) / (PRIOR_REPEATS + freedom)))
@@ -114,9 +114,9 @@ def _group_own(modes: Modes, measurements: Sequence[Measurement]) -> tuple[dict[
     own = [m for m in measurements if m.board is None and not m.throttled]
     rows = find_rows(modes, {m.mode for m in own})
     own = [m for m in own if m.mode in rows]
-    of = [m.mode for m in own]
-    times = _Repeats.from_values(of, [m.step_s for m in own], [m.time_se_log for m in own], RUN_TIME_SD)
-    powers = _Repeats.from_values(of, [m.power_w for m in own], [m.power_se_log for m in own], RUN_POWER_SD)
+    measured = [m.mode for m in own]
+    times = _Repeats.from_values(measured, [m.step_s for m in own], [m.time_se_log for m in own], RUN_TIME_SD)
+    powers = _Repeats.from_values(measured, [m.power_w for m in own], [m.power_se_log for m in own], RUN_POWER_SD)
     return rows, times, powers
 
 

@@ -127,7 +127,7 @@ def least_energy_per_step(
             # Of two equally fast modes the cheaper one does all steps.
             mixed = budgets_s - np.where(apart_s > 0.0, fast_s, -np.inf)
             mixed /= np.where(apart_s > 0.0, apart_s, 1.0)
-            np.minimum(mixed, 1.0, out=mixed)  # the share of the slower mode
+            np.clip(mixed, 0.0, 1.0, out=mixed)  # the share of the slower mode
             mixed *= saved_j
             np.subtract(fast_j, mixed, out=mixed)
             mixed[fast_s > latest_s] = np.inf

@@ -132,7 +132,6 @@ class RunTables:
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         import pyarrow as pa
 
-        pa.set_io_thread_count(IO_THREADS)
         self._lock = _lock_store(folder)
         exists = store_files.has_store(folder)
         if not exists:  # the version first, so that a reader who finds tables finds it too
@@ -140,6 +139,8 @@ class RunTables:
             sync_folder(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
         sync_folder(folder / STORE)
+        self._threads_before = pa.io_thread_count()
+        pa.set_io_thread_count(IO_THREADS)
         self._rounds = read_rows(folder, RoundRow) if exists else []
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -169,9 +170,12 @@ class RunTables:
             writer.seal()
 
     def close(self) -> None:
-        """Convert all write-ahead files to parts and release the lock."""
+        """Convert all write-ahead files to parts, release the lock, and leave Arrow's threads as they were."""
+        import pyarrow as pa
+
         self.seal()
         self._lock.release()
+        pa.set_io_thread_count(self._threads_before)
 
     @property
     def rounds(self) -> tuple[RoundRow, ...]:

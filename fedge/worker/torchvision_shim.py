@@ -72,8 +72,13 @@ def _is_compile_supported(device_type: str) -> Any:
 def _load_compiler_name(name: str) -> Any:
     if name.startswith("__"):  # the import system asks for these
         raise AttributeError(name)
-    del sys.modules[_COMPILER]
+    _remove_stand_in()
     return getattr(importlib.import_module(_COMPILER), name)
+
+
+def _remove_stand_in() -> None:
+    if getattr(sys.modules.get(_COMPILER), "__getattr__", None) is _load_compiler_name:
+        del sys.modules[_COMPILER]
 
 
 @contextlib.contextmanager
@@ -89,8 +94,7 @@ def _without_compiler() -> "Iterator[None]":
     try:
         yield
     finally:
-        if sys.modules.get(_COMPILER) is stand_in:
-            del sys.modules[_COMPILER]
+        _remove_stand_in()
 
 
 # torch forgets the declarations when the library object goes, so it is kept for the life of the process.

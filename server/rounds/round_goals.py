@@ -120,7 +120,7 @@ def update_progress(
             samples.get(row.board, 0) / total,
             share=plan.goals[row.board].share * _done_share(row),
             sent=SENT[plan.goals[row.board].compression.kind],
-            width=plan.goals[row.board].width,
+            width=plan.goals[row.board].width if row.width is None else row.width,
         )
         for row in settled.clients
         if row.board in settled.accepted and row.board in plan.goals

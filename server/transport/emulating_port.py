@@ -121,7 +121,8 @@ class EmulatingNodes:
         while True:
             for message in self._grid.pull_messages(tuple(self._at_work)) if self._at_work else ():
                 self._at_work.pop(message.metadata.reply_to_message_id, None)
-            free = [node for node in nodes if node not in self._at_work.values()]
+            busy = set(self._at_work.values())
+            free = [node for node in nodes if node not in busy]
             if free or self._clock.now_s() >= ends_s:
                 return free
             self._clock.sleep_s(POLL_S)

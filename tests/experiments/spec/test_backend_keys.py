@@ -22,7 +22,7 @@ fleet:
 - device: nano
 - device: nano
   name: shelf{ENTRY}
-superlink: {{address: "10.0.0.1:8000"}}
+superlink: {{address: "10.0.0.1:8000", root_certificates: ca.crt, connect_timeout_s: 60}}
 reply_timeout_s: 60
 jobs: 2
 workload: {{model_mb: 3}}
@@ -64,22 +64,35 @@ def test_an_experiment_for_another_backend_has_none_of_the_keys_that_it_does_not
 
     check_backend_keys(changed)
     assert changed.backend == backend
-    assert (changed.superlink == experiment.superlink) == (backend == "fleet")
+    assert (changed.superlink.address == experiment.superlink.address) == (backend == "fleet")
+    assert changed.superlink.connect_timeout_s == (120 if backend == "local" else 60)
     assert (changed.fleet[1].battery == experiment.fleet[1].battery) == (backend != "fleet")
 
 
 def test_the_name_of_another_backend_leaves_out_what_says_how_the_files_own_one_runs(tmp_path):
     notes = []
-    text = PLAIN + "superlink: {address: '10.0.0.1:8000'}\nreply_timeout_s: 60\n"
+    text = PLAIN + "superlink: {address: '10.0.0.1:8000', connect_timeout_s: 60}\nreply_timeout_s: 60\n"
 
     experiment = load(tmp_path, text, "fleet", ["backend=local"], notes)
 
     check_backend_keys(experiment)
-    assert notes == ["superlink, reply_timeout_s of the file left out: the backend local does not use it"]
-    check_backend_keys(load(tmp_path, text, "fleet", ["backend=sim"], notes))
-    assert notes[1:] == ["superlink of the file left out: the backend sim does not use it"]
+    left_out = "superlink.address, superlink.connect_timeout_s, reply_timeout_s"
+    assert notes == [f"{left_out} of the file left out: the backend local does not use it"]
+    simulated = load(tmp_path, text, "fleet", ["backend=sim"], notes)
+    check_backend_keys(simulated)
+    assert simulated.superlink.connect_timeout_s == 60
+    assert notes[1:] == ["superlink.address of the file left out: the backend sim does not use it"]
     with pytest.raises(BadInput, match=r"jobs: got 2; nothing: only the local backend"):
         check_backend_keys(load(tmp_path, text, "fleet", ["backend=sim", "jobs=2"]))
+
+
+def test_a_share_of_a_gpu_is_left_out_for_real_boards(tmp_path):
+    notes = []
+    text = "backend: sim\nfleet: [nano]\nbackend_options: {num_gpus: 0.5}\n"
+
+    check_backend_keys(load(tmp_path, text, "sim", ["backend=fleet"], notes))
+
+    assert notes == ["backend_options.num_gpus of the file left out: the backend fleet does not use it"]
 
 
 def test_a_key_has_the_backends_of_the_key_that_it_is_in():

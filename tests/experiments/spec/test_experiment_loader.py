@@ -152,7 +152,7 @@ def test_a_network_that_cannot_be_meant_is_one_line_that_names_the_key(tmp_path,
     assert "\n" not in str(caught.value)
 
 
-FILE = "fleet: [nano]\npolicy: {name: energy-budget, budget_j: 9000, confidence: 0.9}\n"
+FILE = "fleet: [nano]\npolicy: {name: energy-budget, budget_j: 9000, confidence: 0.9, options: {}}\n"
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ pytest.importorskip("torch", reason="boards really train")
 from fedge import workloads
 from fedge.client import emulated, emulated_service
 from fedge.client.inference_service import plan_round_service
+from fedge.devices.board_kinds import build_workload_kind
 from fedge.devices.emulated_board import WARM_UP_STEPS, SharedWork
 from fedge.experiment import Experiment
 from fedge.serving.standing_service import latency_percentile_s, merge_service_use
-from fedge.types import Measurement, PowerMode, Predictions, RoundGoal
+from fedge.types import LayerWork, Measurement, OperationCounts, PowerMode, Predictions, RoundGoal, Workload
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 
 SERVICE = {"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.8}
@@ -202,3 +203,24 @@ def test_a_board_whose_service_no_mode_holds_still_answers():
     part: Measurement = answer.report.measured
     assert part.mode == emulated.load_client(PLAIN, 0).kind.spec.maxn
     assert part.service.late > 0
+
+
+def test_boards_share_the_error_of_a_batch_priced_from_layers_which_is_drawn_once(monkeypatch):
+    counts = OperationCounts(3e9, 1e7, moved_bytes=4e7, depthwise_bytes=1e6, weight_bytes=1e7, operators=90)
+    work = Workload("own", 4, kind="infer", layers=LayerWork("own", counts, loading="cached"))
+    kind, drawn, draw = build_workload_kind("nano", work), list[int](), emulated_service.draw_estimate_error
+
+    def count(*arguments):
+        drawn.append(arguments[-1])
+        return draw(*arguments)
+
+    def error_log(seed: int, board: int) -> float:
+        rng = np.random.default_rng(board)
+        surface = emulated_service.draw_batch_surface("nano", kind.cost, kind.average, seed=seed, rng=rng)
+        return float(np.log(surface.step_s / kind.average.step_s).mean())
+
+    monkeypatch.setattr(emulated_service, "draw_estimate_error", count)
+    errors = np.array([[error_log(seed, board) for board in range(3)] for seed in range(30)])
+    assert drawn == list(range(30))
+    assert np.ptp(errors, axis=1).max() <= 2 * np.log1p(0.08) + 0.04
+    assert errors.mean(axis=1).std() == pytest.approx(kind.cost.time_error_log, rel=0.4)

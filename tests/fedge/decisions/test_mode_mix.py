@@ -105,3 +105,10 @@ def test_energy_per_step_of_a_mix_is_that_of_the_best_share(rows, known, allowed
         assert value <= best + 1e-9
         if math.isfinite(best):
             assert value >= best - 5e-3 * max(abs(ei), *(abs(fk) for _, fk in known))
+
+
+def test_a_known_mode_that_meets_the_budget_but_for_rounding_does_all_steps():
+    """A slower mode of almost the same time, just beyond the rounding, is no reason to extrapolate."""
+    allowed, known, other = np.array([1.0]), np.array([1.0 + 0.9e-9]), np.array([1.0 + 1.1e-9])
+    found = least_energy_per_step(other, step_j=np.ones(1), known_s=known, known_j=np.full(1, 10.0), allowed_s=allowed)
+    assert found == pytest.approx(10.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.reports import LINK, answer, front
+from contracts.store_rows import client_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +113,18 @@ def test_the_slow_board_is_asked_for_its_narrow_network_and_the_fit_counts_it_as
     kept, lost = (dataclasses.replace(PRIOR, narrow_loss=loss) for loss in (0.2, 3.0))
     assert made[0][kept] > made[0][lost]
     assert made[1][kept] == made[1][lost]
+
+
+def test_a_client_that_could_not_be_narrow_counts_as_it_trained():
+    plan = FleetPlan({"a": RoundGoal("joint", 0, width=0.5)})
+    fleet = checkpoint.FleetState(0.0, histories={"a": checkpoint.ClientHistory(samples=100)})
+    made = {}
+    for width in (None, 0.5, 1.0):
+        row = client_row(1, "a", width=width)
+        settled = RoundSettlement(0.0, 1.0, accepted=("a",), clients=(row,), events=(), maxn_round_s=None)
+        fit = update_progress(update_progress(NO_ROUNDS, plan, settled, fleet, 2.0), plan, settled, fleet, 1.0)
+        made[width] = dict(zip(SHAPES, fit.squares, strict=True))[PRIOR]
+    assert made[None] == made[0.5] < made[1.0] == pytest.approx(1.0)
 
 
 def test_sums_of_an_earlier_version_of_the_model_begin_anew(tmp_path):
