@@ -314,12 +314,18 @@ def _build_time_logs(
 
 
 def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
-    """Return a profile's log time parameters, with preprocessing scaled by samples and fixed time by operators."""
+    """Return a profile's log time parameters, with preprocessing scaled by samples and fixed time by operators.
+
+    Nothing is loaded in the steps of a cached batch: what several cores do beside launching grows with the operators.
+    """
     logs = profile.coefficients.time.copy()
     known = build_profile_batch(profile)
     if known is None:
         return logs
-    logs[_INDEX["fixed_s"]] += math.log(batch.layers.counted.operators / known.layers.counted.operators)
+    operators = math.log(batch.layers.counted.operators / known.layers.counted.operators)
+    logs[_INDEX["fixed_s"]] += operators
+    if batch.layers.loading == known.layers.loading == "cached":
+        logs[_INDEX["prep_s"]] += operators
     if batch.layers.loading == known.layers.loading == "workers":
         each = (IMAGE_MPIXEL + batch.layers.image_mpixel) / (IMAGE_MPIXEL + known.layers.image_mpixel)
         logs[_INDEX["prep_s"]] += math.log(each * batch.size / known.size)
