@@ -42,6 +42,7 @@ class ModArguments(BaseModel):
 
 
 MOD_KEYWORDS = (*ModArguments.model_fields, "knowledge")
+POLICY_KEYWORDS = tuple(field for field in PolicySpec.model_fields if field not in ("name", "options"))
 
 
 def check_mod_arguments(given: Mapping[str, object], limits: Mapping[str, float]) -> ModArguments:
@@ -71,8 +72,13 @@ def check_policy(name: str, limits: Mapping[str, float], where: str, devices: tu
         BadInput: There is no such policy, it needs a server of fedge's, or it does not take these numbers.
     """
     field = f"{where}: policy"
-    _check_keywords(limits, where, ("policy", "folder", "name", "now_s") if where == WRAPPER else MOD_KEYWORDS)
-    policy = validate_fields(PolicySpec, {"name": name, **limits}, where)
+    if ":" in name and not name.startswith("preset:"):  # one of the user's own, which has numbers of its own
+        options = {keyword: value for keyword, value in limits.items() if keyword not in POLICY_KEYWORDS}
+    else:
+        _check_keywords(limits, where, ("policy", "folder", "name", "now_s") if where == WRAPPER else MOD_KEYWORDS)
+        options = {}
+    numbers = {keyword: value for keyword, value in limits.items() if keyword not in options}
+    policy = validate_fields(PolicySpec, {"name": name, **numbers, "options": options}, where)
     if name == JOINT_POLICY:
         right = "a policy that sets power modes: the app alone decides its steps and what it sends"
         raise BadInput(field, repr(name), right)
@@ -109,10 +115,9 @@ def check_device(device: str, where: str) -> None:
 
 
 def _check_keywords(limits: Mapping[str, float], where: str, arguments: tuple[str, ...]) -> None:
-    known = [field for field in PolicySpec.model_fields if field not in ("name", "options")]
     for keyword in limits:
-        if keyword not in known:
-            raise UnknownName(f"{where}: keyword", keyword, (*arguments, *known))
+        if keyword not in POLICY_KEYWORDS:
+            raise UnknownName(f"{where}: keyword", keyword, (*arguments, *POLICY_KEYWORDS))
 
 
 def _check_preset(preset: str, device: str, where: str) -> None:

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedge.atomic_files import write_text
 from fedge.decisions.planning import BUDGET_POLICY
@@ -84,6 +85,8 @@ class PowerAware(Strategy):
         self._fronts: dict[str, Front] = {}
         self._work: WorkloadSpec | None = None
         """What the nodes' steps are priced as, from the first that says it: one app is priced as one network."""
+        self._rounds: int | None = None
+        """Rounds of the run, which Flower says when it starts the strategy."""
         self._clock_s = 0.0
         self._now_s = now_s
         self._began_s: float | None = None
@@ -91,6 +94,11 @@ class PowerAware(Strategy):
         self._plan = FleetPlan({})
         self._settled: RoundSettlement | None = None
         self._train_metrics: MetricRecord | None = None
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *given: Any, **more: Any) -> Result:
+        """Run the rounds as any strategy does; the boards are told how many are left."""
+        self._rounds = num_rounds
+        return super().start(grid, initial_arrays, num_rounds, *given, **more)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -105,6 +113,8 @@ class PowerAware(Strategy):
         for message in messages:
             goal = self._plan.goals.get(self._boards.get(message.metadata.dst_node_id, ""))
             if goal is not None:  # strategies give all messages one content
+                if self._rounds is not None:
+                    goal = dataclasses.replace(goal, rounds_left=self._rounds - server_round)
                 message.content = RecordDict({**message.content, RECORD: ConfigRecord({GOAL: to_json(goal)})})
         return messages
 

@@ -123,6 +123,15 @@ def test_goals_share_a_deadline_as_soon_as_fronts_are_known():
         assert {goal.policy for goal in goals.values()} == {"least-energy"}
 
 
+def test_nodes_are_told_how_many_rounds_are_left():
+    nodes = Nodes()
+    ensure_identity()
+
+    PowerAware(FedAvg()).start(nodes, ArrayRecord(train_network(1)), num_rounds=3)
+
+    assert [{goal.rounds_left for goal in goals.values()} for goals in nodes.goals] == [set(), {1}, {0}]
+
+
 def test_the_rows_are_those_of_a_run(tmp_path):
     nodes = Nodes()
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", name="mine"), nodes)

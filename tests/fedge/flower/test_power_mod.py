@@ -172,6 +172,7 @@ def raise_boom(_message: Message, _context: Context) -> Message:
         ({"policy": "fastest-within-power"}, "power_mode: power_w: got nothing; .*for example power_w=20"),
         ({"policy": "maxn", "deadline_s": 9.0}, "power_mode: deadline_s: got 9; maxn takes no options"),
         ({"policy": "no_such_module:choose"}, "power_mode: policy: .*No module named 'no_such_module'"),
+        ({"policy": "contracts.desk:choose", "least": "much"}, r"power_mode: options\.least: got 'much'; a number"),
         ({"dedline_s": 60.0}, "power_mode: keyword: got 'dedline_s'; .*did you mean deadline_s?"),
         ({"input_shap": (3, 8, 8)}, "power_mode: keyword: .*did you mean input_shape?"),
         ({"deadline_s": -1.0}, "power_mode: deadline_s: got -1.0; more than 0"),
