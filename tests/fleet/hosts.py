@@ -44,6 +44,13 @@ LISTING = "/usr/lib/fedge-server/flower python /usr/lib/fedge-server/nodes.py li
 CLOCKED = ("fedge-supernode", "fedge-ready", "fedge-superexec")
 """What lives by the board's clock: they refuse each other where only one of them is off."""
 STATE = "/var/lib/fedge/node"
+CPUS_VARIABLE = "FLEET_CPUS"
+"""The cores of each board, such as 0.25, where others' work on this machine would slow its steps now and then."""
+CPU_GROUPS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"))
+PRECEDENCE = 8192
+"""Against 1024 of a process in no group: a board has its cores also beside many others."""
+PERIOD_US = 20_000
+"""Short beside the half second in which a board compares its steps with what it recalls."""
 FLEETS = 8
 START_LIMIT_S, RUN_LIMIT_S, END_LIMIT_S = 180.0, 120.0, 30.0
 
@@ -92,7 +99,10 @@ class Host:
         command += ["--capability=CAP_NET_ADMIN", "--resolv-conf=off", "--timezone=off", "--link-journal=no"]
         command += ["--console=pipe"]
         command += [f"--bind-ro={here}:{there}" for there, here in self.binds.items()]
-        script = "".join(f"echo $$ > {group}/cgroup.procs; " for group in _cgroups(self.net, self.number, make=True))
+        groups = _cgroups(self.net, self.number, make=True)
+        if self.kind is not None and (cpus := os.environ.get(CPUS_VARIABLE)):
+            groups.append(_paced(self.net, self.number, float(cpus)))
+        script = "".join(f"echo $$ > {group}/cgroup.procs; " for group in groups)
         with (self.folder / "console").open("ab") as console:
             self.process = subprocess.Popen(
                 ["sh", "-c", f"{script}exec {shlex.join(command)}"],
@@ -468,7 +478,7 @@ def _group(net: Net, number: int) -> str:
 
 def _cgroups(net: Net, number: int, *, make: bool = False) -> list[Path]:
     """The host's own control groups, so that no systemd sees the processes of another; those there are, or all."""
-    found = []
+    found = [group for top in CPU_GROUPS if (group := top / _group(net, number)).exists()]
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, kinds, own = line.split(":", 2)
         tops = {"name=systemd": "/sys/fs/cgroup/systemd", "": "/sys/fs/cgroup/unified"}
@@ -482,6 +492,19 @@ def _cgroups(net: Net, number: int, *, make: bool = False) -> list[Path]:
             if group.exists():
                 found.append(group)
     return found
+
+
+def _paced(net: Net, number: int, cpus: float) -> Path:
+    """A control group with so many cores at most, and with precedence over others' work up to there."""
+    quota_us = int(cpus * PERIOD_US)
+    top = next((each for each in CPU_GROUPS if each.exists()), None)
+    if top is None:
+        raise CannotHave(f"{CPUS_VARIABLE}: this machine has no control groups of the kind v1 for its processors")
+    group = top / _group(net, number)
+    group.mkdir(exist_ok=True)
+    for name, value in (("cfs_period_us", PERIOD_US), ("cfs_quota_us", quota_us), ("shares", PRECEDENCE)):
+        (group / f"cpu.{name}").write_text(str(value))
+    return group
 
 
 def _end_all(groups: Sequence[Path]) -> None:
