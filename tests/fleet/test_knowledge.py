@@ -77,6 +77,8 @@ class KilledProfile:
 def profiled(provisioned: Hosts) -> KilledProfile:
     for entry in entries_on(provisioned):  # runs of other files give back what they measured too
         provisioned.server.run(f"{KNOWLEDGE} forget {entry['id']}")
+    for board in provisioned.boards.values():
+        board.pace_worker()
     victim = next(reversed(provisioned.boards.values()))
     with provisioned.begun(*PROFILE) as launcher:
         end_s = time.monotonic() + FIRST_MODE_S
