@@ -254,6 +254,8 @@ def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> Non
             right = "at least one sample, as a numpy array of {}".format(" or ".join(types))
             if isinstance(array, np.ndarray) and array.dtype == np.float64:
                 right = f"use {name}.astype(np.float32)"
+                if array is y:
+                    right += f", or {name}.astype(np.int64) for classes"
             raise BadSource(where, got, right)
         _check_finite(where, name, array)
     if len(x) != len(y):

@@ -83,7 +83,7 @@ def describe_estimates(labels: LabelsByEntry) -> Iterator[str]:
     truths = [label["truth"] for label in labels.values() if "time_error" in label.get("truth", {})]
     if truths:
         error = describe_error(*(max(truth[name] for truth in truths) for name in ("time_error", "power_error")))
-        yield f"estimated from layers ({error}): this saving is one draw, compare several seeds"
+        yield f"estimated from layers ({error}): savings are one draw, compare several seeds"
 
 
 def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:

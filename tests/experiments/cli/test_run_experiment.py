@@ -50,7 +50,7 @@ def test_a_saving_on_boards_estimated_from_layers_is_called_one_draw():
     _, note = _list_notes({**SUMMARY, "labels": layered})
 
     errors = "time off by 32 %, power by 47 %"
-    assert note == f"note: estimated from layers ({errors}): this saving is one draw, compare several seeds"
+    assert note == f"note: estimated from layers ({errors}): savings are one draw, compare several seeds"
 
 
 def test_a_run_that_its_budget_ended_says_how_to_go_on():

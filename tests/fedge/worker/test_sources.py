@@ -332,3 +332,5 @@ def test_samples_of_double_precision_are_refused_with_what_converts_them():
 
     with pytest.raises(sources.BadSource, match=r"train_x float64; use train_x\.astype\(np\.float32\)"):
         sources.check_data(sources.free_data(x, y, x, y, classes=1), "mine")
+    with pytest.raises(sources.BadSource, match=r"train_y float64; .*train_y\.astype\(np\.int64\) for classes"):
+        sources.check_data(sources.free_data(x.astype(np.float32), x[:, 0], x, y, classes=1), "mine")
