@@ -1,4 +1,4 @@
-"""What unequal local steps, encoded updates, narrow networks and batch sizes cost: the numbers behind the joint plan.
+"""Print what unequal local steps, encoded updates, narrow networks and batch sizes cost: figures of the joint plan.
 
     OMP_NUM_THREADS=1 python benchmarks/local_steps.py [--seeds 2] [--quick]
 
