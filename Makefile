@@ -88,7 +88,7 @@ coverage: setup ## Lines and branches that the fast tests reach, by package
 	  -m "not slow and not long and not fleet and not monitor" $(COVERAGE_TESTS) || [ $$? -eq 1 ]
 	@$(BIN)/python .ci/coverage-table
 
-check: lint types layers ## Lint (with bandit's rules), format, types, layers, secrets
+check: lint types layers docs ## Lint (with bandit's rules), format, types, layers, secrets, links of the manual
 
 lint: setup
 	@$(BIN)/ruff check --quiet --output-format concise .
