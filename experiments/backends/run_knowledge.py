@@ -282,7 +282,9 @@ def add_run(experiment: Experiment, run: Path, folder: Path, name: str) -> list[
             if (rows := limit_measurements(state.fleet.states[client.name].measurements, MAX_KEPT_MODES))
         }
         if measured:
-            content = encode_measurements(measured)
+            content = encode_measurements(
+                measured, {client.board: state.fleet.states[client.name].memory for _, client in members}
+            )
             ident = f"run-{name}-{hashlib.sha256(repr(kind).encode()).hexdigest()[:8]}"
             entry = dataclasses.replace(
                 _describe_run(experiment, run, *members[0], ident=ident, content=content),

@@ -196,8 +196,10 @@ def read_evidence(folder: Path, entry: KnowledgeEntry) -> Sequence[BoardEvidence
         BadInput: Its file is missing, damaged or changed.
     """
     if entry.form == "run":
-        boards = read_measurements(folder, entry).boards
-        return [BoardEvidence(entry, board, rows) for board, rows in boards.items() if rows]
+        run = read_measurements(folder, entry)
+        return [
+            BoardEvidence(entry, board, rows, run.memory.get(board, ())) for board, rows in run.boards.items() if rows
+        ]
     read_checked(folder, entry)
     table = None
     if entry.form == "table":

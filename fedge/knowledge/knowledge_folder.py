@@ -30,7 +30,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedge.atomic_files import replace_file, write_text
 from fedge.errors import BadInput, FedgeError, one_line
 from fedge.json_reader import read_json
-from fedge.types import Label, Measurement
+from fedge.types import Label, Measurement, MemoryObservation
 from fedge.wire import InvalidMessage, from_json, to_json
 
 EntryForm = Literal["table", "model", "calibration", "run"]
@@ -70,9 +70,10 @@ class KnowledgeEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasurements:
-    """The file of a run's entry: the measurements of every board of one kind."""
+    """The file of a run's entry: the measurements of every board of one kind, and how their memory sufficed."""
 
     boards: Mapping[str, tuple[Measurement, ...]]
+    memory: Mapping[str, tuple[MemoryObservation, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +218,12 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
             _find_file(folder, entry).unlink(missing_ok=True)
 
 
-def encode_measurements(boards: Mapping[str, Sequence[Measurement]]) -> bytes:
+def encode_measurements(
+    boards: Mapping[str, Sequence[Measurement]], memory: Mapping[str, tuple[MemoryObservation, ...]] | None = None
+) -> bytes:
     """Return the file of a run's entry."""
-    return to_json(RunMeasurements({name: tuple(rows) for name, rows in sorted(boards.items())})).encode()
+    rows = {name: tuple(measured) for name, measured in sorted(boards.items())}
+    return to_json(RunMeasurements(rows, dict(sorted((memory or {}).items())))).encode()
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedge.errors import BadInput
 from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
 from fedge.modes import stack_modes
 from fedge.pareto import front_mask
-from fedge.types import Label, Measurement, PowerMode, ReferenceRows
+from fedge.types import Label, Measurement, MemoryObservation, PowerMode, ReferenceRows
 from fedge.wire import InvalidMessage, from_json, to_json
 
 FILE = "knowledge.json"
@@ -149,6 +149,7 @@ class RunKnowledge:
         notes: One line for everything that was left out.
         recorded: Clients of a real fleet that recall figures of recorded folders, because they are such folders.
         references: Tables of other workloads for each real client, which does not have the files.
+        memory: Memory outcomes of each client's board in its last run, which had those of the runs before, by client.
     """
 
     folder: str = ""
@@ -159,6 +160,7 @@ class RunKnowledge:
     notes: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     references: Mapping[str, tuple[ReferenceRows, ...]] = field(default_factory=dict)
+    memory: Mapping[str, tuple[MemoryObservation, ...]] = field(default_factory=dict)
 
 
 NO_KNOWLEDGE = RunKnowledge()
@@ -190,11 +192,12 @@ def write_run_knowledge(run: Path, knowledge: RunKnowledge) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BoardEvidence:
-    """The measurements of one board in one entry."""
+    """The measurements of one board in one entry, and the memory outcomes of its attempts to train."""
 
     entry: KnowledgeEntry
     board: str
     measurements: tuple[Measurement, ...]
+    memory: tuple[MemoryObservation, ...] = ()
 
 
 EvidenceReader = Callable[[KnowledgeEntry], Sequence[BoardEvidence]]
@@ -236,6 +239,11 @@ def recall_measurements(
         },
         notes=tuple(notes),
         recorded=tuple(client.name for client in clients if client.is_recorded),
+        memory={
+            name: newest
+            for name, found in own.items()
+            if (newest := next((evidence.memory for evidence in found if evidence.memory), ()))
+        },
     )
 
 

@@ -50,9 +50,6 @@ largest of those with unequal labels and shares is printed by ``benchmarks/bad_c
 """
 MAX_FIGURE = 1e12
 """A time, energy, power or number of a report above it is impossible; below it, sums and products stay finite."""
-UNKNOWN_STATE = ClientState()
-"""State of a client that has not worked yet."""
-
 NO_HISTORIES: Mapping[str, ClientHistory] = MappingProxyType({})
 
 
@@ -187,7 +184,7 @@ class FleetRequests:
             name: OutgoingRequest(
                 dataclasses.replace(
                     ask,
-                    state=fleet.states.get(name, UNKNOWN_STATE),
+                    state=self._find_state(name, fleet.states),
                     link_mbps=fleet.histories.get(name, UNKNOWN_CLIENT).link_mbps,
                 ),
                 arrays,
@@ -208,7 +205,7 @@ class FleetRequests:
         recalled = {
             name: measurements
             for name, measurements in self.knowledge.own.items()
-            if not states.get(name, UNKNOWN_STATE).doubts_recalled
+            if not self._find_state(name, states).doubts_recalled
         }
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
@@ -220,7 +217,7 @@ class FleetRequests:
             name: dataclasses.replace(
                 ask,
                 goal=goal,
-                state=states.get(name, UNKNOWN_STATE),
+                state=self._find_state(name, states),
                 shared=shared.get(name, ()),
                 recalled=recalled.get(name, ()),
                 references=self.knowledge.references.get(name, ()),
@@ -229,6 +226,10 @@ class FleetRequests:
             )
             for name, goal in goals.items()
         }
+
+    def _find_state(self, name: str, states: Mapping[str, ClientState]) -> ClientState:
+        """Return a client's state; before its first reply, what is known of the board's memory from earlier runs."""
+        return states.get(name) or ClientState(memory=self.knowledge.memory.get(name, ()))
 
     def _add_peer_kinds(self, kinds: Mapping[str, Hashable]) -> Mapping[str, Hashable]:
         """Add the kinds of recalled peers, none of which may have the name of a client or of another peer."""
@@ -244,7 +245,7 @@ class FleetRequests:
         own = {
             name: dataclasses.replace(state, measurements=(*measurements, *state.measurements))
             for name, measurements in recalled.items()
-            for state in [states.get(name, UNKNOWN_STATE)]
+            for state in [self._find_state(name, states)]
         }
         peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
         return {**peers, **states, **own}

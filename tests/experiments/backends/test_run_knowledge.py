@@ -109,6 +109,19 @@ def test_the_second_run_gives_back_only_what_it_measured_itself(two):
     assert measured <= sum(row.probes + 2 for row in rows_of(two / "warm"))
 
 
+def test_a_batch_size_that_memory_set_in_one_run_is_that_of_the_next_ones_first_round(tmp_path):
+    tight = "fleet=[{device: nano, count: 4, memory_mb: 2000}]"  # 1999 MB are predicted for the batch of 16
+    experiment = load(tmp_path, tight, "workload.memory={margin: 0.0}", "rounds=1")
+    run(experiment, tmp_path / "cold")
+    run(experiment, tmp_path / "warm")
+    cold, warm = rows_of(tmp_path / "cold"), rows_of(tmp_path / "warm")
+
+    lowered = {row.board: row.batch_size for row in cold if row.out_of_memory}
+    assert 0 < len(lowered) < len(cold)
+    assert [(row.board, row.batch_size) for row in warm] == [(row.board, row.batch_size) for row in cold]
+    assert [row.out_of_memory for row in warm] == [0] * len(warm)
+
+
 def test_a_resumed_run_recalls_what_it_began_with_and_is_given_back_once(two, tmp_path):
     part, before = tmp_path / "warm", list_entries(two / "k").entries
     shutil.copytree(two / "warm", part)

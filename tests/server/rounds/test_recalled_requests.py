@@ -12,7 +12,7 @@ from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, 
 from fedge.knowledge.evidence_files import identify_client
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.recall import FIRST_ROUNDS, BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
-from fedge.types import Measurement, PowerMode, ReferenceRows, RoundGoal
+from fedge.types import Measurement, MemoryObservation, PowerMode, ReferenceRows, RoundGoal
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 from server.rounds.client_requests import FleetRequests, RoundTask
 from server.state.checkpoint import ClientHistory, FleetState
@@ -75,6 +75,15 @@ def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request():
     for asked in (ask({}, knowledge=known), ask({}, train=False, knowledge=known)):
         assert asked["nano-2"].references == (table,)
         assert asked["nano-1"].references == asked["tx2-1"].references == ()
+
+
+def test_a_client_starts_with_the_memory_outcomes_of_its_last_run_and_goes_on_with_its_own():
+    earlier, new = (MemoryObservation(900.0, 1000.0),), (MemoryObservation(900.0, 1000.0, 950.0),)
+    known = from_json(RunKnowledge, to_json(RunKnowledge(memory={"nano-2": earlier})))
+
+    for asked in (ask({}, knowledge=known), ask({}, train=False, knowledge=known)):
+        assert (asked["nano-1"].state, asked["nano-2"].state) == (ClientState(), ClientState(memory=earlier))
+    assert ask({"nano-2": ClientState(memory=new)}, knowledge=known)["nano-2"].state.memory == new
 
 
 def test_requests_carry_the_measured_rate_of_the_link():
