@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from experiments.fleet.remote_run import EXPERIMENT, KNOWLEDGE
+from fedge.client.memory_scaling import build_scaling_context
+from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_kind, load_references
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -59,7 +61,7 @@ from fedge.knowledge.recall import (
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
-from fedge.types import Label, ReferenceRows
+from fedge.types import Label, MemoryObservation, ReferenceRows
 from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
@@ -154,9 +156,29 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
         origins=origins,
         notes=(*listing.damaged, *found.notes),
         references=_read_references(recalled) if real else {},
+        memory={**_recall_profiled_memory(experiment, found, [*given, *listing.entries]), **found.memory},
     )
     write_run_knowledge(run, found)
     return recalled
+
+
+def _recall_profiled_memory(
+    experiment: Experiment, found: RunKnowledge, entries: Iterable[KnowledgeEntry]
+) -> dict[str, tuple[MemoryObservation, ...]]:
+    """Return what the newest profile of each client's own board says of the memory of a step as requested."""
+    peaks_mb = {entry.id: entry.peak_mb for entry in entries if entry.peak_mb is not None}
+    memory: dict[str, tuple[MemoryObservation, ...]] = {}
+    for board in list_boards(experiment):
+        own = (one.entry for one in found.origins.get(board.name, ()) if one.relation == "same board")
+        peak_mb = next((peaks_mb[entry] for entry in own if entry in peaks_mb), None)
+        scaling = None
+        if peak_mb is not None:
+            device = catalogue.find(board.entry.device, where="fleet.device")
+            scaling = build_scaling_context(experiment, board.entry, device, lambda: False)
+        if scaling is not None:
+            predicted_mb = scaling.estimate_need(scaling.requested).memory_mb
+            memory[board.name] = (MemoryObservation(predicted_mb, scaling.limit_mb, peak_mb),)
+    return memory
 
 
 def make_relative(fleet: Sequence[FleetEntry], run: Path) -> tuple[FleetEntry, ...]:

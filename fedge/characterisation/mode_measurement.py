@@ -53,6 +53,7 @@ class ProfilingBench:
         idle_for: Lets the board rest for some seconds.
         temperature_c: Reads the hottest sensor in degrees Celsius; None if there is none or it was lost.
         total_power: Formula of the measured power.
+        peak_mb: Returns the peak memory of the steps in MB; None if it is unknown.
         recorded: Whether it is a recorded folder, whose steps are timed and whose power was written there.
         software: Versions that the figures depend on; a campaign is resumed only if they are unchanged.
         prepare: Called before a mode is set, for work that must not be measured.
@@ -73,6 +74,7 @@ class ProfilingBench:
     emulated: bool
     software: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] = lambda: None
+    peak_mb: Callable[[], float | None] = lambda: None
     recorded: bool = False
 
     @property
@@ -91,6 +93,7 @@ class SettledMode:
         peak_c: Highest temperature of the last attempt; None without a sensor.
         seconds: Duration including rests and retries, as for ``joules``.
         end_c: Temperature at the end; None without a sensor.
+        peak_mb: Peak memory of the training in MB; None if it is unknown.
     """
 
     mode: PowerMode
@@ -101,6 +104,7 @@ class SettledMode:
     seconds: float
     joules: float
     end_c: float | None
+    peak_mb: float | None = None
 
     @property
     def note(self) -> str:
@@ -163,6 +167,7 @@ def measure_mode(
         seconds=seconds,
         joules=round(joules, 3),
         end_c=bench.temperature_c(),
+        peak_mb=bench.peak_mb(),
     )
 
 

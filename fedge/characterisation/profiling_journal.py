@@ -20,6 +20,7 @@ from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
+from fedge.knowledge.evidence_files import PEAK
 from fedge.knowledge.recall import RECORDED
 from fedge.modes import stack_modes
 from fedge.strict_json import validate_json
@@ -215,7 +216,8 @@ def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
 
 def _settled_from_dict(event: Mapping[str, Any]) -> SettledMode:
     verdict: dict[str, Any] = {name: math.inf if value is None else value for name, value in event["verdict"].items()}
-    given = {one.name: event[one.name] for one in fields(SettledMode)} | {"mode": _mode_from_list(event["mode"])}
+    given = {one.name: event[one.name] for one in fields(SettledMode) if one.name in event}
+    given["mode"] = _mode_from_list(event["mode"])
     return validate_json(given | {"verdict": verdict}, SettledMode, "mode")
 
 
@@ -253,6 +255,7 @@ def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *
 def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> dict[str, Any]:
     """Return the record: all facts about the measurements that the table's columns do not hold."""
     seconds, joules = past.cost
+    peaks_mb = [one.peak_mb for one in past.done if one.peak_mb is not None]
     return {
         **{name: getattr(header, name) for name in ("label", "emulated", "board", "workload", "batch_size", "kind")},
         **({RECORDED: True} if header.recorded else {}),
@@ -264,6 +267,7 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
         "modes_wanted": header.modes or "all",
         "software": dict(header.software),
         **({"date": past.date} if past.date else {}),
+        **({PEAK: max(peaks_mb)} if peaks_mb else {}),
         "finished": finished,
         "seconds": seconds,
         "joules": joules,

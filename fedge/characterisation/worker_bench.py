@@ -80,6 +80,7 @@ def open_worker_bench(settings: NodeSettings, workload: Workload, seed: int) -> 
                 work.advance,
                 here.hottest_c,
                 prepare=work.prepare,
+                peak_mb=work.peak_mb,
                 candidates=build_grid(here.board.spec),
                 seed=seed,
                 software=software,
@@ -168,6 +169,10 @@ class EndlessTraining:
             self._training = WorkerTraining(self._worker, arrays={}, share=None, seed=self._seed, options=self._options)
             self._done = 0
 
+    def peak_mb(self) -> float | None:
+        """Return the peak memory of the training in MB; None if the worker reports none."""
+        return None if self._training is None else self._training.peak_mb
+
     def advance(self, steps: int) -> None:
         """Run the next ``steps`` steps; after a failure, ``prepare`` begins a new training."""
         if self._training is None:
@@ -188,6 +193,7 @@ def build_real_bench(
     temperature_c: Callable[[], float | None],
     *,
     prepare: Callable[[], object] = lambda: None,
+    peak_mb: Callable[[], float | None] = lambda: None,
     clock: Clock | None = None,
     candidates: Modes | None = None,
     seed: int = 0,
@@ -220,6 +226,7 @@ def build_real_bench(
         emulated=False,
         software={"fedge": __version__, **(software or {})},
         prepare=prepare,
+        peak_mb=peak_mb,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +63,8 @@ RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""
 BOARD_NAME = "inventory_name"
 """Key of a record with the name of a fleet's board; `fedge fleet profile` adds it."""
+PEAK = "peak_mb"
+"""Key of a record with the peak memory of the profiled training in MB, where the board reports it."""
 CALIBRATION = "calibration-"
 """Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
@@ -99,7 +102,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     device = aliases().get(table.device, table.device)
     recorded = record.get(RECORDED) is True
     emulated = is_emulated(table.label, record) and not recorded
-    software = record.get("software")
+    software, peak_mb = record.get("software"), record.get(PEAK)
     return KnowledgeEntry(
         id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
         form="table",
@@ -114,6 +117,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
         boards=_list_measured_boards(record, emulated=emulated),
+        peak_mb=peak_mb if isinstance(peak_mb, float) and 0.0 < peak_mb < math.inf else None,
         conditions={
             **({"truth": RECORDED} if recorded else {"truth": "model"} if emulated else {}),
             **(

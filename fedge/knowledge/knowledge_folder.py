@@ -49,6 +49,7 @@ class KnowledgeEntry:
         conditions: What the figures depend on besides mode and workload, such as ``torch``, ``l4t``, ``serving``.
         date: Day and time of the measurement (ISO 8601, UTC).
         probes: Number of probes that a run made for these measurements.
+        peak_mb: Peak memory of the training that a table was measured with, in MB; None if unknown.
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
@@ -66,6 +67,7 @@ class KnowledgeEntry:
     boards: tuple[str, ...] = ()
     conditions: Mapping[str, str] = field(default_factory=dict)
     probes: Annotated[int, Field(ge=0)] = 0
+    peak_mb: Annotated[float, Field(gt=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

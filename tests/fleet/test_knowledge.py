@@ -152,6 +152,8 @@ def test_a_run_starts_from_the_profile_with_hardly_a_probe(runs):
     assert {board: first.origins(board) for board in rows} == {
         board: {("table", "same board", board, LABEL)} for board in rows
     }
+    # The profile has shown how much memory a batch needs.
+    assert {board: row.batch_size for board, row in rows.items()} == dict.fromkeys(rows, BATCH_SIZE)
     kept = [row for board, row in rows.items() if board not in known["contradicted"]]
     # The first prediction rests on what was recalled: all that the round measured before it decided are its probes.
     assert [(row.recalled_samples, row.own_samples) for row in kept] == [(MODES, row.probes) for row in kept]

@@ -18,6 +18,8 @@ from experiments.backends.run_knowledge import import_path
 from experiments.report.run.run_tables import describe_knowledge
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from fedge.client.memory_scaling import build_scaling_context, choose_first_attempt
+from fedge.devices import catalogue
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.knowledge_folder import (
@@ -31,6 +33,7 @@ from fedge.knowledge.recall import read_run_knowledge
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
 from fedge.types import Measurement
+from fedge.wire import ClientState
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BOARDS = ("nano-1", "xavier-nx-1")
@@ -197,6 +200,22 @@ def test_a_table_that_has_gone_on_replaces_its_earlier_state_and_no_other_boards
 
     found = {(one.boards, one.rows) for one in list_entries(tmp_path / "k").entries}
     assert found == {(("nano-1",), 40), (("nano-2",), 20)}
+
+
+def test_the_memory_of_a_boards_own_profile_sets_the_batch_size_of_its_first_run(tmp_path):
+    path = write_table(tmp_path / "nano" / "train" / "resnet18-imagenet.csv", rows=slice(0, 20))
+    record = {"board": "nano", "workload": "synthetic-cnn", "inventory_name": "nano-1", "peak_mb": 260.5}
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record))
+    import_path(path, tmp_path / "k")
+    fleet = "fleet=[{device: nano, count: 2}]"
+    experiment = load(tmp_path, fleet, "backend=fleet", "workload.task=synthetic-cnn", "workload.batch_size=16")
+    run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
+
+    memory = read_run_knowledge(tmp_path / "run").memory
+    scaling = build_scaling_context(experiment, experiment.fleet[0], catalogue.find("nano"), lambda: True)
+    assert [(name, [seen.peak_mb for seen in found]) for name, found in memory.items()] == [("nano-1", [260.5])]
+    assert choose_first_attempt(scaling, ClientState()).scale.batch_size < 16
+    assert choose_first_attempt(scaling, ClientState(memory=memory["nano-1"])).scale.batch_size == 16
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from fedge.characterisation.mode_measurement import SettledMode
 from fedge.characterisation.profiling_journal import (
     ModeFailure,
     ProfilingHeader,
+    campaign_to_dict,
     last_temperature_c,
     open_profiling_journal,
     parse_journal,
@@ -65,6 +66,21 @@ def test_what_was_written_is_read_back_exactly(tmp_path):
     assert past.remaining_modes == [MODES[3]]
     assert whole == path.stat().st_size
     assert last_temperature_c(path) == 40.25
+
+
+def test_the_record_has_the_largest_peak_and_a_journal_of_before_peaks_were_measured_goes_on(tmp_path):
+    path = tmp_path / "t.journal"
+    write_all(path)
+    path.write_text(path.read_text().replace(', "peak_mb": null', ""))
+
+    with open_profiling_journal(path, HEADER) as journal:
+        assert "peak_mb" not in campaign_to_dict(HEADER, journal.past, finished=False)
+        journal.write_result(dataclasses.replace(settled(MODES[3]), peak_mb=250.5))
+        journal.write_result(dataclasses.replace(settled(MODES[1]), peak_mb=240.0))
+
+    past, _ = parse_journal(path, path.read_bytes())
+    assert [one.peak_mb for one in past.done] == [None, None, 250.5, 240.0]
+    assert campaign_to_dict(HEADER, past, finished=True)["peak_mb"] == 250.5
 
 
 @pytest.mark.slow

@@ -71,6 +71,7 @@ def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     record = json.loads((tmp_path / "xavier-nx" / "train" / "digits-cnn.csv.json").read_text(encoding="utf-8"))
     assert (record["label"], record["emulated"], record["recorded"]) == ("estimated", True, True)  # no board
     assert "date" in record
+    assert 10.0 < record["peak_mb"] < 10_000.0
     assert record["method"]["limit_s"] == LIMIT_S < record["method"]["least_s"]
     assert json.loads(done.stdout)["not_settled"] == 3
     assert all(mode["note"].startswith("not settled: ") for mode in record["modes"])
