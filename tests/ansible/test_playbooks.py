@@ -153,14 +153,11 @@ def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know()
 
 
 def test_a_board_needs_telling_nothing_where_no_key_of_the_ca_is_named():
-    names = {
-        name: next(play for play in _yaml(ANSIBLE / f"{name}.yml") if play.get("hosts") == "boards")
-        for name in ("site", "upgrade")
-    }
+    of_site = next(play for play in _playbook("site") if play.get("hosts") == "boards")["roles"]
 
     assert _defaults("telemetry")["telemetry_ca_key"] == ""
-    for play in names.values():
-        (entry,) = [role for role in play["roles"] if role["role"] == "supernode"]
+    for roles in (of_site, _upgraded_roles()):
+        (entry,) = [role for role in roles if role["role"] == "supernode"]
         assert entry["vars"]["supernode_telemetry"] == "{{ (telemetry_ca_key | default('')) | length > 0 }}"
 
 
@@ -224,20 +221,30 @@ def test_the_files_that_a_board_is_sent_are_the_whole_package(package):
 
 
 def test_every_role_that_the_playbooks_name_is_there_and_upgrade_does_what_site_does():
-    of_boards = {
-        name: next(play for play in _playbook(name) if play.get("hosts") == "boards" and "roles" in play)["roles"]
-        for name in ("site", "upgrade")
-    }
+    of_site = next(play for play in _playbook("site") if play.get("hosts") == "boards")["roles"]
 
-    assert {entry["role"] for entry in of_boards["site"]} | {"superlink", "board_page", "monitoring"} == set(ROLES)
-    assert of_boards["site"] == of_boards["upgrade"]
+    assert {entry["role"] for entry in of_site} | {"superlink", "board_page", "monitoring"} == set(ROLES)
+    assert of_site == _upgraded_roles()
 
 
-def test_boards_are_upgraded_one_at_a_time_and_the_first_that_fails_ends_it():
+def _upgraded_roles() -> list[dict[str, Any]]:
+    """The roles of an upgrade, as a play that names them has them."""
+    (block,) = [task["block"] for task in _playbook("upgrade")[0]["tasks"] if "block" in task]
+    imported = [task for task in block if "ansible.builtin.import_role" in task]
+    assert all(set(task["ansible.builtin.import_role"]) == {"name"} for task in imported)
+    return [
+        {"role": task["ansible.builtin.import_role"]["name"], **({"vars": task["vars"]} if "vars" in task else {})}
+        for task in imported
+    ]
+
+
+def test_boards_are_upgraded_one_at_a_time_and_the_first_that_fails_ends_it_with_what_it_had():
     play = _playbook("upgrade")[0]
+    (rescue,) = [task["rescue"] for task in play["tasks"] if "block" in task]
 
     assert play["serial"] == 1
     assert play["max_fail_percentage"] == 0
+    assert "ansible.builtin.fail" in rescue[-1]
 
 
 def _made(role: str) -> set[str]:
