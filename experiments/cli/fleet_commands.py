@@ -260,7 +260,7 @@ def logs(
 def upgrade(inventory: Inventory = None, playbooks: Playbooks = None, limit: Limit = None) -> None:
     """Provision the boards again, one after the other.
 
-    The first failure ends the command.
+    The first board that fails gets its earlier version back and ends the command.
 
     Example: fedge fleet upgrade --limit boards
     """
