@@ -1,4 +1,4 @@
-"""What the role ``jetson_base`` adds where an inventory asks for it: chrony and jetson-stats; both go with the board."""
+"""What the role ``jetson_base`` adds if the inventory asks for it: chrony and jetson-stats; both go with the board."""
 
 from __future__ import annotations
 
