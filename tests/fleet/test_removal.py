@@ -22,9 +22,11 @@ Prometheus only comes with monitoring."""
 
 
 def test_removing_leaves_nothing_of_fedge_but_the_runs(provisioned):
+    provisioned.server.run(f"install -d -o fedge-link -g fedge-link {KEPT}/a-run")
     done = provisioned.fedge("down", "--remove", "--yes")
 
     assert done.returncode == 0, done.stdout[-4000:]
     left = {host.name: set(host.run(LEFT).split()) for host in provisioned.all}
     assert left == {provisioned.server.name: {"/var/lib/fedge-link"}} | {name: set() for name in provisioned.boards}
     assert provisioned.server.run(f"stat -c '%U %a' {KEPT}").split() == ["root", "700"]
+    assert "a-run" in provisioned.server.run(f"ls {KEPT}").split()
