@@ -17,6 +17,9 @@ FEW_ROWS = 100
 # So many rows are sorted in less time than one more weight rules some of them out.
 MAX_FRONT_POINTS = 64
 # Default limit on the points sent with every reply: more points make plans finer, but every message longer.
+MAX_SLOWDOWN = 1e4
+# Modes that are predicted to be slower than the fastest by more are not offered: few measurements that contradict each
+# other can make a fit explode. Among all cost profiles and boards of the catalogue the largest ratio is 549.
 
 
 def front_mask(cost_a: Floats, cost_b: Floats) -> NDArray[np.bool_]:
@@ -123,10 +126,11 @@ def find_offered_rows(
 
     ``work_s`` are the seconds for the client's whole share by row; the other arguments are those of ``build_front``.
     """
-    rows = np.flatnonzero(front_mask(work_s, work_s * (power_w - idle_w)))
+    possible = work_s <= MAX_SLOWDOWN * np.min(work_s[np.isfinite(work_s)], initial=np.inf)
+    rows = np.flatnonzero(front_mask(work_s, work_s * (power_w - idle_w)) & possible)
     rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
     if power:
-        low = np.flatnonzero(front_mask(work_s, power_w))
+        low = np.flatnonzero(front_mask(work_s, power_w) & possible)
         rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
         rows = rows[np.argsort(work_s[rows], kind="stable")]
     return rows

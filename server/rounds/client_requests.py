@@ -105,7 +105,7 @@ class FleetRequests:
             {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
         )
         return {
-            name: IncomingReply(ReplyMessage(name, error=f"{REFUSED}impossible {wrong}"))
+            name: IncomingReply(dataclasses.replace(reply.answer, front=None, error=f"{REFUSED}impossible {wrong}"))
             if (wrong := describe_impossible_front(reply.answer.front))
             else reply
             for name, reply in replies.items()

@@ -163,6 +163,14 @@ def test_a_front_has_at_most_64_points_unless_told_otherwise():
     assert len(build_front(predictions, 10, 0.0, 0.0, predictions.modes[0]).points) == 64
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_a_prediction_that_has_exploded_is_not_offered(power):
+    """At idle power waiting costs as much as working, so that every slower mode would be on the front."""
+    predictions = table([0.1, 0.2, 30.0, 2e10], [6.0, 5.9, 5.8, 5.7])
+    front = build_front(predictions, 10, 6.0, 0.0, predictions.modes[0], power=power)
+    assert [point.work_s for point in front.points] == pytest.approx([1.0, 2.0, 300.0])
+
+
 def test_a_table_of_one_mode_offers_it():
     predictions = table([0.5], [10.0])
     front = build_front(predictions, 2, 1.0, 0.0, PowerMode(12, 2201.6, 1300.5, 3199.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from contracts.reports import MAXN, answer, front, report
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.experiment import Experiment, FleetEntry
 from fedge.telemetry.trace_operations import make_constant_trace
 from fedge.types import FrontPoint, NarrowOffer, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.client_requests import (
     MAX_NORM_RATIO,
+    FleetRequests,
     compute_change_norm,
     describe_impossible_front,
     refuse_outliers,
@@ -109,6 +112,21 @@ def test_a_front_of_which_no_plan_can_be_made_is_refused(changes):
 
     assert (validate_reply("a", sent, MODEL).answer.error or "").startswith("refused: impossible ")
     assert describe_impossible_front(front()) == ""
+
+
+def test_of_a_refused_first_offer_all_else_that_the_board_said_is_kept():
+    """Otherwise a recorded folder would pass for hardware in what the run gives back."""
+
+    class Port:
+        def ask(self, questions: Mapping[str, object], _timeout_s: float, _enough: object = None) -> object:
+            offer = dataclasses.replace(front(), idle_w=float("nan"))
+            return {name: IncomingReply(ReplyMessage(name, offer, samples=7, recorded=True)) for name in questions}
+
+    requests = FleetRequests(Experiment(fleet=(FleetEntry(device="nano"),)), Port())
+    said = requests.request_fronts(["nano-1"], {"w": MODEL["w"]})["nano-1"].answer
+
+    assert (said.error or "").startswith("refused: impossible offer")
+    assert (said.front, said.samples, said.recorded) == (None, 7, True)
 
 
 def test_of_a_refused_result_only_what_it_cost_is_kept():
