@@ -1,6 +1,7 @@
 """Which faults befall which boards when, and the verdicts."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_other_seeds_give_other_orders():
 def test_the_boards_script_and_the_help_know_every_fault():
     text = SCRIPT.read_text(encoding="utf-8")
 
-    assert FAULT_NAMES == ", ".join(FAULTS)
+    assert ", ".join(FAULTS) == FAULT_NAMES
     assert [name for name in FAULTS if name not in text] == []
 
 
@@ -124,8 +125,6 @@ def test_the_cause_is_what_the_run_says_at_its_end(lines, cause):
     ],
 )
 def test_a_fault_is_held_when_nothing_of_it_is_left(changed, verdict):
-    from dataclasses import replace
-
     assert replace(HELD, **changed).verdict == verdict
 
 
