@@ -1,6 +1,7 @@
 """Growth of a running experiment: memory, open files, threads, disk, computing and wall time per round.
 
-    python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR] [--samples CSV]
+    python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
+        [--samples CSV]
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
 quarters after the warm-up, in which the clients' states (200 measurements) and the first write-ahead files (512 rounds)

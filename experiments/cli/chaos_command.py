@@ -26,6 +26,7 @@ from fedge.errors import BadInput
 if TYPE_CHECKING:
     from experiments.fleet.chaos_attack import AttackedFleet
     from experiments.fleet.chaos_faults import BoardFaultOutcome, PlannedFault
+    from experiments.fleet.selected_fleet import SelectedFleet
 
 FORMAT = "fedge-chaos-1"
 FAULT_NAMES = "kill-worker, kill-client, kill-powerd, kill-supernode, stop-worker, stop-supernode, cut-link, fill-disk"
@@ -61,15 +62,14 @@ def chaos(
 
     Example: fedge chaos inventory.yml --run exp.yaml --faults kill-worker,cut-link --for 10m --yes
     """
-    from experiments.fleet import chaos_attack, chaos_faults, selected_fleet
+    from experiments.fleet import chaos_attack, chaos_faults
 
     chosen = chaos_faults.parse_faults(faults) if faults else tuple(chaos_faults.FAULTS)
     times = [chaos_faults.parse_duration_s(*one) for one in (("--every", every), ("--for", for_), ("--hold", hold))]
     every_s, for_s, hold_s = times
     if every_s > for_s:
         raise BadInput("--every", f"{every}, longer than --for {for_}", "a shorter one")
-    found = selected_fleet.read_fleet(selected_fleet.build_options(fleet, playbooks, limit))
-    chaos_faults.check_marks(found)
+    found = _read_test_fleet(fleet, playbooks, limit)
     planned = chaos_faults.plan_faults(found.boards, chosen, every_s=every_s, for_s=for_s, seed=seed)
     question = f"{len(planned)} faults on {', '.join(found.boards)} within {for_}; go on?"
     if not yes and not ask_confirmation(question, "--yes as well: every fault is undone"):
@@ -83,6 +83,15 @@ def chaos(
         raise KeyboardInterrupt
     if any(one.problems for one in outcomes):
         raise typer.Exit(1)
+
+
+def _read_test_fleet(inventory: Path, playbooks: Path | None, limit: str | None) -> SelectedFleet:
+    """Read a fleet whose boards are marked as ones for tests."""
+    from experiments.fleet import chaos_faults, selected_fleet
+
+    found = selected_fleet.read_fleet(selected_fleet.build_options(inventory, playbooks, limit))
+    chaos_faults.check_marks(found)
+    return found
 
 
 def _make_folder(folder: Path) -> Path:
@@ -115,7 +124,7 @@ def _attack(
         scope.enter_context(handle_signals())
         log = target.folder.with_name("run.log")
         observe = scope.enter_context(chaos_attack.follow_run(command, log, target.now_s)) if command else None
-        outcomes, interrupted = chaos_attack.attack_fleet(target, planned, before, observe, tell)
+        outcomes, interrupted = chaos_attack.attack_fleet(target, planned, before, observe_run=observe, tell=tell)
     progress = observe() if observe else None
     return chaos_attack.finish_outcomes(target, outcomes, before, progress), interrupted
 
