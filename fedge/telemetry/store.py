@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import FileLock, sync_folder, write_text
+from fedge.child_processes import release_freed_memory
 from fedge.errors import BadInput
-from fedge.freed_memory import release_freed_memory
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows
