@@ -31,7 +31,7 @@ LEFT = (
 """What says something of a board on which a fault is left, beside three times that a service is active."""
 NOTHING = ["active"] * 3
 HOLD_S = 4
-LIMIT_S = 900.0
+LIMIT_S = 1500.0
 
 
 def begin_chaos(fleet: Hosts, out: Path, *options: str) -> subprocess.Popen[str]:
@@ -59,9 +59,9 @@ def wait_until(board: Host, command: str, limit_s: float) -> bool:
 
 
 def test_a_run_goes_on_through_faults_and_nothing_of_them_is_left(provisioned, tmp_path):
-    experiment = {**experiment_of(provisioned), "name": "chaos", "rounds": 40}
+    experiment = {**experiment_of(provisioned), "name": "chaos", "rounds": 20}
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
-    options = ("--run", str(tmp_path / "exp.yaml"), "--faults", FAULTS, "--every", "15", "--for", "3m")
+    options = ("--run", str(tmp_path / "exp.yaml"), "--faults", FAULTS, "--every", "10", "--for", "1m")
 
     done = begin_chaos(provisioned, tmp_path / "out", *options)
     said, _ = done.communicate(timeout=LIMIT_S)
@@ -70,7 +70,7 @@ def test_a_run_goes_on_through_faults_and_nothing_of_them_is_left(provisioned, t
     print(said)
     assert {one["verdict"] for one in faults} == {"held"}, said
     assert done.returncode == 0
-    assert len(faults) >= 4
+    assert len(faults) >= 3
     for board in provisioned.boards.values():
         assert board.ssh(LEFT).stdout.split() == NOTHING
 
