@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,8 +79,9 @@ def chaos(
     out = _make_folder(folder or Path(f"chaos-{time.strftime('%Y%m%d-%H%M%S')}"))
     target = chaos_attack.AttackedFleet(found, out / "ansible", make_progress_console(), hold_s)
     command = [] if run is None else _build_run_command(run, target, out)
+    head = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "seed": seed}
     outcomes, interrupted = _attack(target, planned, command, quiet=as_json)
-    _write_report(out, outcomes, seed, as_json=as_json)
+    _write_report(out, head, outcomes, as_json=as_json)
     if interrupted:
         raise KeyboardInterrupt
     if any(one.problems for one in outcomes):
@@ -129,26 +132,24 @@ def _attack(
     return chaos_attack.finish_outcomes(target, outcomes, before, progress), interrupted
 
 
-def _write_report(out: Path, outcomes: list[BoardFaultOutcome], seed: int, *, as_json: bool) -> None:
+def _write_report(out: Path, head: Mapping[str, object], outcomes: list[BoardFaultOutcome], *, as_json: bool) -> None:
     """Print the tables, and write them as JSON and as a page."""
-    from experiments.fleet.chaos_faults import count_outcomes, list_outcomes, outcomes_to_dicts
+    from experiments.fleet.chaos_faults import count_outcomes, list_counts, list_outcomes, outcomes_to_dicts
     from experiments.report.page import Section, write_page
     from fedge.telemetry.run_folder import write_json
 
-    tables = (list_outcomes(outcomes), count_outcomes(outcomes))
-    record = {"format": FORMAT, "seed": seed, "faults": list(outcomes_to_dicts(outcomes))}
+    counts = count_outcomes(outcomes)
+    tables = (list_outcomes(outcomes), list_counts(counts))
+    summary = [asdict(one) for one in counts]
+    record = {"format": FORMAT, **head, "summary": summary, "faults": list(outcomes_to_dicts(outcomes))}
     write_json(out / "chaos.json", record)
+    tried, held = (sum(one.tried for one in counts), sum(one.held for one in counts))
+    facts = (f"{tried} faults", f"{held} held", *(f"{name} {value}" for name, value in head.items()))
     sections = [Section(table.title, "", html=table.html) for table in tables]
-    write_page(out / "chaos.html", "Faults on a test fleet", sections, str(out), facts=tuple(_list_facts(outcomes)))
+    write_page(out / "chaos.html", "Faults on a test fleet", sections, str(out), facts=facts)
     if as_json:
         print_json(record)
         return
     for table in tables:
         table.print(make_console())
     print_line(f"report: {out / 'chaos.html'}")
-
-
-def _list_facts(outcomes: list[BoardFaultOutcome]) -> Iterator[str]:
-    tried = [one for one in outcomes if not one.refusal]
-    yield f"{len(tried)} faults"
-    yield f"{sum(not one.problems for one in tried)} held"

@@ -100,6 +100,15 @@ class BoardFaultOutcome:
         return f"not tried: {self.refusal}{f'; {found}' if self.problems else ''}" if self.refusal else found
 
 
+@dataclass(frozen=True, slots=True)
+class FaultCount:
+    """How many faults of a kind were tried, and after how many of these nothing was left."""
+
+    fault: str
+    tried: int
+    held: int
+
+
 def parse_faults(text: str) -> tuple[str, ...]:
     """Return the faults of ``--faults``."""
     chosen = tuple(dict.fromkeys(text.split(",")))
@@ -175,21 +184,25 @@ def list_outcomes(outcomes: Sequence[BoardFaultOutcome]) -> Table:
     return build_table("chaos", columns, outcomes, "Faults")
 
 
-def count_outcomes(outcomes: Sequence[BoardFaultOutcome]) -> Table:
-    """Build the summary by kind of fault."""
-    kinds = [[one for one in outcomes if one.fault == fault and not one.refusal] for fault in FAULTS]
-
-    def count(chosen: list[BoardFaultOutcome], *, held: bool) -> int:
-        return sum(not one.problems for one in chosen) if held else sum(bool(one.problems) for one in chosen)
-
-    columns: tuple[Column[list[BoardFaultOutcome]], ...] = (
-        ("fault", lambda chosen: text_cell(chosen[0].fault)),
-        ("what happens", lambda chosen: text_cell(FAULTS[chosen[0].fault])),
-        ("tried", lambda chosen: value_cell(len(chosen), "d")),
-        ("held", lambda chosen: value_cell(count(chosen, held=True), "d")),
-        ("failed", lambda chosen: value_cell(count(chosen, held=False), "d")),
+def count_outcomes(outcomes: Sequence[BoardFaultOutcome]) -> tuple[FaultCount, ...]:
+    """Count the faults of each kind that was tried."""
+    tried = [one for one in outcomes if not one.refusal]
+    kinds = [(fault, [one for one in tried if one.fault == fault]) for fault in FAULTS]
+    return tuple(
+        FaultCount(fault, len(these), sum(not one.problems for one in these)) for fault, these in kinds if these
     )
-    return build_table("chaos-summary", columns, filter(None, kinds), "By fault")
+
+
+def list_counts(counts: Sequence[FaultCount]) -> Table:
+    """Build the summary by kind of fault."""
+    columns: tuple[Column[FaultCount], ...] = (
+        ("fault", lambda one: text_cell(one.fault)),
+        ("what happens", lambda one: text_cell(FAULTS[one.fault])),
+        ("tried", lambda one: value_cell(one.tried, "d")),
+        ("held", lambda one: value_cell(one.held, "d")),
+        ("failed", lambda one: value_cell(one.tried - one.held, "d")),
+    )
+    return build_table("chaos-summary", columns, counts, "By fault")
 
 
 def outcomes_to_dicts(outcomes: Sequence[BoardFaultOutcome]) -> Iterator[dict[str, Any]]:

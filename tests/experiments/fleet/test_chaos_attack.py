@@ -220,6 +220,7 @@ def test_the_command_disturbs_a_board_and_reports(tmp_path, monkeypatch, capsys)
     assert [(one["verdict"], one["undone"], one["power_kept"]) for one in record["faults"]] == [
         ("held", True, True)
     ] * 2
+    assert [(one["tried"], one["held"]) for one in record["summary"]] == [(1, 1)] * 2
     assert (board.state("worker"), board.state("ready")) == ("S", "Z")
     assert "held" in (out / "chaos.html").read_text(encoding="utf-8")
     board.end()

@@ -17,6 +17,7 @@ from experiments.fleet.chaos_faults import (
     count_outcomes,
     find_cause,
     judge_run,
+    list_counts,
     list_outcomes,
     parse_duration_s,
     parse_faults,
@@ -134,6 +135,6 @@ def test_the_tables_have_a_row_per_fault_and_per_kind():
 
     assert "60 s,nano-1" not in list_outcomes([HELD]).csv
     assert list_outcomes([HELD, lost, refused]).csv.count("\n") == 4
-    assert count_outcomes([HELD, lost, refused]).csv.splitlines()[1:] == [
+    assert list_counts(count_outcomes([HELD, lost, refused])).csv.splitlines()[1:] == [
         "kill-worker,the trainer and its supervisor are killed,2,1,1"
     ]
