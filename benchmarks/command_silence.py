@@ -109,6 +109,7 @@ fleet profile --workload resnet18-imagenet --inventory fleet.yml
 fleet logs --inventory fleet.yml
 fleet upgrade --inventory fleet.yml
 fleet down --inventory fleet.yml
+chaos fleet.yml --yes
 """.strip().splitlines()
 MEASURED = f"""
 memory fit --data {os.environ.get("FEDGE_PROFILES")}/perf4sight-tx2 --out memory.yaml
@@ -133,6 +134,7 @@ def write_inputs(folder: Path) -> None:
     keys = {"certificate": "server.crt", "key": "server.key", "ca_certificate": "ca.crt"}
     server = {f"superlink_{name}": str(folder / "keys" / file) for name, file in keys.items()}
     board = {"supernode_superlink": "localhost:9443", "supernode_ca_certificate": str(folder / "keys" / "ca.crt")}
+    board["chaos"] = "allowed"
     fleet = {
         "all": {"vars": {"ansible_host": "127.0.0.1", "ansible_port": 1}},
         "server": {"hosts": {"hub": server}},

@@ -1,6 +1,7 @@
 """Growth of a running experiment: memory, open files, threads, disk, computing and wall time per round.
 
     python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
+        [--samples CSV]
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
 quarters after the warm-up, in which the clients' states (200 measurements) and the first write-ahead files (512 rounds)
@@ -37,6 +38,7 @@ workload: {{task: digits-cnn, local_epochs: 0.05}}
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FIGURES: dict[str, str] = {
     "memory": "MB",
+    "heap": "MB",
     "files": "",
     "threads": "",
     "store": "kB",
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--backend", default="local", choices=["local", "sim"])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="of the run; by default a temporary one")
+    parser.add_argument("--samples", type=Path, help="a CSV file of the figures every 20 rounds")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedge-soak-") as scratch:
         rounds, figures = watch_run(given, Path(scratch), given.folder or Path(scratch) / "run")
@@ -68,6 +71,8 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
     command = [sys.executable, "-m", "experiments.cli", "run", str(scratch / "soak.yaml"), "--folder", str(folder)]
     rounds: list[int] = []
     figures: list[dict[str, float]] = []
+    if given.samples:
+        given.samples.write_text(",".join(["round", *FIGURES]) + "\n", encoding="utf-8")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None
         for line in run.stdout:
@@ -75,6 +80,9 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
             if found and int(found[1]) % EVERY == 0:
                 rounds.append(int(found[1]))
                 figures.append(look_at(run.pid, folder))
+                if given.samples:
+                    with given.samples.open("a", encoding="utf-8") as samples:
+                        samples.write(",".join(f"{value:.2f}" for value in [rounds[-1], *figures[-1].values()]) + "\n")
     if run.returncode:
         print(f"the run ended with {run.returncode} after round {rounds[-1] if rounds else 0}")
     return rounds, figures
@@ -87,10 +95,12 @@ def look_at(launcher: int, folder: Path) -> dict[str, float]:
         try:
             status = (process / "status").read_text()
             ticks = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+            own = (process / "smaps_rollup").read_text()
             figures["files"] += len(list((process / "fd").iterdir()))
         except OSError:  # it has just ended
             continue
         figures["memory"] += float(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024 if "VmRSS" in status else 0.0
+        figures["heap"] += float(found[1]) / 1024 if (found := re.search(r"Anonymous:\s+(\d+)", own)) else 0.0
         figures["threads"] += float(re.search(r"Threads:\s+(\d+)", status)[1])
         figures["cpu"] += 1e3 * TICK_S * sum(map(int, ticks))
     figures["wall"] = 1e3 * time.monotonic()

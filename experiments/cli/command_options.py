@@ -27,6 +27,7 @@ Network = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Ask for no confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be done, and start nothing.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write: the result as JSON.")]
 OutFolder = Annotated[Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write.")]

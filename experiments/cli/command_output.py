@@ -84,6 +84,18 @@ def print_plan(plan: Mapping[str, object], as_json: bool) -> None:
     print_line("nothing was started (--dry-run)")
 
 
+def ask_confirmation(question: str, without_terminal: str) -> bool:
+    """Return the user's answer to a question.
+
+    Raises:
+        BadInput: Without a terminal to ask at; ``without_terminal`` says what to call then.
+    """
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", "no terminal to ask at", without_terminal)
+    begin_phase("")  # a sign of life would replace the question on a terminal
+    return click.confirm(question)
+
+
 def is_quiet() -> bool:
     """Return whether the command was called with ``--quiet``."""
     context = click.get_current_context(silent=True)

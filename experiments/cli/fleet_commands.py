@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +12,9 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import command_group
-from experiments.cli.command_output import check_output, print_line, write_error, write_output
+from experiments.cli.command_output import ask_confirmation, check_output, print_line, write_error, write_output
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
-from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from experiments.fleet.selected_fleet import FleetOptions
@@ -296,7 +295,7 @@ def down(
             "--remove", help="Also remove everything, keys and the SuperLink's database included; runs are kept."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without confirmation.")] = False,
+    yes: cli.Yes = False,
     inventory: Inventory = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
@@ -311,7 +310,9 @@ def down(
 
     options = _build_options(inventory, playbooks, limit)
     if remove:
-        _exit_with(command.remove_fleet(options, _ask_confirmation if not yes else lambda _question: True))
+        remedy = "--yes as well: keys and the database are removed, runs are kept"
+        agreed = (lambda _question: True) if yes else functools.partial(ask_confirmation, without_terminal=remedy)
+        _exit_with(command.remove_fleet(options, agreed))
     else:
         _exit_with(command.run_plain_playbook("down", "down.yml", options))
 
@@ -320,16 +321,6 @@ def _build_options(inventory: Path | None, playbooks: Path | None, limit: str | 
     from experiments.fleet.selected_fleet import build_options
 
     return build_options(inventory, playbooks, limit)
-
-
-def _ask_confirmation(question: str) -> bool:
-    """Return the user's answer to a question; False without a terminal."""
-    if not sys.stdin.isatty():
-        raise BadInput(
-            "--remove", "no terminal to ask at", "--yes as well: keys and the database are removed, runs are kept"
-        )
-    begin_phase("")  # a sign of life would replace the question on a terminal
-    return typer.confirm(question)
 
 
 def _exit_with(code: int) -> None:

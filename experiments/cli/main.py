@@ -17,6 +17,7 @@ import typer
 import typer.core
 
 from experiments.cli.calibrate_costs import calibrate
+from experiments.cli.chaos_command import chaos
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_options import AsJson, PanelGroup, Run
 from experiments.cli.command_output import make_console, print_json, warn, write_error
@@ -151,7 +152,7 @@ _register(NETWORKS, [select_board, layers, place, place_run])
 _register(NETWORKS, [("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent)])
 _register(MODES, [("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study)])
 _register(MODES, [characterise, characterise_report, characterise_predict, reproduce])
-_register(REAL_BOARDS, [("devices", devices), ("fleet", fleet), ("power", power), board_check])
+_register(REAL_BOARDS, [("devices", devices), ("fleet", fleet), ("power", power), board_check, chaos])
 
 
 @app.command(rich_help_panel=HERE)

@@ -91,6 +91,7 @@ def _boards(hosts: Hosts) -> dict[str, object]:
         "jetson_base_packages": [],
         "worker_python": jetson.PYTHON,
         "powerd_python": jetson.POWERD_PYTHON,
+        "chaos": "allowed",
         # All boards share this machine: threads that spin while they wait take the others' time, and their own.
         "worker_environment": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
     }
