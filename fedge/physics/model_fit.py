@@ -156,20 +156,6 @@ def build_prior(coefficients: Coefficients) -> Prior:
     return Prior(coefficients, time_sd, power_sd)
 
 
-def fit_measurements(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) -> Posterior:
-    """Fit the posterior to measurements; repeats of a mode are pooled and outliers down-weighted.
-
-    Args:
-        prior: The prior.
-        maxn: The board's top mode.
-        measurements: Any number of measurements, also none.
-
-    Raises:
-        BadInput: A time or power is not a finite number above 0.
-    """
-    return fit_pooled(prior, maxn, pool_measurements(measurements, maxn))
-
-
 def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Posterior:
     """Fit the posterior to pooled measurements, which several priors may share.
 

@@ -225,12 +225,6 @@ def test_a_client_that_waited_long_is_worth_its_time():
     assert "far" in plan_joint(fronts, list(fronts), goal, context).goals
 
 
-def test_clients_without_a_front_take_part_with_their_whole_share():
-    plan = plan_joint({"known": a_front(5.0)}, ["known", "new"], GOAL)
-    assert plan.goals["new"] == GOAL
-    assert plan_joint({}, ["new"], GOAL).goals == {"new": GOAL}
-
-
 def test_limits_are_kept_or_the_plan_says_that_they_cannot_be():
     fronts = {"a": a_front(20.0), "b": a_front(10.0)}
     within = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 9.0, "min_progress": 0.2}))
@@ -272,15 +266,3 @@ def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others
     assert [goal.limits["power_w"] for goal in unknown.goals.values()] == [15.0] * 3
     worthless = plan_joint({"a": a_front(5.0)}, ["a", "new"], goal, JointContext(weights={"a": math.nan}))
     assert [goal.limits["power_w"] for goal in worthless.goals.values()] == [22.5] * 2
-
-
-@given(st.lists(some_front, min_size=1, max_size=4), st.floats(0.0, 1.0))
-def test_the_order_of_the_boards_makes_no_difference(fronts, time_weight):
-    named = {f"b{i}": front for i, front in enumerate(fronts)}
-    goal = RoundGoal("joint", 0, limits={"time_weight": time_weight})
-    turned = plan_joint(dict(reversed(named.items())), list(reversed(named)), goal)
-    assert turned.goals == plan_joint(named, list(named), goal).goals
-
-
-def test_the_reason_names_the_gap_to_the_bound():
-    assert "of the least cost" in plan_joint({"a": a_front(5.0)}, ["a"], GOAL).why

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.decisions.planning import joint_search
-from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
+from fedge.decisions.planning.joint_search import JointLimits, JointProblem, solve_joint
 
 SLACK = 1.0 + 1e-9
 
@@ -119,22 +119,6 @@ def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
         assert found is not None
         assert found.feasible
         assert found.gap <= 0.01
-
-
-def test_a_slow_client_does_less_where_progress_has_diminishing_returns():
-    problem = draw_problem(1, clients=2, modes=1, options=2)
-    value = np.array([[0.5, 0.4], [0.5, 0.4]])
-    same = replace(
-        problem,
-        work_s=np.array([[5.0], [60.0]]),
-        above_j=np.array([[50.0], [300.0]]),
-        scale=np.array([[1.0, 0.25], [1.0, 0.25]]),
-        fixed_s=np.ones((2, 2)),
-        value=value,
-    )
-    found = solve_joint(same, JointLimits(min_value=0.85))
-    assert isinstance(found, JointSolution)
-    assert found.option.tolist() == [0, 1]
 
 
 def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts():

@@ -13,30 +13,6 @@ from fedge.experiment import PolicySpec
 FRONTS = {"a": front(), "b": front(2.0)}
 
 
-def test_a_balanced_round_is_never_planned_longer_than_the_slowdown_allows():
-    plan = plan_round(PolicySpec(name="balanced", max_slowdown=1.2, time_weight=0.0), FRONTS, ["a", "b"])
-
-    assert plan.deadline_s is not None
-    assert 22.0 <= plan.deadline_s <= 1.2 * 22.0
-
-
-def test_only_selected_boards_count():
-    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a"])
-
-    assert plan.deadline_s == pytest.approx(12.0, rel=0.06)
-    assert list(plan.goals) == ["a"]
-
-
-def test_a_board_without_a_front_takes_part_without_being_planned_for():
-    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a", "new"])
-
-    assert plan.goals["new"].deadline_s == plan.deadline_s
-
-
-def test_without_any_front_there_is_no_plan():
-    assert plan_round(PolicySpec(name="balanced"), {}, ["a"]).deadline_s is None
-
-
 def test_the_users_own_deadline_and_limits_reach_the_boards():
     plan = plan_round(PolicySpec(name="least-energy-within-deadline", deadline_s=33.0), FRONTS, ["a", "b"])
 
@@ -81,13 +57,6 @@ def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn():
     assert (plan.deadline_s, plan.feasible) == (22.0, True)
     assert plan.energy_j == (80.0 - 2.0 * 20.0) + (180.0 - 2.0 * 20.0) + 2 * 2.0 * 22.0
     assert (plan.maxn_round_s, plan.maxn_energy_j) == (22.0, 90.0 + 3.0 * 12.0 + 180.0 + 3.0 * 2.0)
-
-
-def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible():
-    plan = plan_round(PolicySpec(name="least-energy", deadline_s=5.0), FRONTS, ["a", "b"])
-
-    assert (plan.deadline_s, plan.feasible) == (22.0, False)
-    assert plan.goals["a"].deadline_s == 22.0
 
 
 def test_the_radio_counts_against_a_budget():

@@ -332,14 +332,6 @@ def test_without_a_round_to_wait_for_a_board_s_idling_counts_until_its_own_end()
     assert decide("balanced", predictions, 99.0).mode == predictions.modes[0]
 
 
-def test_the_straggler_s_fastest_mode_is_feasible_although_it_has_no_margin():
-    predictions = table([2.0, 1.0], [8.0, 20.0], [0.1, 0.1])
-    decision = decide("balanced", predictions, LINK_S + STEPS * 1.0)
-    assert decision.mode == SPEC.maxn
-    assert decision.feasible
-    assert decision.why == "Fastest mode: 9.5 s expected, too uncertain for less in 9.5 s."
-
-
 def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_time():
     """The slower mode takes the whole round, so nothing has room for a margin."""
     power_w, deadline_s = [8.0, 20.0], LINK_S + STEPS * 1.0
@@ -349,22 +341,6 @@ def test_a_board_that_knows_its_times_needs_no_margin_for_the_cheapest_mode_in_t
     assert decide("balanced", known, deadline_s).mode == known.modes[0]
     assert "without margin" in decide("balanced", known, deadline_s).why
     assert decide("balanced", unknown, deadline_s).mode == SPEC.maxn
-
-
-def test_a_known_mode_without_margin_gives_way_to_any_mode_with_one():
-    predictions = table([1.0, 0.5], [4.0, 20.0], [0.05, 0.05])
-    assert decide("balanced", predictions, LINK_S + STEPS * 1.0).mode == predictions.modes[1]
-
-
-def test_an_uncertain_saving_is_taken_only_if_it_outweighs_its_doubt():
-    """Expected, the first mode saves 10 % of what the second draws above idling; half a spread of its power eats it."""
-    doubtful = Predictions(
-        Modes(GRID[-2:]), np.ones(2), np.array([9.2, 10.0]), np.array([0.0, 0.0]), np.array([0.25, 0.0])
-    )
-    sure = dataclasses.replace(doubtful, power_w_sd_log=np.zeros(2))
-    assert decide("balanced", doubtful, 99.0).mode == doubtful.modes[1]
-    assert decide("balanced", sure, 99.0).mode == sure.modes[0]
-    assert decide("balanced", doubtful, 99.0, confidence=0.5).mode == doubtful.modes[0]
 
 
 def test_own_balance_is_measured_against_a_board_that_waits_at_maxn_too():
@@ -403,30 +379,6 @@ def test_no_candidate_has_every_knob_below_the_mode_waited_in(order, count):
     below = (candidates.knobs <= knobs).all(axis=1) & (candidates.knobs < knobs).any(axis=1)
     assert waiting in list(candidates)
     assert not below.any()
-
-
-def test_a_board_that_cannot_meet_the_round_runs_flat_out_and_says_so():
-    decision = decide("balanced", table([2.0, 1.0], [8.0, 20.0]), 5.0)
-    assert (decision.mode, decision.feasible) == (SPEC.maxn, False)
-    assert decision.why == "Fastest mode: 9.5 s expected, later than the 5 s left."
-
-
-def test_a_margin_makes_an_uncertain_cheap_mode_give_way_to_a_certain_one():
-    predictions = table([1.0, 0.9, 0.5], [5.0, 8.0, 30.0], [0.5, 0.01, 0.01])
-    assert decide("balanced", predictions, 10.0).mode == predictions.modes[1]
-    assert decide("balanced", predictions, 10.0, confidence=0.5).mode == predictions.modes[0]
-
-
-def test_an_impossible_power_limit_names_the_limit_and_the_lowest_there_is():
-    decision = decide("fastest-within-power", table([1.0, 0.5], [7.9, 20.0]), power_w=5.0)
-    assert not decision.feasible
-    assert decision.why == "No mode stays within 5 W; the lowest is 7.9 W."
-
-
-def test_an_impossible_deadline_names_the_deadline_and_the_fastest_there_is():
-    decision = decide("least-energy-within-deadline", table([2.0, 1.0], [8.0, 20.0]), deadline_s=4.0)
-    assert not decision.feasible
-    assert decision.why == "No mode ends within 4 s; the fastest takes 9.5 s, 9.5 s at 84% confidence."
 
 
 def test_equally_fast_modes_are_told_apart_by_power():
