@@ -59,9 +59,7 @@ def test_two_workloads_ship_at_five_batch_sizes_with_their_errors():
     for profile in CALIBRATED:
         assert (profile.device, profile.kind, profile.label) == (ORIN.name, "infer", "calibrated")
         assert profile.evidence.origin
-        assert profile.time_mape is not None
         assert profile.time_mape <= 0.075
-        assert profile.power_mape is not None
         assert profile.power_mape <= 0.075
         assert profile.residual_time_sd_log <= 0.045
         assert profile.residual_power_sd_log <= 0.055

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.types import Measurement, Modes, PowerMode, Predictions
-
 
 
 @dataclass

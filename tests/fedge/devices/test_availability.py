@@ -61,7 +61,6 @@ def test_the_order_of_questions_does_not_matter(times, seed):
 def test_a_board_is_there_from_its_next_time_on_and_away_from_its_end_on(at_s, seed):
     board = flickering(seed=seed)
     next_s = board.next_available_s(at_s)
-    assert next_s is not None
     end_s = board.available_until_s(next_s)
 
     assert next_s >= at_s

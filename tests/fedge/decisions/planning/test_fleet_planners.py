@@ -34,7 +34,6 @@ Fleet = dict[str, Front]
 
 def plan(policy: str, fronts: Fleet, boards: list[str] | None = None, **limits: float) -> FleetPlan:
     planner = load_planner(policy)
-    assert planner is not None
     return planner(fronts, list(fronts) if boards is None else boards, RoundGoal(policy, 8, None, limits))
 
 
@@ -194,7 +193,6 @@ def test_boards_at_rest_count_in_the_plan_of_a_budget_and_shorten_the_round():
     alone = plan("energy-budget", fronts, budget_j=500.0)
     beside = plan("energy-budget", fronts, budget_j=500.0, resting_w=100.0)
     assert (alone.deadline_s, beside.deadline_s) == (20.0, 10.0)
-    assert beside.energy_j is not None
     assert alone.energy_j is not None
     assert beside.energy_j > 100.0 * 10.0
     assert not beside.feasible

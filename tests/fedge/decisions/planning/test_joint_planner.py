@@ -41,7 +41,6 @@ def test_a_slow_client_gets_fewer_steps_than_fast_ones():
     context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}})
     plan = plan_joint(fronts, list(fronts), GOAL, context)
     assert plan.goals["slow"].share < min(plan.goals[name].share for name in fronts if name != "slow")
-    assert plan.deadline_s is not None
     assert plan.deadline_s < 40.0
 
 
@@ -61,8 +60,6 @@ def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast
     assert {name: goal.width for name, goal in with_it.goals.items() if goal.width < 1.0} == {"slow": 0.5}
     assert with_it.goals["slow"].share >= without.goals["slow"].share
     assert "1 with 0.5 of their channels" in with_it.why
-    assert without.deadline_s is not None
-    assert with_it.deadline_s is not None
     assert with_it.deadline_s < without.deadline_s
 
 
@@ -139,8 +136,6 @@ def test_with_narrow_networks_a_small_fleets_plan_is_within_half_a_percent_of_ev
             end_s = max(ends_s)
             cost = 0.5 * end_s / maxn_s + 0.5 * (idle_w * end_s + sum(joules)) / max(maxn_j, 1e-12)
             least = min(least, cost / sum(values))
-    assert plan.round_s is not None
-    assert plan.energy_j is not None
     value = sum(
         step_worth(goal.share, PRIOR) * width_worth(goal.width, PRIOR) / len(named) for goal in plan.goals.values()
     )
@@ -212,8 +207,6 @@ def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_co
     goal = RoundGoal("joint", 0, limits={"min_progress": 0.5})
     plan = plan_joint(fronts, list(fronts), goal)
     assert set(plan.goals) == {f"near-{i}" for i in range(4)}
-    assert plan.energy_j is not None
-    assert plan.round_s is not None
     assert plan.energy_j > 5 * 2.0 * plan.round_s
 
 
@@ -229,7 +222,6 @@ def test_limits_are_kept_or_the_plan_says_that_they_cannot_be():
     fronts = {"a": a_front(20.0), "b": a_front(10.0)}
     within = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 9.0, "min_progress": 0.2}))
     assert within.feasible
-    assert within.deadline_s is not None
     assert within.deadline_s <= 9.0
     beyond = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 1.0}))
     assert not beyond.feasible
@@ -242,7 +234,6 @@ def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals():
     limits = {"deadline_s": 40.0, "round_energy_j": 1.0}
     plan = plan_joint({"a": a_front(5.0)}, ["a"], RoundGoal("joint", 0, limits=limits))
     assert not plan.feasible
-    assert plan.deadline_s is not None
     assert plan.deadline_s < 40.0
     assert plan.goals["a"].limits == limits
 

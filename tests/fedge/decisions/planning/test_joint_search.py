@@ -89,7 +89,6 @@ def test_a_small_fleets_plan_is_within_half_a_percent_of_the_best_of_all_choices
     if best is None:
         assert found is None or not found.feasible
     else:
-        assert found is not None
         assert found.feasible
         assert best <= found.cost * SLACK
         assert found.cost <= best * 1.005
@@ -107,7 +106,6 @@ def test_rounding_the_relaxed_optimum_keeps_the_limits_and_its_bound_holds(
         patch.setattr(joint_search, "MAX_CANDIDATES", 20)
         found = solve_joint(problem, limits)
     if found is not None and found.feasible:
-        assert best is not None
         assert found.bound <= best * SLACK
         assert best <= found.cost * SLACK
 
@@ -116,7 +114,6 @@ def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
     problem = draw_problem(3, clients=400, modes=16, options=6)
     for limits in (JointLimits(), JointLimits(min_value=0.7), JointLimits(min_value=0.3, deadline_s=25.0)):
         found = solve_joint(problem, limits)
-        assert found is not None
         assert found.feasible
         assert found.gap <= 0.01
 
@@ -125,7 +122,6 @@ def test_limits_that_cannot_be_kept_are_dropped_before_the_one_on_watts():
     problem = draw_problem(2, clients=3, modes=3, options=2)
     power_w = 1.05 * float(problem.power_w.min())
     found = solve_joint(problem, JointLimits(deadline_s=0.1, energy_j=1.0, power_w=power_w, min_value=0.9))
-    assert found is not None
     assert not found.feasible
     working = np.flatnonzero(found.option >= 0)
     assert 0.0 < problem.power_w[working, found.mode[working]].sum() <= power_w

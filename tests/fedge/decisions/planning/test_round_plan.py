@@ -32,12 +32,10 @@ def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_w
 
 def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s():
     free = plan_round(PolicySpec(name="joint", min_progress=0.1), FRONTS, ["a", "b"])
-    assert free.deadline_s is not None
     for own_s, given_s in ((None, 6.0), (6.0, 50.0), (50.0, 6.0)):
         policy = PolicySpec(name="joint", min_progress=0.1, deadline_s=own_s)
         plan = plan_round(policy, FRONTS, ["a", "b"], deadline_s=given_s)
         assert plan.feasible
-        assert plan.deadline_s is not None
         assert plan.deadline_s <= 6.0 < free.deadline_s
         assert {goal.deadline_s for goal in plan.goals.values()} == {plan.deadline_s}
         assert plan.energy_j is not None
@@ -61,7 +59,6 @@ def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn():
 
 def test_the_radio_counts_against_a_budget():
     work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), {"a": FRONTS["a"]}, ["a"]).energy_j
-    assert work_j is not None
     fronts = {"a": dataclasses.replace(FRONTS["a"], radio_j=50.0)}
 
     for left_j, feasible in ((work_j + 49.0, False), (work_j + 51.0, True)):
