@@ -15,7 +15,7 @@ from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
 from fedge.client.memory_scaling import ScalingContext, build_narrow_offer, choose_first_attempt
 from fedge.client.round_state import warm_up_steps
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, PolicySpec, ServingSpec, WorkloadSpec
 from fedge.flower.update_codec import count_encoded_bytes, encode_answer
 from fedge.types import Compression, RoundGoal, TrainingScale, TrainResult
@@ -87,11 +87,6 @@ def test_loading_at_another_batch_size_is_that_of_its_samples():
 
     waits = load.surface.stall_share > 0.2
     np.testing.assert_allclose(half.surface.step_s[waits], 0.5 * load.surface.step_s[waits], rtol=0.02)
-
-
-def test_a_storage_that_nobody_emulates_is_told_with_those_there_are():
-    with pytest.raises(UnknownName, match="nvme"):
-        _seat(LoaderSpec(workers=1, storage="floppy"))
 
 
 def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose():

@@ -110,12 +110,6 @@ def test_without_a_deadline_a_board_leaves_a_mode_that_turned_out_to_break_the_l
     assert played.measured.power_w <= 15.0
 
 
-def test_a_change_of_mode_that_takes_longer_than_it_saves_is_not_made():
-    slow = [dataclasses.replace(m, switch_s=25.0) for m in ALL]
-    assert Bench().play(goal_of(60, 1.5), ALL).mixed is not None
-    assert Bench().play(goal_of(60, 1.5), slow).mixed is None
-
-
 @given(steps, slowdowns, explorations, histories, policies)
 def test_trials_keep_to_their_number_their_share_of_the_round_and_new_modes(n, slowdown, exploration, history, policy):
     """The very first trial, of the fastest mode, may be longer: without it nothing is known."""

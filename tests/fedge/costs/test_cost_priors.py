@@ -167,19 +167,6 @@ def test_a_prior_never_saw_any_batch_size_of_the_table_that_is_replayed():
     assert not any("resnet50-imagenet" in prior.source for prior in unseen)
 
 
-def test_priors_do_not_change_when_the_workloads_tables_are_lost():
-    everything = (*CALIBRATED, *load_calibrated_training())
-    without = [profile for profile in everything if profile.workload != WORKLOADS[0]]
-
-    full = build_inference_priors(ORIN, WORKLOADS[0], 16, SPECS)
-    blind = build_inference_priors(ORIN, WORKLOADS[0], 16, SPECS, without)
-
-    assert len(full) == len(blind)
-    for a, b in zip(full, blind, strict=True):
-        np.testing.assert_array_equal(a.coefficients.time, b.coefficients.time)
-        np.testing.assert_array_equal(a.coefficients.power, b.coefficients.power)
-
-
 def test_a_prior_needs_some_other_workload():
     only = [profile for profile in CALIBRATED if profile.workload == WORKLOADS[0]]
 

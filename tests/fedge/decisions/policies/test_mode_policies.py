@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.policies import POLICIES, choose_waiting_mode, load_policy
 from fedge.decisions.policies.mode_policies import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.pareto import build_front
 from fedge.protocols import Policy
 from fedge.types import Decision, DeviceSpec, Front, LabelledValue, Modes, PowerMode, Predictions, RoundGoal
@@ -390,16 +390,6 @@ def test_a_preset_that_is_no_candidate_gives_the_nearest_and_says_so():
     decision = decide("preset:SMALL", predictions)
     assert (decision.mode, decision.feasible) == (predictions.modes[0], False)
     assert "Preset SMALL (1c/400/300/1600 MHz) is not among the 2 candidates" in decision.why
-
-
-def test_an_unknown_preset_s_error_lists_the_board_s_presets():
-    with pytest.raises(UnknownName, match="preset of toy: got 'MODE_9W'; known: SMALL, MAXN"):
-        decide("preset:MODE_9W", table([1.0], [8.0]))
-
-
-def test_an_unknown_policy_s_error_lists_the_known_ones():
-    with pytest.raises(UnknownName, match="least-energy-within-deadline"):
-        load_policy("quickest")
 
 
 def test_a_policy_of_the_user_s_own_is_loaded_by_module_and_function():
