@@ -33,10 +33,9 @@ STORY = (
 BOARDS = frozenset({"nano-1", "tx2-1", "thor-1"})
 
 
-def shown(terminal: bool) -> str:
+def shown() -> str:
     out, state = io.StringIO(), PlaybookState()
-    console = Console(file=out, force_terminal=terminal, width=100)
-    with PlaybookProgress("provision", console, lambda: 0.0) as progress:
+    with PlaybookProgress("provision", Console(file=out, force_terminal=False, width=100), lambda: 0.0) as progress:
         for event in STORY:
             state = apply_event(state, event)
             progress.update(state, event)
@@ -51,7 +50,7 @@ def told(*events: PlaybookEvent, check: bool = False) -> list[str]:
 
 
 def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_failure_at_once():
-    assert shown(terminal=False).splitlines() == [
+    assert shown().splitlines() == [
         "The server: hub: 1 ok, 0 changed until now",
         "tx2-1 FAILED at 'worker: Unpack': no space left on device",
         "The boards: nano-1: 0 ok, 1 changed until now",
