@@ -201,11 +201,6 @@ def build_power_prior(prior: Prior) -> GaussianPrior:
     return GaussianPrior(prior.coefficients.power, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
 
-def predict(posterior: Posterior, modes: Modes) -> Predictions:
-    """Predict step time and power of every mode, with the spread of a next measurement there."""
-    return predict_many([posterior], modes)[0]
-
-
 def predict_many(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:
     """Predict with several posteriors; shared parts are computed once.
 

@@ -13,9 +13,13 @@ from fedge.physics.model_fit import (
     NOISE_TIME_SD,
     OFFSET_POWER_SD,
     OFFSET_TIME_SD,
+    build_prior,
+    fit_pooled,
     fit_table,
     idle_w_at_maxn,
+    log_evidence,
     pool_measurements,
+    predict_many,
     with_idle_w,
 )
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
@@ -56,6 +60,28 @@ def test_a_table_of_one_core_count_and_three_rows_can_be_fitted():
     fitted = fit_table(Modes(MODES.knobs[rows]), MAXN, seconds[rows], watts[rows])
 
     assert _mape(compute_step_s(fitted, MAXN, Modes(MODES.knobs[rows])), seconds[rows]) < 0.05
+
+
+def test_measurements_reduce_the_error_on_modes_not_measured():
+    errors = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        truth = _truth(another_workload(rng))
+        rows = rng.permutation(len(MODES))
+        held_out = rows[50:]
+        seen = [pool_measurements(_measured(truth, list(rows[:n])), MAXN) for n in (0, 3, 10, 50)]
+        posteriors = [fit_pooled(build_prior(coefficients()), MAXN, one) for one in seen]
+        predictions = [predict_many([one], Modes(MODES.knobs[held_out]))[0] for one in posteriors]
+        errors.append(
+            [(_mape(p.step_s, truth[0][held_out]), _mape(p.power_w, truth[1][held_out])) for p in predictions]
+        )
+        assert log_evidence(posteriors[0]) == 0.0
+
+    median = np.median(errors, axis=0)
+    assert (np.diff(median, axis=0) < 0).all()
+    assert median[2, 0] < 0.05
+    assert median[2, 1] < 0.03
+    assert median[3].max() < 0.015
 
 
 BY_BOARD = [("a", 5), (None, 5), ("a", 90), ("b", 300), (None, 401)]
