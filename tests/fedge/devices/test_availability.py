@@ -105,10 +105,6 @@ def test_a_trace_tells_from_when_until_when(tmp_path):
     assert board.available_until_s(31.0) == math.inf
 
 
-def test_after_its_last_interval_a_board_never_comes_back(tmp_path):
-    assert traced(tmp_path, "nano-1,10,20").next_available_s(20.0) is None
-
-
 def test_a_board_that_the_trace_does_not_name_is_never_there(tmp_path):
     assert traced(tmp_path, "nano-2,10,20").next_available_s(0.0) is None
 
