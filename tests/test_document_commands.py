@@ -85,7 +85,6 @@ def list_commands(page: Path) -> Iterator[Command]:
             while whole.count('"') % 2:  # a query goes on until its quotation mark
                 whole, place = f"{whole}\n{lines[place]}", place + 1  # noqa: PLW2901
             found = COMMAND.fullmatch(whole)
-            assert found is not None
             shown = tuple(itertools.takewhile(lambda text: not text.startswith("$ "), lines[place:])) if prompts else ()
             refused = re.match("fedge: .*: got ", "".join(lines[place : place + 1])) is not None
             yield Command(found.group(1).replace(".venv/bin/", ""), refused, shown)

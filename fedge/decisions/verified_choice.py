@@ -19,7 +19,6 @@ from statistics import median
 import numpy as np
 
 from fedge.decisions.limits import format_figure, mask_within
-from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.modes import CLOCK_TOLERANCE_MHZ, find_mode_index
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
@@ -92,31 +91,6 @@ def choose_verified_within_power(
         cost=lambda p: p.step_s,
         measured_limited=lambda m: m.power_w,
         measured_cost=lambda m: m.step_s,
-    )
-    return _choose_verified(aim, predictions=predictions, measure=measure, learn=learn, seen=seen, tries=tries)
-
-
-def choose_verified_within_deadline(
-    predictions: Predictions,
-    limit_s: float,
-    measure: Measure,
-    learn: Learn,
-    seen: Sequence[Measurement],
-    tries: int = MAX_PROBES,
-) -> VerifiedChoice:
-    """Choose the mode of least energy measured to take at most ``limit_s`` seconds per step.
-
-    All else is as in ``choose_verified_within_power``; if no measured mode holds the limit, the choice is the fastest
-    mode, marked as not feasible.
-    """
-    aim = _LimitedObjective(
-        limit_s,
-        unit="s per step",
-        title="Mode of least energy",
-        limited=lambda p: (p.step_s, p.step_s_sd_log),
-        cost=compute_step_energy_j,
-        measured_limited=lambda m: m.step_s,
-        measured_cost=lambda m: m.step_s * m.power_w,
     )
     return _choose_verified(aim, predictions=predictions, measure=measure, learn=learn, seen=seen, tries=tries)
 

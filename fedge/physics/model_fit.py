@@ -156,20 +156,6 @@ def build_prior(coefficients: Coefficients) -> Prior:
     return Prior(coefficients, time_sd, power_sd)
 
 
-def fit_measurements(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) -> Posterior:
-    """Fit the posterior to measurements; repeats of a mode are pooled and outliers down-weighted.
-
-    Args:
-        prior: The prior.
-        maxn: The board's top mode.
-        measurements: Any number of measurements, also none.
-
-    Raises:
-        BadInput: A time or power is not a finite number above 0.
-    """
-    return fit_pooled(prior, maxn, pool_measurements(measurements, maxn))
-
-
 def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Posterior:
     """Fit the posterior to pooled measurements, which several priors may share.
 
@@ -213,11 +199,6 @@ def build_power_prior(prior: Prior) -> GaussianPrior:
     """Return the Gaussian prior of the log power parameters."""
     covariance = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
     return GaussianPrior(prior.coefficients.power, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
-
-
-def predict(posterior: Posterior, modes: Modes) -> Predictions:
-    """Predict step time and power of every mode, with the spread of a next measurement there."""
-    return predict_many([posterior], modes)[0]
 
 
 def predict_many(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:

@@ -71,7 +71,6 @@ def _place(folder: Path, most: int = 8) -> Iterator[Place]:
     (folder / "own").chmod(0o755)
     code = WAITS.format(ready=str(READY), path=str(folder / "s"), most=most)
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd="/") as server:
-        assert server.stderr is not None
         assert server.stderr.readline() == "waits at\n"
         try:
             yield Place(folder, server)
@@ -100,7 +99,6 @@ def _lives(pid: int) -> bool:
 
 
 def _number(asker: subprocess.Popen[str]) -> int:
-    assert asker.stdout is not None
     return int(asker.stdout.readline())
 
 

@@ -17,7 +17,6 @@ class RigContract:
 
     def test_a_storage_that_nobody_knows_is_refused_with_a_reason(self, rig, point, workload):
         reason = rig.refusal_reason(replace(point, storage="cupboard"), workload)
-        assert reason is not None
         assert "cupboard" in reason
 
     def test_a_measurement_says_what_was_measured_and_by_whom(self, seen, point):

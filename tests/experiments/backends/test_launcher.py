@@ -325,6 +325,5 @@ def test_a_trace_is_found_beside_the_file_from_wherever_the_run_is_started(tmp_p
     (tmp_path / "exp.yaml").write_text(text + "selection: random\n", encoding="utf-8")
     experiment = load_experiment(tmp_path / "exp.yaml", ["selection.count=1"])
 
-    assert experiment.fleet[0].availability is not None
     assert experiment.fleet[0].availability.trace == str(tmp_path / "there.csv")
     assert (experiment.selection.name, experiment.selection.count) == ("random", 1)

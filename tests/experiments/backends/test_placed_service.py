@@ -57,7 +57,6 @@ def test_the_service_has_the_plans_batch_seconds_and_watts_and_says_where_they_c
     experiment = load(tmp_path)
     client = load_client(experiment, 0)
 
-    assert client.serving is not None
     average, top = client.serving.average, client.surface.find_row(client.setup.fastest_mode)
     assert (client.serving.spec.rate_hz, average.batch_sizes) == (40.0, (4,))
     assert average.infer_s[top, 0] == pytest.approx(chosen["instances"][0]["batch_s"])
@@ -84,18 +83,13 @@ def test_a_saved_run_needs_no_plan_and_another_plan_replaces_it(placed, tmp_path
     other = f"fleet.0.serving.placement={tmp_path / 'other.json'}"
 
     serving = load_experiment(saved, [other]).fleet[0].serving
-    assert serving is not None
-    assert serving.placed is not None
     assert (serving.batch_sizes, serving.placed.accelerator, serving.rate_hz) == ((8,), "cuda-cores", 25.0)
     given = load_experiment(saved, ["fleet.0.serving.rate_hz=30", other]).fleet[0].serving
-    assert given is not None
     assert given.rate_hz == 30.0
 
 
 def test_other_batch_sizes_are_scaled_as_the_planned_one_and_what_was_not_planned_is_refused(placed, tmp_path):
     whole = load(tmp_path, batch_sizes=[1, 4, 64]).fleet[0].serving
-    assert whole is not None
-    assert whole.placed is not None
     device = find(DEVICE)
     top = stack_modes([device.maxn])
     costs = average_inference_costs(device, whole, top)
@@ -122,8 +116,6 @@ def test_a_plan_for_a_file_beside_it_and_a_plan_for_other_images_name_their_netw
         experiment = load(tmp_path)
         experiment_checks.check_experiment(experiment)
         serving = experiment.fleet[0].serving
-        assert serving is not None
-        assert serving.network is not None
         assert serving.network.model in (str(tmp_path / "elsewhere" / "small.json"), "resnet18")
         assert serving.network.input == ((3, 64, 64) if words else (3, 224, 224))
 
@@ -139,8 +131,6 @@ def test_watts_of_a_plan_from_measurements_start_from_its_own_idle_power(tmp_pat
     assert chosen["power_w"] < find(DEVICE).idle_w.value
 
     serving = load(tmp_path).fleet[0].serving
-    assert serving is not None
-    assert serving.placed is not None
     assert serving.placed.power_w == chosen["full_load_w"] > chosen["power_w"]
 
 

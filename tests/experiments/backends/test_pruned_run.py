@@ -48,7 +48,6 @@ def test_a_variant_of_the_tasks_network_is_priced_trained_and_moved(tmp_path):
     arrays = load_file(tmp_path / "run/model.safetensors")
     assert {name: arrays[name].shape for name in SHAPES} == SHAPES
     priced = find_priced_network(experiment.fleet[0], experiment.workload)
-    assert priced is not None
     assert sum(array.size for array in arrays.values()) == priced.parameters
     task = load_experiment_task(experiment)
     assert task.evaluate(arrays)[1] > task.evaluate(task.initial_arrays(BASE["seed"]))[1] + 0.2
@@ -72,13 +71,11 @@ def test_a_saved_run_keeps_the_plan_and_another_task_drops_it(tmp_path):
 
     assert load_experiment(saved) == first
     other = load_experiment(saved, ["workload.task=mnist-cnn"]).workload.network
-    assert other is not None
     assert (other.channels, other.layers) == (None, first.workload.network.layers)  # type: ignore[union-attr]
 
 
 def test_a_variant_of_another_network_is_priced_only(tmp_path):
     experiment = load(tmp_path, ["nano"], network=str(write_variant(tmp_path / "variant", "resnet18")))
-    assert experiment.workload.network is not None
     assert experiment.workload.network.channels is None
     told = describe_links(experiment_checks.build_link_labels(experiment))
     assert told.endswith("; the trained model has 24.7 kB")

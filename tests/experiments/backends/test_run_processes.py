@@ -33,7 +33,6 @@ def test_a_child_that_lost_its_runs_mark_is_ended_as_well(tmp_path, script):
     parent = subprocess.Popen(["/bin/sh", "-c", script], env=env, stdout=subprocess.PIPE)
     with end_processes_on_exit(launch):
         launch.started.append(parent)
-        assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert alive(child)
 
@@ -58,7 +57,6 @@ with end_processes_on_exit(Launch(folder, folder, folder, env, lambda: None)):
 def test_the_processes_of_a_killed_launcher_end(tmp_path):
     command = [sys.executable, "-c", KILLED_LAUNCHER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as launcher:
-        assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
     assert launcher.returncode == -signal.SIGKILL
     wait_for(lambda: not alive(child), "the child of the killed launcher ended", 60.0)

@@ -82,8 +82,6 @@ def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder, tmp_
     for name in ("energy_j", "makespan_s"):
         figure = find_figure(result, name)
         assert figure.predicted == pytest.approx(real[name], rel=0.05)
-        assert figure.low is not None
-        assert figure.high is not None
         assert figure.low <= figure.predicted <= figure.high
     energy = find_figure(result, "energy_j")
     assert abs(energy.predicted - real["energy_j"]) < abs(energy.actual - real["energy_j"])
@@ -181,8 +179,6 @@ def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_t
     def interval(effects: list[float]) -> float:
         pairs = [({"energy_j": 100.0}, {"energy_j": 100.0 * math.exp(effect)}) for effect in effects]
         (figure,) = _compare_figures({"energy_j": 100.0}, pairs)
-        assert figure.low is not None
-        assert figure.high is not None
         return math.log(figure.high / figure.low) / 2
 
     assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG

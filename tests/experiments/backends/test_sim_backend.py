@@ -202,7 +202,6 @@ def test_a_signal_ends_the_run_with_all_its_processes(programs, number, raised):
 def test_a_superlink_whose_superexec_died_is_told_as_such(tmp_path):
     with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], stdout=subprocess.PIPE) as superlink:
         watch = sim_backend.SuperLinkWatch(superlink, run_processes.RunLog(tmp_path / "log", 0))
-        assert superlink.stdout is not None
         child = int(superlink.stdout.readline())
         watch.check()
         assert watch.has_child

@@ -306,11 +306,6 @@ def test_a_boards_certificate_names_it_and_is_good_for_showing_who_it_is_alone(c
     made.verify_directly_issued_by(ca.certificate)
 
 
-def test_a_boards_certificate_is_no_servers(ca):
-    with pytest.raises(VerificationError):
-        verify(ca.certificate, make_board(ca, board_request("fleet.lan"), "fleet.lan", NOW, days=90), "fleet.lan", NOW)
-
-
 def test_a_boards_certificate_ends_with_its_ca_at_the_latest(ca):
     late = ca.certificate.not_valid_after_utc - timedelta(days=10)
 

@@ -9,7 +9,6 @@ from experiments.fleet.playbook_progress import (
     AnswerProgress,
     PlaybookProgress,
     build_progress_table,
-    format_waiting,
     suggest_cure,
     summarize_playbook,
 )
@@ -34,10 +33,9 @@ STORY = (
 BOARDS = frozenset({"nano-1", "tx2-1", "thor-1"})
 
 
-def shown(terminal: bool) -> str:
+def shown() -> str:
     out, state = io.StringIO(), PlaybookState()
-    console = Console(file=out, force_terminal=terminal, width=100)
-    with PlaybookProgress("provision", console, lambda: 0.0) as progress:
+    with PlaybookProgress("provision", Console(file=out, force_terminal=False, width=100), lambda: 0.0) as progress:
         for event in STORY:
             state = apply_event(state, event)
             progress.update(state, event)
@@ -52,7 +50,7 @@ def told(*events: PlaybookEvent, check: bool = False) -> list[str]:
 
 
 def test_without_a_terminal_a_line_tells_each_host_s_end_of_a_play_and_each_failure_at_once():
-    assert shown(terminal=False).splitlines() == [
+    assert shown().splitlines() == [
         "The server: hub: 1 ok, 0 changed until now",
         "tx2-1 FAILED at 'worker: Unpack': no space left on device",
         "The boards: nano-1: 0 ok, 1 changed until now",
@@ -68,13 +66,6 @@ def test_a_reason_that_a_later_task_repeats_is_told_once():
             progress.update(state, event)
 
     assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["no route", "no room"]
-
-
-def test_a_terminal_has_a_row_per_host():
-    text = shown(terminal=True)
-
-    assert "powerd: Bring it" in text
-    assert "tx2-1 FAILED" in text
 
 
 def test_the_table_takes_names_as_they_are():
@@ -121,15 +112,6 @@ def test_a_check_lists_what_would_change_on_each_host():
 )
 def test_each_kind_of_failure_has_its_cure(text, word):
     assert word in suggest_cure(PlaybookEvent(UNREACHABLE, "nano-1", text=text), {"nano-1": "me@10.0.0.7"})
-
-
-def test_the_line_counts_answers_and_names_whom_it_waits_for():
-    asked = ("srv", *(f"nano-{i}" for i in range(1, 8)))
-
-    assert format_waiting(asked, frozenset({"srv"}), 4.0) == (
-        "1 of 8 hosts have answered (0:04); waiting for nano-1, nano-2, nano-3 and 4 more"
-    )
-    assert format_waiting(("srv",), frozenset({"srv"}), 65.0) == "1 of 1 hosts have answered (1:05)"
 
 
 def test_nothing_is_shown_where_nobody_looks():

@@ -84,7 +84,6 @@ def test_the_trace_of_a_round_is_of_its_work_and_more(board):
     answer, _ = real.answer_request(EXPERIMENT, board.settings, ask, TASK.initial_arrays(3))
 
     assert answer.report is not None, answer.error
-    assert answer.handled_s is not None
     assert answer.handled_s > answer.report.work_s
     link, work_s = answer.report.link, answer.report.work_s
     worked = clip_trace(check_plausible_trace(answer.trace), link.down_s, link.down_s + work_s)
@@ -105,7 +104,6 @@ def test_a_killed_worker_costs_its_round_alone_and_the_cause_is_told(board, monk
         answer, trained = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
     noticed_s = time.monotonic() - worker.killed_s
 
-    assert answer.error is not None
     assert "killed" in answer.error
     assert trained is None
     assert noticed_s < NOTICED_S
@@ -191,7 +189,6 @@ def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_f
     with closing(Worker(board.settings.worker_socket)) as worker:
         wait_for(lambda: worker.status()["state"] == "idle")
 
-    assert answer.error is not None
     assert "no answer to train" in answer.error
     assert allowed == [STRETCH_LIMIT_S]
     assert limits(board) == before
@@ -325,7 +322,6 @@ def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board):
 
     answer, _ = real.answer_request(EXPERIMENT, stranger, RequestMessage("front", policy="balanced"), None)
 
-    assert answer.error is not None
     assert "nano-7" in answer.error
     assert "board-1, board-2" in answer.error
 
@@ -335,7 +331,6 @@ def test_without_a_daemon_the_answer_says_what_to_do(board, tmp_path):
 
     answer, _ = real.answer_request(EXPERIMENT, lonely, RequestMessage("front", policy="balanced"), None)
 
-    assert answer.error is not None
     assert "fedge-powerd" in answer.error
 
 
@@ -344,7 +339,6 @@ def test_a_task_that_a_worker_cannot_load_is_refused_by_name(board):
 
     answer, _ = real.answer_request(own, board.settings, RequestMessage("front", policy="balanced"), None)
 
-    assert answer.error is not None
     assert "task file (.py)" in answer.error
 
 

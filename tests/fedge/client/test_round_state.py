@@ -169,7 +169,6 @@ def test_with_times_known_exactly_no_round_that_the_fastest_mode_keeps_is_late(
 
     played = Bench(exploration=unlimited, policy=Noted(policy)).play(goal, cold)
 
-    assert goal.deadline_s is not None
     assert ended_s(played) <= goal.deadline_s * (1 + exploration.slack) * (1 + 1e-6)
 
 
@@ -189,7 +188,6 @@ def test_a_known_warm_up_and_known_changes_of_mode_are_counted_where_a_trial_is_
 @given(steps, st.sampled_from([1.05, 1.3, 1.7]), explorations, policies)
 def test_neither_trials_nor_a_slower_part_make_a_round_pass_one_s_own_deadline(n, slowdown, exploration, policy):
     own_s = goal_of(n, slowdown).deadline_s
-    assert own_s is not None
     goal = dataclasses.replace(goal_of(n, 3.0), limits={"deadline_s": own_s})
 
     played = Bench(exploration=exploration, policy=Noted(policy)).play(goal, [seen(MAXN)])
@@ -205,7 +203,6 @@ def test_after_each_trial_fewer_steps_and_less_time_are_left(n, slowdown, histor
     After a trial a change of mode is still to come, which takes from both.
     """
     bench, planned = Bench(policy=Noted(cheapest_known)), goal_of(n, slowdown)
-    assert planned.deadline_s is not None
     own_s = math.inf if own is None else own * planned.deadline_s
     limits = {"power_w": 9.0} if own is None else {"power_w": 9.0, "deadline_s": own_s}
 
@@ -228,7 +225,6 @@ def test_what_a_deadline_allowed_per_minibatch_fills_it(n, slowdown, history):
     goal = goal_of(n, slowdown)
     allowed_s = Bench().play(goal, history).step_budget_s
 
-    assert allowed_s is not None
     assert LINK_S + (n + warm_up_steps(history)) * allowed_s == pytest.approx(goal.deadline_s)
     assert Bench().play(goal_of(n, None), history).step_budget_s is None
 

@@ -59,9 +59,7 @@ def test_two_workloads_ship_at_five_batch_sizes_with_their_errors():
     for profile in CALIBRATED:
         assert (profile.device, profile.kind, profile.label) == (ORIN.name, "infer", "calibrated")
         assert profile.evidence.origin
-        assert profile.time_mape is not None
         assert profile.time_mape <= 0.075
-        assert profile.power_mape is not None
         assert profile.power_mape <= 0.075
         assert profile.residual_time_sd_log <= 0.045
         assert profile.residual_power_sd_log <= 0.055
@@ -167,19 +165,6 @@ def test_a_prior_never_saw_any_batch_size_of_the_table_that_is_replayed():
 
     assert any("resnet50-imagenet" in prior.source for prior in build_inference_priors(ORIN, "another-name", 4, SPECS))
     assert not any("resnet50-imagenet" in prior.source for prior in unseen)
-
-
-def test_priors_do_not_change_when_the_workloads_tables_are_lost():
-    everything = (*CALIBRATED, *load_calibrated_training())
-    without = [profile for profile in everything if profile.workload != WORKLOADS[0]]
-
-    full = build_inference_priors(ORIN, WORKLOADS[0], 16, SPECS)
-    blind = build_inference_priors(ORIN, WORKLOADS[0], 16, SPECS, without)
-
-    assert len(full) == len(blind)
-    for a, b in zip(full, blind, strict=True):
-        np.testing.assert_array_equal(a.coefficients.time, b.coefficients.time)
-        np.testing.assert_array_equal(a.coefficients.power, b.coefficients.power)
 
 
 def test_a_prior_needs_some_other_workload():

@@ -7,7 +7,6 @@ import pytest
 from contracts.boards import MAXN, another_workload, grid
 
 from fedge.costs.table_calibration import calibrate_tables_jointly, compute_fit_errors
-from fedge.devices.tables.mode_table import read_mode_table
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import ProfileTable
 
@@ -49,13 +48,3 @@ def test_sizes_fitted_together_are_each_judged_on_their_own_table():
 
     assert [(done.batch_size, done.evidence.sha256) for done in fits] == [(16, "0" * 64), (32, "1" * 64)]
     assert [done.time_mape for done in fits] == pytest.approx([0.016, 0.016], abs=0.003)
-
-
-@pytest.mark.slow
-def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root):
-    table = read_mode_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv")
-    (profile,) = calibrate_tables_jointly([table])
-
-    assert len(table.modes) == 4368
-    assert profile.time_mape <= 0.07
-    assert profile.power_mape <= 0.03

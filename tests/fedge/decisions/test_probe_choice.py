@@ -287,12 +287,6 @@ def test_a_doubted_measurement_is_not_repeated_where_no_mode_is_known_to_be_reli
     assert find_mode_to_repeat(table([1.0, 1.2], [20.0, 10.0], [0.01] * 2), IDLE_W, [GRID[0]], only, PLENTY) is None
 
 
-def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed():
-    exact = table([1.0, 1.2, 1.2], [20.0, 12.0, 10.0], [0.0, 0.0, 0.0])
-
-    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
-
-
 @given(st.sampled_from([0.9, 1.1]), st.integers(1, 6), st.sampled_from([0.0, 0.5, 6.0]))
 def test_the_least_saving_that_is_worth_a_probe_is_a_share_of_one_round_however_many_are_seen(least, rounds, foresight):
     saving = least * MIN_EXPECTED_SAVING
@@ -361,13 +355,6 @@ def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying():
 
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], tight) == GRID[1]
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], wide) == GRID[2]
-
-
-def test_what_is_learnt_in_the_last_round_can_serve_no_more():
-    exact = table([1.0, 1.2], [20.0, 10.0], [0.0, 0.3])
-
-    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=10)) == GRID[1]
-    assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], dataclasses.replace(PLENTY, rounds_left=0)) is None
 
 
 def test_a_change_of_mode_that_costs_more_than_the_rounds_left_can_save_is_not_made():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from fedge.decisions.verified_choice import (
     MIN_EXPECTED_SAVING,
     MIN_SD_LOG,
     VerifiedChoice,
-    choose_verified_within_deadline,
     choose_verified_within_power,
 )
 from fedge.devices.catalogue import load_catalogue
@@ -28,9 +27,6 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.types import Measurement, Modes, PowerMode, Predictions
-
-Rule = Callable[..., VerifiedChoice]
-RULES: tuple[Rule, ...] = (choose_verified_within_power, choose_verified_within_deadline)
 
 
 @dataclass
@@ -72,14 +68,10 @@ class Bench:
         self.learnt.append(list(measurements))
         return self.predictions([self.row(measurement.mode) for measurement in measurements])
 
-    def limited(self, rule: Rule, row: int) -> float:
-        return self.power_w[row] if rule is choose_verified_within_power else self.step_s[row]
-
-    def cost(self, rule: Rule, row: int) -> float:
-        return self.step_s[row] * (1.0 if rule is choose_verified_within_power else self.power_w[row])
-
-    def choose(self, rule: Rule, limit: float, seen: Sequence[int] = (), tries: int = MAX_PROBES) -> VerifiedChoice:
-        return rule(self.predictions(seen), limit, self.measure, self.learn, self.seen(seen), tries)
+    def choose(self, limit: float, seen: Sequence[int] = (), tries: int = MAX_PROBES) -> VerifiedChoice:
+        return choose_verified_within_power(
+            self.predictions(seen), limit, self.measure, self.learn, self.seen(seen), tries
+        )
 
 
 _SECONDS, _WATTS = st.sampled_from([0.1, 0.13, 0.17, 0.2, 0.3]), st.sampled_from([8.0, 10.0, 13.0, 17.0, 25.0])
@@ -88,7 +80,6 @@ _SECONDS, _WATTS = st.sampled_from([0.1, 0.13, 0.17, 0.2, 0.3]), st.sampled_from
 @dataclass(frozen=True)
 class Problem:
     bench: Bench
-    rule: Rule
     limit: float
     seen: tuple[int, ...]
     tries: int
@@ -103,29 +94,26 @@ def problems(draw: st.DrawFn) -> Problem:
         return draw(st.lists(values, min_size=n, max_size=n))
 
     bench = Bench(column(_SECONDS), column(_WATTS), column(_SECONDS), column(_WATTS), draw(st.sampled_from([0.0, 0.2])))
-    rule = draw(st.sampled_from(RULES))
-    limit = draw(
-        st.sampled_from([7.0, 10.0, 15.0, 40.0] if rule is choose_verified_within_power else [0.05, 0.15, 0.2, 1.0])
-    )
+    limit = draw(st.sampled_from([7.0, 10.0, 15.0, 40.0]))
     seen = tuple(draw(st.lists(st.integers(0, n - 1), max_size=3)))
-    return Problem(bench, rule, limit, seen, draw(st.integers(0, 3)))
+    return Problem(bench, limit, seen, draw(st.integers(0, 3)))
 
 
 def play(problem: Problem) -> VerifiedChoice:
-    return problem.bench.choose(problem.rule, problem.limit, problem.seen, problem.tries)
+    return problem.bench.choose(problem.limit, problem.seen, problem.tries)
 
 
 @given(problems())
 def test_the_choice_is_the_cheapest_of_all_modes_measured_to_hold_the_limit(problem):
     found = play(problem)
 
-    bench, rule = problem.bench, problem.rule
+    bench = problem.bench
     measured = {*problem.seen, *(bench.row(m.mode) for m in found.extra)}
-    holding = [row for row in measured if bench.limited(rule, row) <= problem.limit]
+    holding = [row for row in measured if bench.power_w[row] <= problem.limit]
     assert found.feasible == bool(holding)
     if holding:
         assert bench.row(found.mode) in holding
-        assert bench.cost(rule, bench.row(found.mode)) == min(bench.cost(rule, row) for row in holding)
+        assert bench.step_s[bench.row(found.mode)] == min(bench.step_s[row] for row in holding)
 
 
 @given(problems())
@@ -153,12 +141,11 @@ def test_the_first_measurement_is_of_the_largest_expected_saving(problem):
     """Literal: probability of holding the limit times the logarithm by which the cost falls."""
     found = play(replace(problem, tries=1))
 
-    bench, rule, limit = problem.bench, problem.rule, problem.limit
-    known = [row for row in problem.seen if bench.limited(rule, row) <= limit]
+    bench, limit = problem.bench, problem.limit
+    known = [row for row in problem.seen if bench.power_w[row] <= limit]
     prediction = bench.predictions(problem.seen)
-    limited = prediction.power_w if rule is choose_verified_within_power else prediction.step_s
-    cost = prediction.step_s if rule is choose_verified_within_power else prediction.step_s * prediction.power_w
-    least = min((bench.cost(rule, row) for row in known), default=float(cost.max()))
+    limited, cost = prediction.power_w, prediction.step_s
+    least = min((bench.step_s[row] for row in known), default=float(cost.max()))
 
     def saving(row: int) -> float:
         sd = max(float(prediction.power_w_sd_log[row]), MIN_SD_LOG)
@@ -178,7 +165,7 @@ def test_why_is_one_sentence_with_a_unit(problem):
     why = play(problem).why
     assert why.endswith(".")
     assert why[0].isupper()
-    assert (" W" if problem.rule is choose_verified_within_power else " s per step") in why
+    assert " W" in why
     assert len(why) <= 160
 
 
@@ -186,7 +173,7 @@ def test_a_choice_that_holds_as_predicted_is_measured_once_and_nothing_is_learnt
     truth = ([0.3, 0.2, 0.1], [10.0, 15.0, 30.0])
     bench = Bench(*truth, *truth)
 
-    found = bench.choose(choose_verified_within_power, 20.0)
+    found = bench.choose(20.0)
 
     assert (found.mode, found.feasible, len(found.extra), bench.learnt) == (bench.modes[1], True, 1, [])
 
@@ -195,7 +182,7 @@ def test_when_the_first_choice_holds_with_room_a_bolder_one_is_tried():
     """Mode 1 draws far less than predicted; that of mode 2 is doubtful, and becomes worth a try once 1 is known."""
     bench = Bench([0.3, 0.2, 0.15], [10.0, 14.0, 19.0], [0.3, 0.2, 0.19], [10.0, 19.0, 21.0])
 
-    found = bench.choose(choose_verified_within_power, 20.0)
+    found = bench.choose(20.0)
 
     assert bench.asked == [1, 2]
     assert (found.mode, found.feasible) == (bench.modes[2], True)
@@ -207,7 +194,7 @@ def test_when_the_first_choice_holds_with_room_a_bolder_one_is_tried():
 def test_when_nothing_holds_the_mode_of_least_power_is_taken_and_called_infeasible(power_w, seen, how):
     bench = Bench([0.3, 0.2, 0.1], power_w, [0.3, 0.2, 0.1], [25.0, 22.0, 30.0])
 
-    found = bench.choose(choose_verified_within_power, 20.0, seen=(seen,), tries=0)
+    found = bench.choose(20.0, seen=(seen,), tries=0)
 
     assert (found.mode, found.feasible, found.extra) == (bench.modes[1], False, ())
     assert f"the lowest {how} is 22.0 W" in found.why
@@ -249,7 +236,7 @@ def test_repeats_of_a_mode_count_as_their_median():
 def test_a_mode_without_a_finite_prediction_is_never_measured():
     bench = Bench([0.3, 0.2, 0.1], [10.0, 15.0, 15.0], [0.3, math.nan, 0.1], [10.0, 15.0, math.inf])
 
-    found = bench.choose(choose_verified_within_power, 20.0)
+    found = bench.choose(20.0)
 
     assert (bench.asked, found.mode) == ([0], bench.modes[0])
 

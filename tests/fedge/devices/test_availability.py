@@ -61,7 +61,6 @@ def test_the_order_of_questions_does_not_matter(times, seed):
 def test_a_board_is_there_from_its_next_time_on_and_away_from_its_end_on(at_s, seed):
     board = flickering(seed=seed)
     next_s = board.next_available_s(at_s)
-    assert next_s is not None
     end_s = board.available_until_s(next_s)
 
     assert next_s >= at_s
@@ -104,10 +103,6 @@ def test_a_trace_tells_from_when_until_when(tmp_path):
         30.0,
     )
     assert board.available_until_s(31.0) == math.inf
-
-
-def test_after_its_last_interval_a_board_never_comes_back(tmp_path):
-    assert traced(tmp_path, "nano-1,10,20").next_available_s(20.0) is None
 
 
 def test_a_board_that_the_trace_does_not_name_is_never_there(tmp_path):

@@ -51,21 +51,6 @@ def test_the_residual_is_a_sum_of_waves_over_the_log_knobs(average, keep):
     np.testing.assert_allclose(np.log(own.step_s), 0.05 * (values - values.mean()) / values.std(), atol=1e-13)
 
 
-def test_the_residual_is_smooth_between_neighbours(average):
-    own = draw_board_surface(average, 0.05, 0.0, np.random.default_rng(3))
-    residual = np.log(own.step_s / average.step_s).reshape(3, 3, 3, 2)
-    steps = np.abs(np.diff(residual, axis=1)).mean()
-
-    assert steps < np.abs(residual.ravel()[:, None] - residual.ravel()[None, :]).mean()
-
-
-def test_the_same_seed_gives_the_same_board(average):
-    one, two = (draw_board_surface(average, 0.05, 0.05, np.random.default_rng(9)) for _ in range(2))
-
-    assert one.step_s.tolist() == two.step_s.tolist()
-    assert one.power_w.tolist() == two.power_w.tolist()
-
-
 def test_a_mode_that_the_board_does_not_have_is_named(average):
     with pytest.raises(LookupError, match="is not among the board's 54 modes"):
         average.find_row(PowerMode(3, 200.0, 80.0, 408.0))

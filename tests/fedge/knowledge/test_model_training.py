@@ -149,16 +149,6 @@ def test_a_budget_for_no_mode_at_all_says_what_one_takes(option, more):
         train_model(ground(), FitRequest("physical", explorer="random", **more))
 
 
-def test_an_emulated_board_keeps_its_budget_in_spite_of_noise():
-    for seed in range(3):
-        model, _ = train_model(
-            source_from_board("orin-nano", "resnet18-imagenet", seed),
-            FitRequest("physical", seed, "random", cost_s=120.0),
-        )
-
-        assert model.about.origin.profiling_s <= 120.0
-
-
 def test_what_an_emulated_board_draws_at_rest_is_known():
     board = source_from_board("orin-nano", "resnet18-imagenet", 0)
 

@@ -63,14 +63,6 @@ def test_between_two_sizes_the_logarithms_are_linear_enough_to_meet_a_size_left_
     assert max(_off(Coefficients((a.time + b.time) / 2, (a.power + b.power) / 2), 4)) < 0.01
 
 
-def test_the_same_tables_give_the_same_coefficients():
-    tables = [_table(size) for size in SIZES[:2]]
-
-    for a, b in zip(fit_series(tables, MAXN), fit_series(tables, MAXN), strict=True):
-        np.testing.assert_array_equal(a.time, b.time)
-        np.testing.assert_array_equal(a.power, b.power)
-
-
 def test_only_seconds_that_grow_with_the_batch_drift():
     assert DRIFT.sum() == 3
     assert _truth(4).time - _truth(1).time == pytest.approx(np.log(4) * DRIFT)

@@ -189,19 +189,6 @@ def test_predictions_are_those_of_brute_force_conditioning(case, seed, loudness)
     np.testing.assert_allclose(sd, scale * np.sqrt(true_var + NOISE_SD**2), rtol=5e-3)
 
 
-def test_rows_on_the_curve_keep_their_own_noise():
-    case = Case([3, 90, 400, 611], [None] * 4, np.array([0.01, 0.02, 0.03, 0.04]))
-    log = line(PRIOR.mean + 0.1, X[[3, 90, 400, 611]]).values
-
-    mean, sd = predicted(case.settled(log))
-
-    true_mean, true_var = conditioned(joint(case), np.square(case.noise_sd), log)
-    scale = sd / np.sqrt(true_var + NOISE_SD**2)
-    np.testing.assert_allclose(mean, true_mean, atol=1e-5)
-    np.testing.assert_allclose(scale, scale[0], rtol=1e-3)
-    assert scale[0] < 1
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_without_rows_the_prior_is_the_prediction(shared):
     none = np.empty(0)
@@ -244,24 +231,6 @@ def test_moving_the_prior_changes_the_evidence_as_the_normal_density_says(case, 
     assert difference == pytest.approx(-0.5 * whitened_square(whole, noise_var, log), abs=1e-3, rel=1e-3)
 
 
-def test_a_prior_that_explains_rows_has_more_evidence_than_one_that_does_not():
-    case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
-    near, far = (case.settled(line(PRIOR.mean + move, X[list(case.modes)]).values).log_evidence for move in (0.05, 2.0))
-
-    assert near > far + 2
-
-
-def test_the_further_rows_lie_off_the_wider_is_the_spread():
-    case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
-    log = line(PRIOR.mean, X[list(case.modes)]).values
-    zigzag = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
-
-    scales = [case.settled(log + size * zigzag).scale for size in (0.0, 0.03, 0.06)]
-
-    assert scales[0] == pytest.approx(np.sqrt(SPREAD_PRIOR_ROWS / (SPREAD_PRIOR_ROWS + 5)), rel=1e-3)
-    assert scales[0] < scales[1] < scales[2]
-
-
 def test_a_wild_row_hardly_moves_the_others():
     modes = [*range(0, 630, 40)]
     case = Case(modes, [None] * len(modes), np.full(len(modes), 0.012))
@@ -298,24 +267,6 @@ def test_likeness_is_the_matern_formula(some, others):
     by_hand = [[alike_by_hand(a, b) for b in seen] for a in x]
 
     np.testing.assert_allclose(misfit_correlation(x, seen), by_hand, atol=1e-5)
-
-
-@pytest.mark.parametrize("knob", range(4))
-def test_likeness_falls_with_the_distance_along_every_knob(knob):
-    x = np.ones((20, 4))
-    x[:, knob] = np.geomspace(1.0, 0.05, 20)
-
-    alike = misfit_correlation(x, np.ones((1, 4)))[:, 0]
-
-    assert (np.diff(alike) < 0).all()
-
-
-def test_modes_that_share_a_knob_stay_a_little_alike_however_far_the_others_are():
-    same_gpu = np.array([[0.01, 0.01, 1.0, 0.01]])
-    nothing_shared = np.full((1, 4), 0.01)
-
-    assert misfit_correlation(same_gpu, np.ones((1, 4)))[0, 0] == pytest.approx(SINGLE_KNOB_SHARE / 4, abs=0.01)
-    assert misfit_correlation(nothing_shared, np.ones((1, 4)))[0, 0] < 0.01
 
 
 @given(case=CASES, seed=st.integers(0, 99))

@@ -13,14 +13,13 @@ from fedge.physics.model_fit import (
     NOISE_TIME_SD,
     OFFSET_POWER_SD,
     OFFSET_TIME_SD,
-    Prior,
     build_prior,
-    fit_measurements,
+    fit_pooled,
     fit_table,
     idle_w_at_maxn,
     log_evidence,
     pool_measurements,
-    predict,
+    predict_many,
     with_idle_w,
 )
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
@@ -63,17 +62,6 @@ def test_a_table_of_one_core_count_and_three_rows_can_be_fitted():
     assert _mape(compute_step_s(fitted, MAXN, Modes(MODES.knobs[rows])), seconds[rows]) < 0.05
 
 
-def test_without_measurements_the_prior_predicts():
-    seconds, watts = _truth(coefficients())
-
-    predictions = predict(fit_measurements(build_prior(coefficients()), MAXN, []), MODES)
-
-    np.testing.assert_allclose(predictions.step_s, seconds)
-    np.testing.assert_allclose(predictions.power_w, watts)
-    assert 0.25 < np.median(predictions.step_s_sd_log) < 0.6
-    assert 0.08 < np.median(predictions.power_w_sd_log) < 0.25
-
-
 def test_measurements_reduce_the_error_on_modes_not_measured():
     errors = []
     for seed in range(8):
@@ -81,66 +69,19 @@ def test_measurements_reduce_the_error_on_modes_not_measured():
         truth = _truth(another_workload(rng))
         rows = rng.permutation(len(MODES))
         held_out = rows[50:]
-        posteriors = [
-            fit_measurements(build_prior(coefficients()), MAXN, _measured(truth, list(rows[:n])))
-            for n in (0, 3, 10, 50)
-        ]
-        predictions = [predict(p, Modes(MODES.knobs[held_out])) for p in posteriors]
+        seen = [pool_measurements(_measured(truth, list(rows[:n])), MAXN) for n in (0, 3, 10, 50)]
+        posteriors = [fit_pooled(build_prior(coefficients()), MAXN, one) for one in seen]
+        predictions = [predict_many([one], Modes(MODES.knobs[held_out]))[0] for one in posteriors]
         errors.append(
             [(_mape(p.step_s, truth[0][held_out]), _mape(p.power_w, truth[1][held_out])) for p in predictions]
         )
-    median = np.median(errors, axis=0)
+        assert log_evidence(posteriors[0]) == 0.0
 
+    median = np.median(errors, axis=0)
     assert (np.diff(median, axis=0) < 0).all()
     assert median[2, 0] < 0.05
     assert median[2, 1] < 0.03
     assert median[3].max() < 0.015
-
-
-def test_nine_intervals_in_ten_hold_the_truth():
-    inside = []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        truth = _truth(another_workload(rng))
-        predictions = predict(
-            fit_measurements(build_prior(coefficients()), MAXN, _measured(truth, list(range(0, 600, 90)))), MODES
-        )
-        inside.append(np.mean(np.abs(np.log(truth[0] / predictions.step_s)) < 1.645 * predictions.step_s_sd_log))
-
-    assert np.mean(inside) > 0.85
-
-
-def test_one_wrong_measurement_among_ten_is_mostly_ignored():
-    truth = _truth(another_workload(np.random.default_rng(5)))
-    rows = list(range(5, 600, 60))
-    good = _measured(truth, rows)
-    wrong = [*good[:4], *_measured(truth, [rows[4]], slower=1.8), *good[5:]]
-
-    clean, spoilt = (
-        predict(fit_measurements(build_prior(coefficients()), MAXN, seen), MODES) for seen in (good, wrong)
-    )
-
-    assert _mape(spoilt.step_s, truth[0]) < _mape(clean.step_s, truth[0]) + 0.03
-
-
-def test_a_throttled_measurement_hardly_moves_a_mode_that_was_measured_unthrottled():
-    truth = _truth(coefficients())
-    plain = _measured(truth, [600])
-    hot = Measurement(MODES[600], 40, 1.25 * plain[0].step_s, 0.8 * plain[0].power_w, throttled=True)
-
-    predictions = predict(fit_measurements(build_prior(coefficients()), MAXN, [*plain, hot]), Modes(MODES.knobs[[600]]))
-
-    assert predictions.step_s[0] == pytest.approx(plain[0].step_s, rel=0.01)
-
-
-def test_repeating_a_mode_counts_for_that_mode_and_not_for_the_whole_board():
-    truth = _truth(another_workload(np.random.default_rng(6)))
-    once = predict(fit_measurements(build_prior(coefficients()), MAXN, _measured(truth, [300])), MODES)
-
-    often = predict(fit_measurements(build_prior(coefficients()), MAXN, _measured(truth, [300] * 50)), MODES)
-
-    assert often.step_s_sd_log[300] <= once.step_s_sd_log[300]
-    assert np.median(often.step_s_sd_log) > 0.8 * np.median(once.step_s_sd_log)
 
 
 BY_BOARD = [("a", 5), (None, 5), ("a", 90), ("b", 300), (None, 401)]
@@ -177,29 +118,6 @@ def test_a_board_that_measures_alone_has_no_offset():
         assert quantity.offset_sd == 0.0
         assert not quantity.offset.any()
         assert not quantity.offset_here.any()
-
-
-def test_a_loose_scale_lets_one_measurement_move_every_mode():
-    base = coefficients()
-    tight = Prior(base, np.full(11, 0.01), np.full(13, 0.01), time_scale_sd=1.0, power_scale_sd=0.3)
-    truth = _truth(base)
-    seen = _measured((2.0 * truth[0], 1.2 * truth[1]), [10])
-
-    predictions = predict(fit_measurements(tight, MAXN, seen), MODES)
-
-    np.testing.assert_allclose(predictions.step_s, 2.0 * truth[0], rtol=0.03)
-    np.testing.assert_allclose(predictions.power_w, 1.2 * truth[1], rtol=0.03)
-
-
-def test_the_true_prior_has_more_evidence_than_a_wrong_one():
-    base = coefficients()
-    wrong = Coefficients(base.time + 1.0, base.power)
-    seen = _measured(_truth(base), list(range(0, 600, 60)))
-
-    true_evidence, wrong_evidence = (log_evidence(fit_measurements(build_prior(c), MAXN, seen)) for c in (base, wrong))
-
-    assert true_evidence > wrong_evidence
-    assert log_evidence(fit_measurements(build_prior(base), MAXN, [])) == 0.0
 
 
 def test_static_watts_make_up_the_idle_power_that_was_asked():

@@ -24,7 +24,6 @@ def test_a_member_by_any_group_may_ask_and_others_are_told_the_group_and_the_com
     assert gate(lambda uid: [100, 500]).denial_reason(Peer(1, 7, 100)) is None
     for denied in (gate(lambda uid: [100]), gate(lambda uid: [100], gid=None)):
         why = denied.denial_reason(Peer(1, 7, 500))  # the group that the kernel names is not asked for
-        assert why is not None
         assert "uid 7" in why
         assert "usermod -aG fedge" in why
     assert "no user" in (gate(lambda uid: {}[uid]).denial_reason(Peer(1, 7, 100)) or "")

@@ -142,11 +142,6 @@ def test_it_is_the_default():
     assert isinstance(load_predictor(DEFAULT_PREDICTOR, KNOWN), BlendedPredictor)
 
 
-def test_without_a_prior_and_a_reference_it_says_what_is_missing():
-    with pytest.raises(BadInput, match="at least one calibrated workload or one reference table"):
-        BlendedPredictor(PriorKnowledge(MAXN)).fit(board(1).seen([0, 5]))
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 629), st.floats(0.3, 3.0), st.floats(0.5, 2.0)), max_size=7),
     st.sampled_from([KNOWN, with_reference(REFERENCE)]),
@@ -181,18 +176,6 @@ def test_the_same_measurements_give_the_same_bits():
 
     for first, second in zip(once, again, strict=True):
         np.testing.assert_array_equal(first, second)
-
-
-@given(st.permutations(range(12)))
-@settings(max_examples=15)
-def test_no_order_of_measurements_matters(order):
-    rows = some(5, 10)
-    seen = board(5, kind=0).seen([*rows, rows[0], rows[3]])
-
-    shuffled = learnt([seen[i] for i in order], with_reference(REFERENCE))
-
-    for first, second in zip(columns(learnt(seen, with_reference(REFERENCE))), columns(shuffled), strict=True):
-        np.testing.assert_allclose(second, first, rtol=2e-3)
 
 
 def test_the_prior_that_explains_the_measurements_takes_over():
@@ -276,7 +259,7 @@ def spoilt(table: ProfileTable, how: str, seed: int) -> ProfileTable:
     ],
 )
 def test_a_bad_reference_hardly_raises_the_error(how, most):
-    off = [(error_of_ten(seed, spoilt(like(seed), how, seed)), error_of_ten(seed)) for seed in range(6)]
+    off = [(error_of_ten(seed, spoilt(like(seed), how, seed)), error_of_ten(seed)) for seed in range(4)]
     with_it, without = np.mean(off, axis=0)
 
     print(f"{how}: {with_it} with it, {without} without")
@@ -486,17 +469,6 @@ def test_one_measurement_of_its_own_then_fixes_the_level():
     assert (np.abs(np.mean(after, axis=0)) < 0.02).all()
 
 
-def test_boards_without_an_offset_lose_nothing_by_sharing():
-    off = []
-    for seed, truth in enumerate(BOARDS):
-        rows = some(seed, 20)
-        shared = [*truth.seen(rows[:10]), *by("b", truth, rows[10:])]
-        off.append([truth.errors(learnt(seen), rows) for seen in (truth.seen(rows[:10]), shared)])
-    alone, together = np.mean(off, axis=0)
-
-    assert (together < alone).all()
-
-
 def test_ten_boards_of_three_modes_each_come_close_to_one_board_of_thirty():
     off: dict[str, list[Floats]] = {"shared": [], "thirty": [], "ten": [], "three": []}
     for seed, truth in enumerate(BOARDS):
@@ -584,16 +556,6 @@ def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_belie
         assert_same_fit(predictor.fit_, alone.fit_)
         for first, second in zip(columns(predictor.predict(MODES)), columns(alone.predict(MODES)), strict=True):
             assert np.array_equal(first, second)
-
-
-def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone():
-    together = [BlendedPredictor(known) for known, _ in SEVERAL]
-
-    BlendedPredictor.fit_together(together, [seen for _, seen in SEVERAL])
-
-    for predictor, (known, seen) in zip(together, SEVERAL, strict=True):
-        alone = BlendedPredictor(known).fit(seen)
-        assert_same_fit(predictor.fit_, alone.fit_)
 
 
 def test_a_predictor_that_was_fitted_together_can_be_fitted_again():

@@ -14,7 +14,7 @@ from contracts.predictor import columns, measured
 from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.predictors import fit_predictors, load_predictor
+from fedge.predictors import PREDICTORS, fit_predictors, load_predictor
 from fedge.predictors.blended_predictor import BlendedPredictor
 from fedge.protocols import Predictor
 from fedge.types import Measurement, Modes, Predictions
@@ -43,6 +43,11 @@ class OneByOne:
     def predict(self, modes: Modes) -> Predictions:
         one = np.ones(len(modes))
         return Predictions(modes, self.step_s * one, one, 0.0 * one, 0.0 * one)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_every_predictor_is_found_by_its_name(name):
+    assert callable(load_predictor(name, KNOWN).fit)
 
 
 def test_predictors_of_several_classes_are_fitted_as_each_alone():

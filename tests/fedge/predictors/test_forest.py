@@ -13,10 +13,8 @@ from contracts.predictor import BaselineContract, measured
 from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.predictors import PREDICTORS
 from fedge.predictors.forest import ForestPredictor
 from fedge.protocols import Predictor
-from fedge.registry import load_named
 from fedge.types import Modes
 
 ROWS = [0, 50, 111, 200, 333, 450, 520, 629]
@@ -34,10 +32,6 @@ def fitted() -> ForestPredictor:
     return ForestPredictor(PriorKnowledge(MAXN)).fit(
         measured(modes, compute_step_s(TRUTH, MAXN, modes), compute_power_w(TRUTH, MAXN, modes), ROWS)
     )
-
-
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "forest", PREDICTORS) is ForestPredictor
 
 
 def test_a_measured_mode_is_predicted_as_measured(fitted):

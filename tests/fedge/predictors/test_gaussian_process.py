@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern,
 
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.predictors import PREDICTORS, gaussian_process
+from fedge.predictors import gaussian_process
 from fedge.predictors.gaussian_process import (
     CONSTANT_SD,
     MOST_TO_LEARN,
@@ -25,7 +25,6 @@ from fedge.predictors.gaussian_process import (
     log_posterior,
 )
 from fedge.protocols import Predictor
-from fedge.registry import load_named
 from fedge.types import Floats, Measurement, Modes
 
 TOP = np.array([8.0, 2000.0, 1200.0, 3000.0])
@@ -35,10 +34,6 @@ class TestProcessPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
         return GaussianProcessPredictor(PriorKnowledge(MAXN))
-
-
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "gp", PREDICTORS) is GaussianProcessPredictor
 
 
 def _reference_process(h: Floats) -> GaussianProcessRegressor:
@@ -102,19 +97,6 @@ def test_one_measurement_leaves_the_hyper_parameters_at_their_prior():
     at_maxn = fitted.predict(Modes(grid().knobs[[629]]))
     assert at_maxn.step_s[0] == pytest.approx(0.2)
     assert at_maxn.step_s_sd_log[0] < 0.05
-
-
-def test_a_power_law_is_learnt_from_ten_modes():
-    modes = grid()
-    share = modes.knobs / TOP
-    seconds = 0.1 * share[:, 0] ** -0.3 * share[:, 1] ** -0.5 * share[:, 2] ** -0.8 * share[:, 3] ** -0.2
-    watts = 30.0 * share[:, 1] ** 0.4 * share[:, 2] ** 0.6
-    rows = list(np.random.default_rng(0).choice(len(modes), 10, replace=False))
-
-    said = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(measured(modes, seconds, watts, rows)).predict(modes)
-
-    assert np.abs(said.step_s / seconds - 1).mean() < 0.03
-    assert np.abs(said.power_w / watts - 1).mean() < 0.03
 
 
 def test_of_very_many_measurements_a_part_is_learnt():

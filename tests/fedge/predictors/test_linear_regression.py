@@ -11,22 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.predictors import PREDICTORS
 from fedge.predictors.linear_regression import POWER_CEILING, LinearPredictor
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR
 from fedge.protocols import Predictor
-from fedge.registry import load_named
-from fedge.types import Measurement, Modes, PowerMode
+from fedge.types import Measurement
 
 
 class TestLinearPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
         return LinearPredictor(PriorKnowledge(MAXN))
-
-
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "linear", PREDICTORS) is LinearPredictor
 
 
 def test_a_board_whose_time_and_energy_are_lines_is_predicted_exactly():
@@ -70,17 +64,6 @@ def test_predictions_stay_above_half_the_least_and_below_twice_the_largest_measu
     assert (said.step_s >= PREDICTION_FLOOR * min(s for _, s, _ in seen) * (1 - 1e-9)).all()
     assert (said.power_w >= PREDICTION_FLOOR * min(watts) * (1 - 1e-9)).all()
     assert (said.power_w <= POWER_CEILING * max(watts) * (1 + 1e-9)).all()
-
-
-def test_a_line_that_falls_below_zero_stops_at_the_floor():
-    slow, fast = PowerMode(2, 500.0, 200.0, 700.0), PowerMode(2, 500.0, 400.0, 700.0)
-    predictor = LinearPredictor(PriorKnowledge(MAXN))
-
-    said = predictor.fit([Measurement(slow, 40, 1.0, 10.0), Measurement(fast, 40, 0.5, 12.0)])
-
-    beyond = Modes(np.array([[2.0, 500.0, 1200.0, 700.0]]))
-    assert said.time_.predict(beyond.knobs)[0] < 0
-    assert said.predict(beyond).step_s[0] == pytest.approx(0.25)
 
 
 def test_lines_that_fit_badly_say_so():

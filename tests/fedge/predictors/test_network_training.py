@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.predictors import PREDICTORS, network_training
+from fedge.predictors import network_training
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR, MeasurementColumns, collect_columns
 from fedge.predictors.network_pair import (
     DROPOUT,
@@ -36,7 +36,6 @@ from fedge.predictors.network_training import (
     train_pair,
 )
 from fedge.protocols import Predictor
-from fedge.registry import load_named
 from fedge.types import Measurement, Modes
 
 
@@ -44,10 +43,6 @@ class TestNetworkPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
         return NetworkPredictor(PriorKnowledge(MAXN))
-
-
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "mlp", PREDICTORS) is NetworkPredictor
 
 
 def test_each_network_has_the_papers_number_of_parameters():

@@ -16,10 +16,8 @@ from fedge.errors import BadInput
 from fedge.physics.model_fit import pool_measurements
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_power_w, compute_step_s
-from fedge.predictors import PREDICTORS
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.protocols import Predictor
-from fedge.registry import load_named
 from fedge.types import Floats, Measurement, Modes
 
 TRUTH = another_workload(np.random.default_rng(9))
@@ -46,26 +44,9 @@ class TestPhysicalPredictor(PredictorContract):
         return compute_power_w(TRUTH, MAXN, modes)
 
 
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "physical", PREDICTORS) is PhysicalPredictor
-
-
 def test_without_a_prior_it_says_what_it_lacks():
     with pytest.raises(BadInput, match="the predictor's prior: got nothing; at least one calibrated workload"):
         PhysicalPredictor(PriorKnowledge(MAXN)).fit([])
-
-
-def test_the_prior_that_explains_the_measurements_takes_over():
-    modes = grid()
-    slow = compute_step_s(DOUBLE, MAXN, modes)
-    predictor = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0))
-    seen = measured(modes, slow, compute_power_w(DOUBLE, MAXN, modes), [0, 200, 400, 629])
-
-    before, after = predictor.fit([]).predict(modes), predictor.fit(seen).predict(modes)
-
-    assert np.mean(np.abs(before.step_s / slow - 1)) > 0.2
-    assert np.mean(np.abs(after.step_s / slow - 1)) < 0.05
-    assert predictor.weights_[-1] > 0.5
 
 
 def test_the_first_prior_counts_most_before_anything_is_measured():
@@ -165,36 +146,6 @@ def test_a_throttled_repeat_is_left_out_where_there_is_an_unthrottled_one():
     np.testing.assert_allclose(np.exp(only_hot.power.log), [15.0])
     assert both.time.noise_sd[0] < only_hot.time.noise_sd[0] / 5
     assert both.power.noise_sd[0] < only_hot.power.noise_sd[0] / 5
-
-
-def test_one_outlier_among_repeats_does_not_move_the_prediction():
-    modes = grid()
-    one = Modes(modes.knobs[[300]])
-    t, p = float(compute_step_s(TRUTH, MAXN, one)[0]), float(compute_power_w(TRUTH, MAXN, one)[0])
-    usual, slow = Measurement(one[0], 40, t, p), Measurement(one[0], 40, 1.5 * t, p)
-    predictor = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(),), idle_w=12.0))
-
-    with_outlier = predictor.fit([usual, slow, usual]).predict(one).step_s[0]
-
-    assert with_outlier == pytest.approx(predictor.fit([usual] * 3).predict(one).step_s[0])
-
-
-def test_two_priors_that_disagree_are_less_sure_than_one():
-    one = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(),), idle_w=12.0)).fit([]).predict(grid())
-    two = PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0)).fit([]).predict(grid())
-
-    assert (two.step_s_sd_log > one.step_s_sd_log).all()
-
-
-def test_a_prior_is_raised_to_the_idle_power_that_the_board_shows():
-    modes = grid()
-    low, high = (
-        PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(),), idle_w=idle)).fit([]).predict(modes).power_w
-        for idle in (1.0, 20.0)
-    )
-
-    np.testing.assert_allclose(low, compute_power_w(coefficients(), MAXN, modes))
-    np.testing.assert_allclose(high - low, 8.0)
 
 
 @pytest.mark.parametrize(

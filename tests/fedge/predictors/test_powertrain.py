@@ -16,13 +16,12 @@ from safetensors.numpy import load_file, save_file
 
 from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.predictors import PREDICTORS, powertrain_reference
+from fedge.predictors import powertrain_reference
 from fedge.predictors.measurement_columns import collect_columns
 from fedge.predictors.network_training import NetworkPredictor
 from fedge.predictors.powertrain import PowerTrainPredictor, choose_loss, find_most_similar
 from fedge.predictors.powertrain_reference import ReferenceNetwork, cache_folder, load_reference_network, reference_path
 from fedge.protocols import Predictor
-from fedge.registry import load_named
 from fedge.types import PowerMode, ProfileTable
 
 AGX_ORIN = PowerMode(12, 2201.6, 1300.5, 3199.0)
@@ -53,10 +52,6 @@ class TestPowerTrainPredictor(MadeUpBoard, BaselineContract):
     @pytest.fixture
     def predictor(self, table: ProfileTable) -> Predictor:
         return PowerTrainPredictor(PriorKnowledge(MAXN, references=(table,)))
-
-
-def test_it_is_found_by_its_name():
-    assert load_named("predictor", "powertrain", PREDICTORS) is PowerTrainPredictor
 
 
 def test_without_a_reference_it_says_how_to_give_one():

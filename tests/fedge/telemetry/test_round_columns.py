@@ -87,13 +87,6 @@ def classify(
     return verdict, dict(zip(names, verdict.list_statuses(), strict=True))
 
 
-def test_without_a_deadline_nobody_is_late():
-    assert all(
-        compute_cutoff_s(LateReplySpec(action=action), None) is None
-        for action in ("accept", "drop", "discount", "partial")
-    )
-
-
 def test_only_drop_and_discount_go_on_without_those_who_are_late():
     cuts = {
         a: compute_cutoff_s(LateReplySpec(action=a, grace=0.5), 10.0) for a in ("accept", "drop", "discount", "partial")
@@ -118,18 +111,6 @@ def test_everybody_is_judged_by_when_the_round_ends(endings, cut_s, wanted):
         else:
             assert len(done) == wanted
             assert all((endings[other][0], other) < (at_s, board) for other in done)
-
-
-def test_of_equally_fast_boards_the_first_by_name_counts():
-    verdict, statuses = classify({"b": (5.0, False), "a": (5.0, False)}, None, 1, 0.0)
-
-    assert (verdict.round_s, statuses) == (5.0, {"a": "done", "b": "cancelled"})
-
-
-def test_the_round_waits_for_a_board_until_it_is_known_to_have_failed():
-    verdict, statuses = classify({"a": (5.0, False), "b": (9.0, True)}, None, None, 0.0)
-
-    assert (verdict.round_s, statuses["b"]) == (9.0, "failed")
 
 
 def test_a_round_of_no_board_is_as_long_as_planned():

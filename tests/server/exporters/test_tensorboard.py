@@ -32,13 +32,6 @@ class TestTensorBoard(ExporterContract):
         reader = reader_of(folder / "tensorboard")
         return {name: [(e.step, e.value) for e in reader.Scalars(name)] for name in reader.Tags()["scalars"]}
 
-    def test_a_round_played_again_has_the_figures_of_the_last_time(self, tmp_path):
-        self.told(tmp_path, round_of(1), round_of(2, accuracy=0.1), round_of(3))
-
-        told = self.told(tmp_path, round_of(2, accuracy=0.6))
-
-        assert told["round/accuracy"] == [(1, pytest.approx(0.5)), (2, pytest.approx(0.6))]
-
     def test_a_file_that_a_crash_cut_short_hides_no_later_round(self, tmp_path):
         self.told(tmp_path, round_of(1), round_of(2))
         [file] = (tmp_path / "tensorboard").iterdir()

@@ -380,27 +380,19 @@ def everything_on(tmp_path: Path) -> dict[str, object]:
     return {"fleet": fleet, "selection": selection, "policy": DEADLINE, "late": late("discount")}
 
 
-@pytest.mark.parametrize("stop", range(1, 9))
-def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path, stop):
-    changes = everything_on(tmp_path)
-    work_s = {"slow-1": 21.0, "slow-2": 14.0}
-    whole, part, rest = MemoryTables(), MemoryTables(), MemoryTables()
+def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path):
+    changes, work_s, whole = everything_on(tmp_path), {"slow-1": 21.0, "slow-2": 14.0}, MemoryTables()
     want = coordinator(Scripted(work_s=work_s), whole, rounds=9, **changes).run()
-    coordinator(Scripted(work_s=work_s), part, tmp_path / "kept", rounds=stop, **changes).run()
-    kept = checkpoint.load_latest(tmp_path / "kept")
-    got = coordinator(Scripted(work_s=work_s), rest, rounds=9, **changes).run(kept)
+    rows, rounds = rows_of(whole, ClientRow), rows_of(whole, RoundRow)
+    assert {row.status for row in rows} >= {"done", "late"}
+    assert sum(row.stale for row in rounds) >= 1
+    assert any(row.charge is not None for row in rows)
+    assert len({row.available for row in rounds}) > 1
 
-    assert part.rows + rest.rows == whole.rows
-    assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
-    assert (got.fleet.histories, got.selection, got.spent_j) == (want.fleet.histories, want.selection, want.spent_j)
-
-
-def test_the_run_with_everything_on_has_everything(tmp_path):
-    tables = MemoryTables()
-    port = Scripted(work_s={"slow-1": 21.0, "slow-2": 14.0})
-    coordinator(port, tables, rounds=9, **everything_on(tmp_path)).run()
-
-    assert {row.status for row in rows_of(tables, ClientRow)} >= {"done", "late"}
-    assert sum(row.stale for row in rows_of(tables, RoundRow)) >= 1
-    assert any(row.charge is not None for row in rows_of(tables, ClientRow))
-    assert len({row.available for row in rows_of(tables, RoundRow)}) > 1
+    for stop in range(1, 9):
+        part, rest, folder = MemoryTables(), MemoryTables(), tmp_path / f"stopped after {stop}"
+        coordinator(Scripted(work_s=work_s), part, folder, rounds=stop, **changes).run()
+        got = coordinator(Scripted(work_s=work_s), rest, rounds=9, **changes).run(checkpoint.load_latest(folder))
+        assert part.rows + rest.rows == whole.rows
+        assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
+        assert (got.fleet.histories, got.selection, got.spent_j) == (want.fleet.histories, want.selection, want.spent_j)

@@ -53,7 +53,6 @@ def test_a_full_reply_is_taken_whatever_it_declares():
 def test_other_shapes_fail_their_board_alone(own, used, told):
     found = validate_reply("a", reply(ones(own), used), MODEL, shapes)
     assert found.trained is None
-    assert found.answer.error is not None
     assert told in found.answer.error
 
 

@@ -126,9 +126,3 @@ def test_a_board_at_maxn_works_and_waits_at_maxn():
     front = dataclasses.replace(a_front([(10.0, 4.0), (20.0, 1.0)], 1.0, 2.0), maxn_idle_w=3.0)
     assert board_maxn_energy_j(front, 30.0) == 10.0 * 4.0 + 20.0 * 3.0
     assert board_maxn_energy_j(front, 5.0) == 10.0 * 4.0 + 2.0 * 3.0  # until its own end, the link included
-
-
-@given(certain_front, quarters)
-def test_maxn_that_waits_in_the_mode_of_all_others_is_one_of_the_points(front, round_s):
-    alike = dataclasses.replace(front, maxn_idle_w=front.idle_w)
-    assert board_maxn_energy_j(alike, round_s) == pytest.approx(board_round_energy_j(alike, alike.maxn, round_s))

@@ -168,48 +168,6 @@ def test_an_allowance_for_everybody_takes_the_best_that_are_allowed(fronts, coun
     assert gained(found, gains) == sum(sorted(gains.values())[-(count or len(gains)) :])
 
 
-def test_many_boards_give_the_same_plan_whether_deadlines_are_halved_or_looked_at_one_by_one(
-    monkeypatch,
-):
-    rng = np.random.default_rng(11)
-    fronts = {
-        f"b{i:02}": a_front([(t, 2.0 + 30.0 / t * w) for t, w in rng.uniform((1, 0.8), (9, 1.2), (12, 2))], w_idle)
-        for i, w_idle in enumerate(rng.uniform(0.5, 2.0, 40))
-    }
-    gains = dict(zip(fronts, rng.uniform(0.2, 2.0, 40).tolist(), strict=True))
-    for count in (None, 10):
-        one_by_one = planned(fronts, gains, count=count, time_price=2.0, energy_price=0.1)
-        monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", 3)
-        assert planned(fronts, gains, count=count, time_price=2.0, energy_price=0.1) == one_by_one
-        monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", 4096)
-        best = max(ratio_at(fronts, gains, d, count or 40) for d in deadlines(fronts, 0.0))
-        cost = 2.0 * one_by_one.deadline_s + 0.1 * one_by_one.energy_j
-        assert gained(one_by_one, gains) / cost == pytest.approx(best)
-
-
-def ratio_at(fronts: Fleet, gains: Mapping[str, float], deadline_s: float, count: int) -> float:
-    """The best gain per price at one deadline, by Dinkelbach's iteration over the sets at it alone."""
-    cost = {b: 0.1 * j for b, f in fronts.items() if math.isfinite(j := joules(f, deadline_s, 0.0))}
-    price = 0.0
-    for _ in range(50):
-        worth = sorted(cost, key=lambda b: price * cost[b] - gains[b])[:count]
-        chosen = [b for b in worth if gains[b] > price * cost[b]]
-        price = sum(gains[b] for b in chosen) / (2.0 * deadline_s + sum(cost[b] for b in chosen))
-    return price
-
-
-def test_alike_boards_are_taken_by_name():
-    fronts = {name: a_front([(4.0, 5.0)]) for name in ("d", "b", "c", "a")}
-    assert planned(fronts, dict.fromkeys(fronts, 1.0), count=2, time_price=1.0).boards == ("a", "b")
-
-
-def test_a_slow_board_is_not_waited_for_unless_it_is_worth_it():
-    fronts = {"fast": a_front([(2.0, 5.0)], 0.0), "slow": a_front([(40.0, 5.0)], 0.0)}
-    assert planned(fronts, {"fast": 9.0, "slow": 9.0}, time_price=1.0).boards == ("fast",)
-    assert planned(fronts, {"fast": 9.0, "slow": 200.0}, time_price=1.0).boards == ("fast", "slow")
-    assert planned(fronts, {"fast": 9.0, "slow": 900.0}, time_price=1.0).boards == ("slow",)
-
-
 def test_nobody_to_choose_from_or_no_seat_is_an_empty_plan():
     fronts = {"a": a_front([(2.0, 5.0)]), "c": a_front([(math.nan, 5.0)])}
     assert planned(fronts, {"a": 1.0, "c": 9.0}).boards == ("a",)

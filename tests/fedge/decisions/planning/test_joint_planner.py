@@ -41,7 +41,6 @@ def test_a_slow_client_gets_fewer_steps_than_fast_ones():
     context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}})
     plan = plan_joint(fronts, list(fronts), GOAL, context)
     assert plan.goals["slow"].share < min(plan.goals[name].share for name in fronts if name != "slow")
-    assert plan.deadline_s is not None
     assert plan.deadline_s < 40.0
 
 
@@ -61,8 +60,6 @@ def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast
     assert {name: goal.width for name, goal in with_it.goals.items() if goal.width < 1.0} == {"slow": 0.5}
     assert with_it.goals["slow"].share >= without.goals["slow"].share
     assert "1 with 0.5 of their channels" in with_it.why
-    assert without.deadline_s is not None
-    assert with_it.deadline_s is not None
     assert with_it.deadline_s < without.deadline_s
 
 
@@ -139,8 +136,6 @@ def test_with_narrow_networks_a_small_fleets_plan_is_within_half_a_percent_of_ev
             end_s = max(ends_s)
             cost = 0.5 * end_s / maxn_s + 0.5 * (idle_w * end_s + sum(joules)) / max(maxn_j, 1e-12)
             least = min(least, cost / sum(values))
-    assert plan.round_s is not None
-    assert plan.energy_j is not None
     value = sum(
         step_worth(goal.share, PRIOR) * width_worth(goal.width, PRIOR) / len(named) for goal in plan.goals.values()
     )
@@ -212,8 +207,6 @@ def test_a_client_that_is_worth_little_for_its_time_rests_and_its_idle_energy_co
     goal = RoundGoal("joint", 0, limits={"min_progress": 0.5})
     plan = plan_joint(fronts, list(fronts), goal)
     assert set(plan.goals) == {f"near-{i}" for i in range(4)}
-    assert plan.energy_j is not None
-    assert plan.round_s is not None
     assert plan.energy_j > 5 * 2.0 * plan.round_s
 
 
@@ -225,17 +218,10 @@ def test_a_client_that_waited_long_is_worth_its_time():
     assert "far" in plan_joint(fronts, list(fronts), goal, context).goals
 
 
-def test_clients_without_a_front_take_part_with_their_whole_share():
-    plan = plan_joint({"known": a_front(5.0)}, ["known", "new"], GOAL)
-    assert plan.goals["new"] == GOAL
-    assert plan_joint({}, ["new"], GOAL).goals == {"new": GOAL}
-
-
 def test_limits_are_kept_or_the_plan_says_that_they_cannot_be():
     fronts = {"a": a_front(20.0), "b": a_front(10.0)}
     within = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 9.0, "min_progress": 0.2}))
     assert within.feasible
-    assert within.deadline_s is not None
     assert within.deadline_s <= 9.0
     beyond = plan_joint(fronts, ["a", "b"], RoundGoal("joint", 0, limits={"deadline_s": 1.0}))
     assert not beyond.feasible
@@ -248,7 +234,6 @@ def test_a_users_deadline_that_the_plan_keeps_stays_in_the_goals():
     limits = {"deadline_s": 40.0, "round_energy_j": 1.0}
     plan = plan_joint({"a": a_front(5.0)}, ["a"], RoundGoal("joint", 0, limits=limits))
     assert not plan.feasible
-    assert plan.deadline_s is not None
     assert plan.deadline_s < 40.0
     assert plan.goals["a"].limits == limits
 
@@ -272,15 +257,3 @@ def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others
     assert [goal.limits["power_w"] for goal in unknown.goals.values()] == [15.0] * 3
     worthless = plan_joint({"a": a_front(5.0)}, ["a", "new"], goal, JointContext(weights={"a": math.nan}))
     assert [goal.limits["power_w"] for goal in worthless.goals.values()] == [22.5] * 2
-
-
-@given(st.lists(some_front, min_size=1, max_size=4), st.floats(0.0, 1.0))
-def test_the_order_of_the_boards_makes_no_difference(fronts, time_weight):
-    named = {f"b{i}": front for i, front in enumerate(fronts)}
-    goal = RoundGoal("joint", 0, limits={"time_weight": time_weight})
-    turned = plan_joint(dict(reversed(named.items())), list(reversed(named)), goal)
-    assert turned.goals == plan_joint(named, list(named), goal).goals
-
-
-def test_the_reason_names_the_gap_to_the_bound():
-    assert "of the least cost" in plan_joint({"a": a_front(5.0)}, ["a"], GOAL).why

@@ -13,30 +13,6 @@ from fedge.experiment import PolicySpec
 FRONTS = {"a": front(), "b": front(2.0)}
 
 
-def test_a_balanced_round_is_never_planned_longer_than_the_slowdown_allows():
-    plan = plan_round(PolicySpec(name="balanced", max_slowdown=1.2, time_weight=0.0), FRONTS, ["a", "b"])
-
-    assert plan.deadline_s is not None
-    assert 22.0 <= plan.deadline_s <= 1.2 * 22.0
-
-
-def test_only_selected_boards_count():
-    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a"])
-
-    assert plan.deadline_s == pytest.approx(12.0, rel=0.06)
-    assert list(plan.goals) == ["a"]
-
-
-def test_a_board_without_a_front_takes_part_without_being_planned_for():
-    plan = plan_round(PolicySpec(name="balanced"), FRONTS, ["a", "new"])
-
-    assert plan.goals["new"].deadline_s == plan.deadline_s
-
-
-def test_without_any_front_there_is_no_plan():
-    assert plan_round(PolicySpec(name="balanced"), {}, ["a"]).deadline_s is None
-
-
 def test_the_users_own_deadline_and_limits_reach_the_boards():
     plan = plan_round(PolicySpec(name="least-energy-within-deadline", deadline_s=33.0), FRONTS, ["a", "b"])
 
@@ -56,12 +32,10 @@ def test_the_selector_s_deadline_wins_over_the_planner_s_but_the_shares_of_the_w
 
 def test_the_joint_plan_is_made_within_the_selector_s_deadline_and_the_user_s():
     free = plan_round(PolicySpec(name="joint", min_progress=0.1), FRONTS, ["a", "b"])
-    assert free.deadline_s is not None
     for own_s, given_s in ((None, 6.0), (6.0, 50.0), (50.0, 6.0)):
         policy = PolicySpec(name="joint", min_progress=0.1, deadline_s=own_s)
         plan = plan_round(policy, FRONTS, ["a", "b"], deadline_s=given_s)
         assert plan.feasible
-        assert plan.deadline_s is not None
         assert plan.deadline_s <= 6.0 < free.deadline_s
         assert {goal.deadline_s for goal in plan.goals.values()} == {plan.deadline_s}
         assert plan.energy_j is not None
@@ -83,16 +57,8 @@ def test_a_plan_carries_what_is_expected_of_the_round_and_of_maxn():
     assert (plan.maxn_round_s, plan.maxn_energy_j) == (22.0, 90.0 + 3.0 * 12.0 + 180.0 + 3.0 * 2.0)
 
 
-def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible():
-    plan = plan_round(PolicySpec(name="least-energy", deadline_s=5.0), FRONTS, ["a", "b"])
-
-    assert (plan.deadline_s, plan.feasible) == (22.0, False)
-    assert plan.goals["a"].deadline_s == 22.0
-
-
 def test_the_radio_counts_against_a_budget():
     work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), {"a": FRONTS["a"]}, ["a"]).energy_j
-    assert work_j is not None
     fronts = {"a": dataclasses.replace(FRONTS["a"], radio_j=50.0)}
 
     for left_j, feasible in ((work_j + 49.0, False), (work_j + 51.0, True)):

@@ -17,7 +17,7 @@ from fedge.decisions.policies.mode_policies import ModeFigures, decide_least_ene
 from fedge.devices import catalogue
 from fedge.errors import FedgeError
 from fedge.pareto import build_front
-from fedge.types import Decision, Floats, Front, ModeMix, Modes, Predictions, RoundGoal
+from fedge.types import Decision, Floats, Front, Modes, Predictions, RoundGoal
 
 GRID = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (4, 2) for g in (900.0, 600.0, 300.0)]))
 SPEC = catalogue.find("nano")
@@ -153,18 +153,6 @@ def some_front(switch_s: float = 0.0) -> Front:
     return dataclasses.replace(build_front(predictions, 10.0, IDLE_W, LINK_S, GRID[0]), switch_s=switch_s)
 
 
-def test_a_deadline_between_two_modes_is_met_by_a_part_in_each():
-    """Ten steps of 1 s and 10 J, or of 2 s and 6 J, in 15 s."""
-    figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
-    usable = np.array([True, True])
-
-    decision = decide_least_energy(figures, some_front(), RoundGoal("x", 10), LINK_S + 15.0, usable, "for sure")
-
-    assert (decision.mode, decision.mix) == (GRID[0], ModeMix(GRID[1], 5))
-    assert "5 of 10 minibatches" in decision.why
-    assert "80.0 J" in decision.why
-
-
 def test_a_mode_that_may_not_be_used_is_part_of_no_decision():
     figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
 
@@ -173,20 +161,6 @@ def test_a_mode_that_may_not_be_used_is_part_of_no_decision():
     )
 
     assert (decision.mode, decision.mix) == (GRID[0], None)
-
-
-def test_a_change_of_mode_that_costs_more_than_it_saves_is_not_made():
-    figures = figures_of([LINK_S + 10.0, LINK_S + 20.0], [100.0, 60.0])
-    usable = np.array([True, True])
-    deadline_s = LINK_S + 15.0
-
-    kept, made = (
-        decide_least_energy(figures, some_front(switch_s), RoundGoal("x", 10), deadline_s, usable, "for sure").mix
-        is None
-        for switch_s in (3.0, 0.1)
-    )
-    assert kept
-    assert not made
 
 
 def test_a_deadline_that_no_mode_keeps_alone_is_an_error():

@@ -74,7 +74,6 @@ class FakeClient:
         self.emit()
 
     def emit(self) -> None:
-        assert self.callback is not None
         self.callback(self)
 
     def close(self) -> None:

@@ -42,7 +42,6 @@ class HandClock:
         while True:
             with self._moved:
                 assert self._moved.wait_for(lambda: self.due_s is not None and self.due_s > self._now_s + 1e-9, 10.0)
-                assert self.due_s is not None
                 if self.due_s > end_s + 1e-9:
                     self._now_s = end_s
                     return

@@ -82,22 +82,12 @@ def test_a_budget_for_everything_changes_nothing(count, seed):
     assert list(bounded.ask(count)) == list(free.ask(count))
 
 
-def test_while_there_is_room_for_the_dearest_the_batch_is_full():
-    asked = BudgetedExplorer(RandomExplorer(CANDIDATES, known()), gpu_ghz, 10 * 1.2).ask(10)
-    assert len(asked) == 10
-
-
 def modes_costing(*costs: float) -> Modes:
     return stack_modes([PowerMode(i + 1, 1000.0, 1000.0 * cost, 2000.0) for i, cost in enumerate(costs)])
 
 
 def costs_of(modes: Modes) -> list[float]:
     return [round(cost, 6) for cost in gpu_ghz(modes).tolist()]
-
-
-def test_a_mode_that_is_too_dear_is_passed_over_for_the_next_one():
-    explorer = BudgetedExplorer(InOrder(modes_costing(1.0, 5.0, 2.0)), gpu_ghz, 3.0)
-    assert costs_of(explorer.ask(3)) == [1.0, 2.0]
 
 
 def test_a_mode_that_was_too_dear_comes_first_once_the_real_costs_leave_room():
@@ -117,12 +107,6 @@ def test_a_real_cost_above_the_expected_one_leaves_less():
 
     assert explorer.budget_left == pytest.approx(0.5)
     assert len(explorer.ask(1)) == 0
-
-
-def test_without_a_charge_the_expected_cost_is_charged():
-    explorer = BudgetedExplorer(InOrder(modes_costing(1.0, 2.0)), gpu_ghz, 3.0)
-    explorer.tell([Measurement(mode, 40, 99.0, 20.0) for mode in explorer.ask(1)])
-    assert explorer.budget_left == pytest.approx(2.0)
 
 
 def test_a_mode_told_twice_is_charged_once_and_one_not_proposed_not_at_all():
@@ -155,16 +139,6 @@ def test_when_nothing_fits_it_looks_a_little_further_and_then_gives_up():
     endless = InOrder(modes_costing(*[9.0] * 10 * MIN_FURTHER_MODES))
     assert len(BudgetedExplorer(endless, gpu_ghz, 2.0).ask(1)) == 0
     assert endless.asked == [1, MIN_FURTHER_MODES]
-
-
-def test_two_bounds_hold_together():
-    inner = BudgetedExplorer(RandomExplorer(CANDIDATES, known()), gpu_ghz, 5.0)
-    both = BudgetedExplorer(inner, lambda modes: np.ones(len(modes)), 7.0)
-
-    asked = both.ask(40)
-
-    assert total(asked) <= 5.0
-    assert len(asked) <= 7
 
 
 def test_profiling_costs_forty_minibatches_and_the_settling_before_them():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from contracts.boards import MAXN, grid
 from hypothesis import given
@@ -30,20 +28,8 @@ def test_the_memory_clock_only_falls(rows):
     assert (np.diff(sort_high_to_low(Modes(grid().knobs[rows])).knobs[:, 3]) <= 0).all()
 
 
-@given(_rows)
-def test_a_knob_rises_only_where_one_outside_it_falls(rows):
-    for before, after in itertools.pairwise(sort_high_to_low(Modes(grid().knobs[rows]))):
-        changes = [a - b for a, b in zip(high_to_low(after), high_to_low(before), strict=True)]
-        first = next((change for change in changes if change), 0.0)
-        assert first <= 0
-
-
 def test_the_top_mode_is_first_and_the_modes_given_stay_as_they_were():
     modes = grid()
     before = modes.knobs.copy()
     assert sort_high_to_low(modes)[0] == MAXN
     np.testing.assert_array_equal(modes.knobs, before)
-
-
-def test_no_mode_at_all_stays_none():
-    assert sort_high_to_low(Modes(np.empty((0, 4)))).knobs.shape == (0, 4)

@@ -89,8 +89,6 @@ def by_hand(problem: ServingProblem, pair: JobPair) -> tuple[float, float] | Non
 
 
 def served(problem: ServingProblem, pair: JobPair, row: int, place: int) -> list[tuple[float, float]]:
-    assert problem.rate_hz is not None
-    assert problem.latency_s is not None
     window_s, infer_s = pair.batch_sizes[place] / problem.rate_hz, float(pair.infer_s[place, row])
     watts = [pair.infer_w[place, row], *([pair.train_w[row]] if problem.family == "concurrent" else [])]
     late = window_s + infer_s > problem.latency_s or infer_s * problem.rate_hz > pair.batch_sizes[place]
@@ -110,13 +108,11 @@ def test_it_is_brute_force(seed, family):
     wanted = by_hand(problem, pair)
     if wanted is None:
         assert choice is None
+    elif family == "train":
+        assert pair.train_s[choice.row] == wanted[0]
     else:
-        assert choice is not None
-        if family == "train":
-            assert pair.train_s[choice.row] == wanted[0]
-        else:
-            assert choice.batch is not None
-            assert served(problem, pair, choice.row, choice.batch) == [wanted]
+        assert choice.batch is not None
+        assert served(problem, pair, choice.row, choice.batch) == [wanted]
 
 
 BOTH = ServingProblem("concurrent", 25.0, 1.0, 30.0)

@@ -130,8 +130,6 @@ def improved(on: float, values: np.ndarray) -> np.ndarray:
 
 def held(problem: ServingProblem, infer_s: np.ndarray) -> np.ndarray:
     """How often latency and keep-up hold, by their own words."""
-    assert problem.latency_s is not None
-    assert problem.rate_hz is not None
     in_time = SIZES / problem.rate_hz + infer_s <= problem.latency_s
     return (in_time & (infer_s * problem.rate_hz <= SIZES)).mean(axis=0)
 
