@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from markupsafe import Markup
 
-from experiments.report.chart import JSON_DIGITS, Chart, to_json_value
-from experiments.report.palette import SHARE_COLOURS
+from experiments.report.chart import JSON_DIGITS, SHARE_COLOURS, Chart, to_json_value
 from fedge.atomic_files import write_text
 from fedge.types import Label
 
@@ -67,7 +66,7 @@ class Card:
     wide: bool = False
 
 
-def write_page(out: Path, title: str, sections: Sequence[Section], foot: str | Markup, **head: Any) -> None:
+def write_page(out: Path, title: str, sections: Iterable[Section], foot: str | Markup, **head: Any) -> None:
     """Write a page atomically; the arguments are those of ``render_page``."""
     write_text(out, render_page(title, sections, foot, **head))
 
@@ -100,7 +99,7 @@ def render_page(
     from plotly.offline import get_plotlyjs
 
     head = Markup('<h1>{}</h1><p class="soft">{}</p>').format(heading or title, Markup(" · ").join(facts))
-    figures = tuple(cards)
+    figures, sections = tuple(cards), tuple(sections)
     head += lead + (render_cards(figures) if figures else EMPTY) + Markup().join(map(render_paragraph, notes)) + below
     charts = [to_json_value(_chart_data(chart), JSON_DIGITS) for section in sections for chart in section.charts]
     # "<" is escaped, so that no text in the data can end the script element.

@@ -10,8 +10,8 @@ import pytest
 from contracts.boards import MAXN, coefficients, grid
 from contracts.shown import charts_of, check_drawn
 
-from experiments.report.predictors.model_page import write_front_page
-from experiments.report.predictors.model_terminal import (
+from experiments.report.predictors.model_report import write_front_page
+from experiments.report.predictors.model_report import (
     MAX_TABLE_ROWS,
     compare_with_maxn,
     describe_facts,
