@@ -342,6 +342,8 @@ def xy_chart(
 
 
 menu_chart = lambda *a, **k: frame_chart(*a, **k)
+
+
 def frame_chart(
     key: str, title: str, frames: Iterable[ChartFrame], *, caption: str = "", height_px: int = 320, menu: str = "show"
 ) -> Chart:

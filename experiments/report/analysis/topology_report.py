@@ -186,13 +186,19 @@ def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> I
         "A variant fits if the dashed line, the prediction with margin, is below the limit.",
         (
             _need_chart(
-                *(result, "memory", "Memory", "peak memory above idle (MB)"),
+                result,
+                "memory",
+                "Memory",
+                "peak memory above idle (MB)",
                 plain=lambda one: one.need.memory_mb,
                 cautious=lambda one: limits.memory_with_margin_mb(one.need),
                 limit=limits.memory_mb,
             ),
             _need_chart(
-                *(result, "time", "Time", "seconds per step at MAXN"),
+                result,
+                "time",
+                "Time",
+                "seconds per step at MAXN",
                 plain=lambda one: one.need.step_s,
                 cautious=lambda one: limits.step_with_margin_s(one.need),
                 limit=limits.step_s,

@@ -13,7 +13,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energies, energy, format_metric, mean, number, percent
+from experiments.report.quantities import (
+    UNKNOWN,
+    duration,
+    energies,
+    energy,
+    format_metric,
+    join_names,
+    mean,
+    number,
+    percent,
+)
 from experiments.report.tables import print_facts, print_lines
 from fedge import phases
 from fedge.experiment import Experiment, list_boards
@@ -204,7 +214,8 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
             continue
         if style:
             names[0].append(f" {row.status}", style)
-        table.add_row(*names, _format_mode(row), *_format_figures([row]))
+        mode = f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
+        table.add_row(*names, mode, *_format_figures([row]))
     return table
 
 
@@ -231,12 +242,6 @@ def _make_table(*heads: str) -> Table:
     for head in heads:
         table.add_column(head, justify="left" if head in {"board", "kind"} else "right", overflow="fold")
     return table
-
-
-def _format_mode(row: ClientRow) -> str:
-    if row.cores is None:
-        return UNKNOWN
-    return f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
 
 
 def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
@@ -284,9 +289,8 @@ def _format_evaluation(summary: dict[str, Any]) -> str | None:
 def _format_energy(summary: dict[str, Any]) -> str:
     """Format the energy of selected and of idle clients."""
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
-    if spent_j is None or not resting_j:
-        return energy(spent_j)
-    return f"{energy(spent_j)}, plus {energy(resting_j)} of idle boards"
+    idle = f", plus {energy(resting_j)} of idle boards" if spent_j is not None and resting_j else ""
+    return energy(spent_j) + idle
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:
@@ -299,33 +303,24 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
     return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
 
 
-def _format_refused(summary: dict[str, Any]) -> str | None:
-    """Format the number of refused results, and what the clients spent on them."""
-    refused = summary.get("refused")
-    spent = energy(summary.get("refused_energy_j"))
-    return f"results of {refused} clients' rounds ({spent}), for what they held; see the events" if refused else None
-
-
-def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
+def _optional_facts(summary: dict[str, Any]) -> dict[str, str | None]:
     """Return the facts that only some runs have: lost boards, refused and stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness = summary.get("mean_staleness")
-    facts = {
+    refused, spent = summary.get("refused"), energy(summary.get("refused_energy_j"))
+    staleness, rate_mbps = summary.get("mean_staleness"), summary.get("link_mbps")
+    results = f"results of {refused} clients' rounds ({spent}), for what they held; see the events"
+    link = None if rate_mbps is None else f"about {number(rate_mbps, 3)} Mbit/s, estimated from the transfers"
+    return {
         "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
-        "refused": _format_refused(summary),
+        "refused": results if refused else None,
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
         "reduced for memory": _format_lowered(summary),
-        "links": _format_link(summary.get("link_mbps")),
+        "links": link,
         "left out": _format_left_out(summary),
         "ended": summary.get("ended"),
     }
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _format_link(rate_mbps: float | None) -> str | None:
-    return None if rate_mbps is None else f"about {number(rate_mbps, 3)} Mbit/s, estimated from the transfers"
 
 
 def _format_service(summary: dict[str, Any]) -> str | None:
@@ -348,12 +343,7 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
     for board, one in lowered.items():
         until = f", until round {one['round']}" if one["round"] < summary["rounds"] else ""
         boards.setdefault(f"{one['why']}{until}", []).append(board)
-    return "; ".join(f"{_shorten_names(names)} {why}" for why, names in boards.items())
-
-
-def _shorten_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_LOWERED_NAMES} more" if len(names) > MAX_LOWERED_NAMES else ""
-    return ", ".join(names[:MAX_LOWERED_NAMES]) + more
+    return "; ".join(f"{join_names(names, MAX_LOWERED_NAMES)} {why}" for why, names in boards.items())
 
 
 def _format_left_out(summary: dict[str, Any]) -> str | None:

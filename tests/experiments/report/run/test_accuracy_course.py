@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.run.accuracy_course import Course, build_course, find_cost, find_highest_target
+from experiments.report.run.loaded_runs import Course, build_course, find_cost, find_highest_target
 from experiments.report.run.loaded_runs import find_common_goal, load_run
 from experiments.sweeps.arena import read_course
 
