@@ -258,7 +258,7 @@ def bar_trace(
 def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Trace:
     """Return the area between two curves over ``x``, filled with a CSS colour, without legend and hover text."""
     along, edge = [*x, *reversed(x)], [*high, *reversed(low)]
-    fill = {"fill": "toself", "fillcolor": colour, "line": {"width": 0}}
+    fill: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "line": {"width": 0}}
     return scatter_trace("", along, edge, mode="lines", legend=False, **fill)
 
 
@@ -339,9 +339,6 @@ def xy_chart(
     names = [trace["name"] for trace in traces if trace["name"] and trace.get("showlegend", True)]
     legend = legend_layout(len(names), names, max(1.5 * AXIS_PX, height_px - FRAME_PX))
     return Chart(key, title, caption, traces, layout=xy_layout(xaxis, yaxis, legend, **more), height_px=height_px)
-
-
-menu_chart = lambda *a, **k: frame_chart(*a, **k)
 
 
 def frame_chart(

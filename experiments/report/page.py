@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -73,7 +73,7 @@ def write_page(out: Path, title: str, sections: Iterable[Section], foot: str | M
 
 def render_page(
     title: str,
-    sections: Sequence[Section],
+    sections: Iterable[Section],
     foot: str | Markup,
     *,
     facts: Iterable[str | Markup],
@@ -137,9 +137,10 @@ def render_badge(label: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(label if label in LABELS else "unknown", label)
 
 
-def render_template(name: str, **values: object) -> Markup:
-    """Render one of the templates, which escape every text that is not ``Markup``."""
-    return Markup(_environment().get_template(name).render(**values))  # noqa: S704 -- escaped by the template
+def render_template(name: str, part: str, *values: object, **more: object) -> Markup:
+    """Render a part of one of the templates, a macro, which escapes every text that is not ``Markup``."""
+    macro: Callable[..., Markup] = getattr(_environment().get_template(name).module, part)
+    return macro(*values, **more)
 
 
 @functools.cache
