@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -123,3 +124,9 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values, or None if there is none."""
     given = [value for value in values if value is not None and math.isfinite(value)]
     return sum(given) / len(given) if given else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values, or None if there is none."""
+    given = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.median(given) if given else None

@@ -9,33 +9,15 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report import chart
+from experiments.report.characterisation import setting_charts, setting_families
 from experiments.report.characterisation.characterisation_summary import (
     FigureBasis,
     SettingSummary,
     choose_basis,
     has_later_epochs,
 )
-from experiments.report.characterisation.setting_charts import (
-    LINE_COLOURS,
-    REST_OF_EPOCH,
-    STACKED_PARTS,
-    EpochPart,
-    format_with_interval,
-    make_error_bars,
-)
-from experiments.report.characterisation.setting_families import (
-    NUMERIC_KNOBS,
-    SAME_NAME,
-    SettingFamily,
-    build_families,
-    describe_change,
-    describe_fixed_knobs,
-    describe_stall,
-    find_axes,
-    format_axis_value,
-    make_short_names,
-    split_by_scale,
-)
+from experiments.report.characterisation.setting_charts import LINE_COLOURS, REST_OF_EPOCH, STACKED_PARTS, EpochPart
+from experiments.report.characterisation.setting_families import NUMERIC_KNOBS, SAME_NAME, SettingFamily
 from experiments.report.chart import GREY, SYMBOLS, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section
 from experiments.report.quantities import UnitScale, capitalise, energy_scale, number, percent, time_scale
@@ -99,7 +81,7 @@ def build_knob_section(settings: Sequence[SettingSummary], *, metered: bool) -> 
 
     There is at least one setting. ``metered`` says whether the power of any point was metered.
     """
-    axes = find_axes(settings)
+    axes = setting_families.find_axes(settings)
     charts = tuple(_build_knob_chart(settings, one, metered=metered) for one in axes) or (_build_plain_chart(settings),)
     lead = (
         "Stall is the time in which training waits for a batch; without workers it is the loading itself. "
@@ -111,7 +93,7 @@ def build_knob_section(settings: Sequence[SettingSummary], *, metered: bool) -> 
 
 
 def _build_plain_chart(settings: Sequence[SettingSummary]) -> Chart:
-    names = make_short_names(settings)
+    names = setting_families.make_short_names(settings)
     rows: list[Row] = [(names[one.key], one) for one in settings[:MAX_BARS]]
     omitted = f"The first {MAX_BARS} of {len(settings)} settings." if len(settings) > MAX_BARS else ""
     shown, basis = _list_visible_parts(settings), choose_basis(settings)
@@ -121,8 +103,8 @@ def _build_plain_chart(settings: Sequence[SettingSummary]) -> Chart:
 
 
 def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered: bool) -> Chart:
-    families = build_families(settings, knob)
-    groups = split_by_scale(families)
+    families = setting_families.build_families(settings, knob)
+    groups = setting_families.split_by_scale(families)
     views = _split_views(groups)
     basis, shown = choose_basis([one for family in families for one in family.settings]), _list_visible_parts(settings)
     parts = []
@@ -130,7 +112,9 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
         more = f" and {len(view) - 1} more" if len(view) > 1 else ""
         label = f"parts of {basis.title}" + (f": {view[0].name}{more}" if len(views) > 1 else "")
         rows = _list_rows(view)
-        parts.append(_make_breakdown_frame(label, describe_stall(view), rows, shown=shown, basis=basis))
+        parts.append(
+            _make_breakdown_frame(label, setting_families.describe_stall(view), rows, shown=shown, basis=basis)
+        )
     first = FIRST_EPOCH if knob in {"storage", "cache"} and has_later_epochs(settings) else ()
     drawn = [group[:MAX_FAMILIES] for group in groups]
     figures = [
@@ -141,7 +125,7 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
     ]
     height = max(HEIGHT_PX, AROUND_PX + BAR_PX * max(len(_list_rows(view)) for view in views))
     whose = "Other knobs of the first group" if len(families) > 1 else "Other knobs"
-    caption = f"{whose}: {describe_fixed_knobs(families[0], settings)}."
+    caption = f"{whose}: {setting_families.describe_fixed_knobs(families[0], settings)}."
     in_bars, in_lines = sum(map(len, views)), sum(map(len, drawn))
     if min(in_bars, in_lines) < len(families):
         caption += (
@@ -171,7 +155,7 @@ def _list_rows(view: Sequence[SettingFamily]) -> list[Row]:
     for family in view:
         if len(view) > 1 or family.name != SAME_NAME:
             rows.append((family.name, None))
-        rows += [(format_axis_value(one, family.axis), one) for one in family.settings[:MAX_BARS]]
+        rows += [(setting_families.format_axis_value(one, family.axis), one) for one in family.settings[:MAX_BARS]]
     return rows
 
 
@@ -206,10 +190,12 @@ def _make_breakdown_frame(
             places,
             marker={"color": GREY, "size": 5, "symbol": "line-ns-open"},
             hover=[
-                Markup("end to end {}<br>{}").format(format_with_interval(total, "s"), describe_point(one.point))
+                Markup("end to end {}<br>{}").format(
+                    setting_charts.format_with_interval(total, "s"), describe_point(one.point)
+                )
                 for one, total in zip(settings, totals, strict=True)
             ],
-            error_x=make_error_bars(totals, colour=GREY),
+            error_x=setting_charts.make_error_bars(totals, colour=GREY),
             customdata=[one.key for one in settings],
         ),
         chart.scatter_trace(
@@ -254,7 +240,7 @@ def _part_s(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> flo
 def _describe_part(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> str:
     seconds, whole = _part_s(setting, part, basis), basis.get_mean(setting, "e2e_s") or 0.0
     estimate = None if part is REST_OF_EPOCH else basis.get_estimate(setting, part.field)
-    amount = number(seconds, 3, "s") if estimate is None else format_with_interval(estimate, "s")
+    amount = number(seconds, 3, "s") if estimate is None else setting_charts.format_with_interval(estimate, "s")
     return f"<b>{part.name}</b> {amount}, {percent(seconds / whole if whole > 0 else None)}"
 
 
@@ -269,7 +255,9 @@ def _make_quantity_frames(
         return
     scale = quantity.choose_scale(values)
     numeric = knob in NUMERIC_KNOBS
-    flat = not numeric and max(len(format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
+    flat = (
+        not numeric and max(len(setting_families.format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
+    )
     name = quantity.format_name(basis)
     amounts = axis(f"{name} ({scale.unit})", rangemode="tozero")
     title = "" if flat else AXIS_TITLES.get(knob, KNOB_TITLES[knob])
@@ -286,7 +274,7 @@ def _make_quantity_frames(
         _make_family_trace(family, place, quantity, basis=basis, per=scale.per, flat=flat)
         for place, family in enumerate(families)
     ]
-    change = describe_change(capitalise(name), families, quantity.field, basis)
+    change = setting_families.describe_change(capitalise(name), families, quantity.field, basis)
     yield ChartFrame(f"{name}{workload}", data, layout, change)
 
 
@@ -306,7 +294,9 @@ def _make_family_trace(
     amounts = [basis.get_estimate(one, quantity.field) for one in family.settings]
     heights = [None if one is None else one.value / per for one in amounts]
     hover = [
-        Markup("<b>{}</b><br>{}").format(format_with_interval(amount, quantity.unit), describe_point(one.point))
+        Markup("<b>{}</b><br>{}").format(
+            setting_charts.format_with_interval(amount, quantity.unit), describe_point(one.point)
+        )
         for one, amount in zip(family.settings, amounts, strict=True)
     ]
     keys = [one.key for one in family.settings]
@@ -319,9 +309,9 @@ def _make_family_trace(
             markers=True,
             hover=hover,
             marker={"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-            error_y=make_error_bars(amounts, per, colour),
+            error_y=setting_charts.make_error_bars(amounts, per, colour),
             customdata=keys,
         )
-    names = [format_axis_value(one, family.axis) for one in family.settings]
+    names = [setting_families.format_axis_value(one, family.axis) for one in family.settings]
     bars = chart.bar_trace(family.name, names, heights, colour=colour, horizontal=flat, hover=hover, customdata=keys)
-    return {**bars, "error_x" if flat else "error_y": make_error_bars(amounts, per, GREY)}
+    return {**bars, "error_x" if flat else "error_y": setting_charts.make_error_bars(amounts, per, GREY)}

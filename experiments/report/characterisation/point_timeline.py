@@ -14,21 +14,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from experiments.report import chart
 from experiments.report.characterisation.characterisation_summary import SettingSummary, choose_settings
 from experiments.report.characterisation.setting_charts import FETCH, PREPROCESS, TIMELINE_PARTS, select_extremes
 from experiments.report.characterisation.setting_families import make_short_names
-from experiments.report.chart import (
-    ALARM,
-    WAIT,
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    frame_chart,
-    line_trace,
-    scatter_trace,
-    xy_layout,
-)
+from experiments.report.chart import ALARM, WAIT, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import number
 from fedge.characterisation.point_measurement import MinibatchTimes, PointMeasurement
@@ -89,7 +79,7 @@ def build_point_section(
     ):
         omitted = f"The menu has {len(frames)} of {len(settings):,} settings." * (len(frames) < len(settings))
         if frames:
-            charts.append(frame_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point"))
+            charts.append(chart.frame_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point"))
         else:
             missing.append(none)
     missing += [f"Not shown: {reason}." for reason in dict.fromkeys([*lost_steps, *lost_sensors])]
@@ -161,7 +151,7 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
     rows, outliers, cut = steps.rows, np.flatnonzero(steps.outliers)[:MAX_MARKED], steps.rows_above_axis
     parts_ms = {part.name: 1e3 * getattr(times, part.field) for part in TIMELINE_PARTS}
     data = [
-        line_trace(
+        chart.line_trace(
             part.name,
             times.start_s[rows].tolist(),
             np.minimum(parts_ms[part.name][rows], steps.top_ms).tolist(),
@@ -175,7 +165,7 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
         for part in TIMELINE_PARTS
     ]
     data.append(
-        scatter_trace(
+        chart.scatter_trace(
             "outlier",
             times.start_s[outliers].tolist(),
             np.minimum(steps.longest_ms[outliers], steps.top_ms).tolist(),
@@ -190,7 +180,7 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
     )
     if len(cut):
         data.append(_make_cut_trace(steps, parts_ms))
-    layout = xy_layout(
+    layout = chart.xy_layout(
         axis("time since the point began (s)"),
         axis("milliseconds", range=[0, steps.top_ms]),
         shapes=_make_shades(steps, finished, discard),
@@ -207,7 +197,7 @@ def _make_cut_trace(steps: _StepSelection, parts_ms: Mapping[str, Floats]) -> Tr
     ]
     marker = {"symbol": "triangle-up", "size": 9, "color": ALARM}
     x, y = steps.times.start_s[rows].tolist(), [top_ms] * len(rows)
-    return scatter_trace("higher than the axis", x, y, marker=marker, hover=hover, cliponaxis=False)
+    return chart.scatter_trace("higher than the axis", x, y, marker=marker, hover=hover, cliponaxis=False)
 
 
 def _make_shades(steps: _StepSelection, finished: PointMeasurement, discard: int) -> list[dict[str, Any]]:
@@ -243,7 +233,7 @@ def _make_sensor_frame(label: str, finished: PointMeasurement) -> ChartFrame | N
     data = []
     for place, one in enumerate(present, 1):
         values = one.factor * getattr(samples, one.field)[rows]
-        trace = line_trace(
+        trace = chart.line_trace(
             one.name,
             samples.at_s[rows].tolist(),
             [float(value) if np.isfinite(value) else None for value in values],

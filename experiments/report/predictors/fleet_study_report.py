@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    ALARM,
-    COLOURS,
-    GREY,
-    Chart,
-    SeriesStyle,
-    Trace,
-    assign_styles,
-    axis,
-    round_axis,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import ALARM, COLOURS, GREY, Chart, SeriesStyle, Trace, assign_styles, axis
 from experiments.report.page import LABELS, Section, render_badge, render_paragraph, write_page
 from experiments.report.predictors.mode_choice_report import (
     COLUMNS_NOTE,
@@ -191,7 +180,7 @@ def _plane_chart(groups: Mapping[str, Sequence[FleetRun]]) -> Chart:
         if prefix != "oracle_all_rows_" or not alike:
             data += _baseline_traces(prefix, rows, styles)
     count = len(next(iter(groups.values()))[0].rounds)
-    return xy_chart(
+    return chart.xy_chart(
         "plane",
         "Round time and energy",
         data,
@@ -221,7 +210,7 @@ def _baseline_traces(
 
 
 def _points_trace(name: str, rows: Sequence[FigureRow], prefix: str, marker: Mapping[str, object]) -> Trace:
-    return scatter_trace(
+    return chart.scatter_trace(
         name,
         of=rows,
         x=lambda row: _percent_of_maxn(row, prefix, "round_s"),
@@ -250,11 +239,11 @@ def _list_round_charts(groups: Mapping[str, Sequence[FleetRun]]) -> Iterator[Cha
             gaps.append(mean_line_trace(f"{policy}: {what}", rounds, each, colour=colour, unit=" %", dash=dash))
         tried = [run.explored for run in runs]
         explored.append(mean_line_trace(policy, rounds, tried, colour=colour, unit=" modes"))
-    along = round_axis(max(len(run.rounds) for runs in groups.values() for run in runs))
+    along = chart.round_axis(max(len(run.rounds) for runs in groups.values() for run in runs))
     caption = f"Mean over seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
     excess = axis("excess over the oracle (%)", rangemode="normal")
-    yield xy_chart("gaps", "Gap to the oracle", gaps, xaxis=along, yaxis=excess, caption=caption)
-    yield xy_chart(
+    yield chart.xy_chart("gaps", "Gap to the oracle", gaps, xaxis=along, yaxis=excess, caption=caption)
+    yield chart.xy_chart(
         "explored",
         "Modes tried",
         explored,
@@ -270,7 +259,7 @@ def _boards_section(place: int, run: FleetRun) -> Section:
     rounds = [one for one in run.rounds if one.round >= SETTLED_FROM] or list(run.rounds)
     names = list(rounds[0].chosen.energies_j)[:MAX_BOARDS_DRAWN]
     data: list[Trace] = [
-        scatter_trace(
+        chart.scatter_trace(
             name,
             names,
             [100.0 * _mean_energy_j(rounds, way, board) / _mean_energy_j(rounds, "maxn", board) for board in names],
@@ -284,7 +273,7 @@ def _boards_section(place: int, run: FleetRun) -> Section:
         )
     ]
     whose = "entry of the fleet" if run.engine == "columns" else "board"
-    chart = xy_chart(
+    drawn = chart.xy_chart(
         f"boards-{place}",
         f"Energy of every {whose}",
         data,
@@ -294,7 +283,7 @@ def _boards_section(place: int, run: FleetRun) -> Section:
         height_px=420,
         hovermode="x",
     )
-    return Section(f"Boards under {run.policy}", f"Energy of each {whose} and of the oracle's choice.", (chart,))
+    return Section(f"Boards under {run.policy}", f"Energy of each {whose} and of the oracle's choice.", (drawn,))
 
 
 def _mean_energy_j(rounds: Sequence[RoundComparison], way: str, board: str) -> float:

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    GREY,
-    Chart,
-    SeriesStyle,
-    Trace,
-    assign_styles,
-    axis,
-    line_trace,
-    round_axis,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import GREY, Chart, SeriesStyle, Trace, assign_styles, axis
 from experiments.report.page import Section, render_badge, write_page
 from experiments.report.quantities import UNKNOWN, energy_scale
 from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell
@@ -173,8 +163,8 @@ def _list_ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterato
             for policy, style in styles.items()
         ]
         up = axis(label, rangemode="tozero")
-        along: dict[str, object] = {"xaxis": round_axis(len(rounds)), "yaxis": up, "showlegend": True}
-        yield xy_chart(f"{key}-{what}", title, data, caption=words, height_px=340, **along)
+        along: dict[str, object] = {"xaxis": chart.round_axis(len(rounds)), "yaxis": up, "showlegend": True}
+        yield chart.xy_chart(f"{key}-{what}", title, data, caption=words, height_px=340, **along)
 
 
 def _assign_policy_styles(choices: Sequence[ModeChoiceResult]) -> dict[str, SeriesStyle]:
@@ -197,7 +187,7 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     first = sorted(choices[0].rounds, key=lambda one: one.deadline_s)
     scale = energy_scale([one.maxn_j for one in first])
     data: list[Trace] = [
-        line_trace(
+        chart.line_trace(
             name,
             of=first,
             x=lambda one: one.deadline_s,
@@ -211,7 +201,7 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     ]
     styles = _assign_policy_styles(choices)
     data += [
-        scatter_trace(
+        chart.scatter_trace(
             choice.policy,
             of=choice.rounds,
             x=lambda one: one.deadline_s,
@@ -221,7 +211,7 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         )
         for choice in choices
     ]
-    return xy_chart(
+    return chart.xy_chart(
         f"{key}-energy",
         "Energy of every round",
         data,
@@ -244,4 +234,4 @@ def mean_line_trace(
     """Return the line of means over ``runs``, each of which has a value per round."""
     means = [sum(of_round) / len(of_round) for of_round in zip(*runs, strict=True)]
     hover = f"{escape(name)}, round %{{x}}: %{{y:.4g}}{unit}"
-    return line_trace(name, rounds, means, colour=colour, dash=dash, markers=False, hover=hover)
+    return chart.line_trace(name, rounds, means, colour=colour, dash=dash, markers=False, hover=hover)

@@ -10,21 +10,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    ALARM,
-    CATEGORY_AXIS,
-    GREY,
-    LINE_DASHES,
-    Chart,
-    Trace,
-    axis,
-    heatmap_trace,
-    horizontal_line,
-    line_mode,
-    round_axis,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import ALARM, CATEGORY_AXIS, GREY, LINE_DASHES, Chart, Trace, axis
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.quantities import duration, number, percent, ratio
 from experiments.report.run.loaded_runs import LoadedRun, sample_run
@@ -93,7 +80,7 @@ def _heatmap_chart(
     if mixes:
         hover = [[a + b for a, b in zip(line, mix, strict=True)] for line, mix in zip(hover, mixes, strict=True)]
     labelled = len(view.rounds) <= MAX_LABELLED_ROUNDS
-    trace = heatmap_trace(
+    trace = chart.heatmap_trace(
         [str(one.round) for one in view.rounds],
         view.boards,
         [[None if value is None else value / top for value in line] for line, top in zip(cells, tops, strict=True)],
@@ -151,12 +138,12 @@ def _board_chart(
         for i, board in enumerate(boards):
             dash = LINE_DASHES[i % len(LINE_DASHES)]
             data.append(
-                scatter_trace(
+                chart.scatter_trace(
                     board,
                     of=[row for row in run.clients if row.board == board],
                     x=lambda row: row.round,
                     y=value,
-                    mode=line_mode(len(run.rounds)) if width > THIN else "lines",
+                    mode=chart.line_mode(len(run.rounds)) if width > THIN else "lines",
                     line={"color": run.style_of(board).colour, "width": width, "dash": dash},
                     hover=Markup("{}, {}: %{{y:.3~g}} {}").format(board, name, unit),
                     legend=width > THIN,
@@ -164,16 +151,16 @@ def _board_chart(
                 )
             )
     highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)
-    return xy_chart(
+    return chart.xy_chart(
         key,
         title,
         data,
-        xaxis=round_axis(len(run.rounds)),
+        xaxis=chart.round_axis(len(run.rounds)),
         yaxis=axis(up, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY),
         caption=caption,
         height_px=280,
         showlegend=True,
-        shapes=[] if limit is None else [horizontal_line(limit, ALARM)],
+        shapes=[] if limit is None else [chart.horizontal_line(limit, ALARM)],
     )
 
 
@@ -234,7 +221,7 @@ def build_memory_sections(run: LoadedRun) -> Iterator[Section]:
             "Thick: peak memory in a round; thin: its prediction, corrected by the board's earlier peaks. "
             "Red line: the memory limit. " + view.note
         )
-        chart = _board_chart(
+        peaks = _board_chart(
             run,
             [board for board in reduced if board in view.boards],
             "memory",
@@ -249,7 +236,7 @@ def build_memory_sections(run: LoadedRun) -> Iterator[Section]:
             limit=100.0,
         )
         below = _describe_memory_labels(run) + memory_reduction_table(run).html
-        yield Section("Memory", MEMORY_LEAD, (chart,), below)
+        yield Section("Memory", MEMORY_LEAD, (peaks,), below)
 
 
 def memory_reduction_table(run: LoadedRun) -> Table:

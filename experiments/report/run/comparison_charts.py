@@ -268,7 +268,7 @@ def _pareto_chart(
     joules = energy_scale([*(one.energy.high for one in points), *(one.energy.mean for one in others)])
     colours, styles = {one.name: one.colour for one in groups}, assign_styles(one.name for one in groups)
     plane: dict[str, Any] = {"x": lambda one: one.time.mean / times.per, "y": lambda one: one.energy.mean / joules.per}
-    data = [scatter_trace("front", of=_list_front(points), **plane, **FRONT_STYLE)]
+    data = [scatter_trace("front", of=list_front(points), **plane, **FRONT_STYLE)]
     for what, drawn in references.items():
         outline = [colours[one.name] for one in drawn]
         if others:
@@ -320,7 +320,8 @@ FRONT_STYLE: dict[str, Any] = {
 """Steps from fast to frugal: no run lies below or left of them."""
 
 
-def _list_front(points: list[RunPoint]) -> list[RunPoint]:
+def list_front(points: list[RunPoint]) -> list[RunPoint]:
+    """Return the points that none dominates, from fast to frugal."""
     return sorted((one for one in points if not one.find_dominating(points)), key=lambda one: one.time.mean)
 
 

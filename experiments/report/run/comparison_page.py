@@ -14,20 +14,7 @@ from experiments.report.run.loaded_runs import LoadedRun, find_metric
 from experiments.report.run.prediction_section import explain_missing_errors
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
-from experiments.report.run.seed_comparison import (
-    ENERGY,
-    MAKESPAN,
-    MEAN_ROUND,
-    HeadlineFigure,
-    RunFigure,
-    SeedGroup,
-    format_each,
-    group_by_experiment,
-    has_several_seeds,
-    list_goal_figures,
-    metric_figure,
-    summary_figure,
-)
+from experiments.report.run.seed_comparison import HeadlineFigure, RunFigure, SeedGroup, format_each, summary_figure
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
 
 MEGABYTES, SHARES, COUNTS = format_each(number, 3, "MB"), format_each(percent, 0), format_each(format, ".0f")
@@ -55,11 +42,12 @@ MAX_NAMED_RUNS = 3
 """Runs that a sentence names before it counts them; a default that keeps it short."""
 
 
-def list_cost_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
-    """Return the figures of the table of costs; accuracy as a share, as in the store."""
-    metric = replace(metric_figure(find_metric(runs)), unit="", per=1.0)
+def _costs_table(runs: Sequence[LoadedRun]) -> Table:
+    """Build a table with accuracy, energy and time of every run; accuracy as a share, as in the store."""
+    metric = replace(seed_comparison.metric_figure(find_metric(runs)), unit="", per=1.0)
     accuracy = (metric,) if any(run.accuracies for run in runs) else ()
-    return (*accuracy, ENERGY, MEAN_ROUND, MAKESPAN, *reversed(list_goal_figures(runs)))
+    costs = (seed_comparison.ENERGY, seed_comparison.MEAN_ROUND, seed_comparison.MAKESPAN)
+    return _runs_table("runs", runs, (*accuracy, *costs, *reversed(seed_comparison.list_goal_figures(runs))))
 
 
 def client_table(runs: Sequence[LoadedRun]) -> Table:
@@ -169,7 +157,7 @@ ERRORS_LEAD = (
 
 def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) -> str:
     """Render the page, with the sections ``first`` before the others."""
-    groups = group_by_experiment(runs)
+    groups = seed_comparison.group_by_experiment(runs)
     texts = {describe_emulation(run) for run in runs}
     differ = "The runs differ in workload, cost or bytes moved: see Differences below."
     return render_page(
@@ -187,12 +175,12 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
     """Return the tables of a comparison; those over seeds only if there are several."""
-    groups = group_by_experiment(runs)
+    groups = seed_comparison.group_by_experiment(runs)
     return (
-        _runs_table("runs", runs, list_cost_figures(runs)),
+        _costs_table(runs),
         _runs_table("savings", runs, SAVING_FIGURES),
         client_table(runs),
-        *(seed_comparison.list_seed_tables(runs, groups) if has_several_seeds(groups) else ()),
+        *(seed_comparison.list_seed_tables(runs, groups) if seed_comparison.has_several_seeds(groups) else ()),
         prediction_errors_table(runs),
         labels_table(runs),
         differences_table(runs),
@@ -201,9 +189,17 @@ def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
 
 def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
     """Build the sections of the page, in their order."""
-    groups, metric, trained = group_by_experiment(runs), find_metric(runs), [run for run in runs if run.accuracies]
-    costs = _runs_table("runs", runs, list_cost_figures(runs)).html + _runs_table("savings", runs, SAVING_FIGURES).html
-    marks = "One mark per group: the mean over its seeds." if has_several_seeds(groups) else "One mark per run."
+    groups, metric, trained = (
+        seed_comparison.group_by_experiment(runs),
+        find_metric(runs),
+        [run for run in runs if run.accuracies],
+    )
+    costs = _costs_table(runs).html + _runs_table("savings", runs, SAVING_FIGURES).html
+    marks = (
+        "One mark per group: the mean over its seeds."
+        if seed_comparison.has_several_seeds(groups)
+        else "One mark per run."
+    )
     left_out = [f"{run.name}: {reason}" for run in runs if (reason := explain_missing_errors(run))]
     notes = Markup().join(render_paragraph(sentence, "caption") for sentence in left_out)
     errors = tuple(comparison_charts.prediction_error_charts(runs))

@@ -109,7 +109,9 @@ class LiveView:
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
         elif done == self._experiment.rounds:
             phases.begin_phase("ending the run")  # clients and servers stop
-        self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
+        if self._rounds:  # without reading the rows of other rounds
+            rows = read_rows(self._folder, ClientRow, since_round=done)
+            self._clients = [row for row in rows if row.round == done]
         return True
 
     def _render(self) -> RenderableType:
@@ -123,11 +125,6 @@ class LiveView:
             if row.round > self._last_printed:
                 print_lines(self._console, [_format_round(row, self._experiment, spent_j)])
                 self._last_printed = row.round
-
-
-def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
-    """Return the client rows of one round, without reading the others."""
-    return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
 def _format_round(row: RoundRow, experiment: Experiment, spent_j: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from statistics import median
 
 import numpy as np
 from markupsafe import Markup
@@ -13,7 +12,7 @@ from markupsafe import Markup
 from experiments.report import chart
 from experiments.report.chart import MAX_TICKS, Chart, Trace, axis
 from experiments.report.page import EMPTY, render_paragraph
-from experiments.report.quantities import is_known
+from experiments.report.quantities import is_known, median
 from experiments.report.run.loaded_runs import LoadedRun, thin_points
 from experiments.report.tables import Table, percent_cell, swatch_cell, text_cell, value_cell
 from fedge.telemetry.store_records import ClientRow, relative_error
@@ -45,10 +44,10 @@ def error_over_all_modes(run: LoadedRun, key: str) -> tuple[float | None, ...]:
     Returns:
         The error before the first round, then that of each round, as shares; None where unknown.
     """
-    prior = median_known(getattr(row, f"prior_{key}_ape") for row in run.clients)
+    prior = median(getattr(row, f"prior_{key}_ape") for row in run.clients)
     rows_by_round = group_by_round(run.clients)
     by_round = [rows_by_round.get(row.round, ()) for row in run.rounds]
-    return (prior, *(median_known(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
+    return (prior, *(median(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
 
 
 def group_by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
@@ -63,12 +62,6 @@ def _format_range(low: float, above: float) -> str:
     if above - low == 1:
         return f"{low:.0f}"
     return f"{low:.0f} or more" if math.isinf(above) else f"{low:.0f} to {above - 1:.0f}"
-
-
-def median_known(values: Iterable[float | None]) -> float | None:
-    """Return the median of the known values, or None if there is none."""
-    given = [value for value in values if value is not None and math.isfinite(value)]
-    return median(given) if given else None
 
 
 def pair_predictions(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
@@ -89,8 +82,8 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
     for low, above in pairwise((*SAMPLE_BINS, math.inf)):
         binned = [row for row in rows if low <= (row.own_samples or 0) < above]
         pairs = [pair_predictions(binned, column) for column, *_ in PREDICTED_QUANTITIES]
-        worked = [median_known(relative_error(predicted, m) for _, m, predicted in known) for known in pairs]
-        every = [median_known(row.time_ape for row in binned), median_known(row.power_ape for row in binned)]
+        worked = [median(relative_error(predicted, m) for _, m, predicted in known) for known in pairs]
+        every = [median(row.time_ape for row in binned), median(row.power_ape for row in binned)]
         if binned:
             shown = (text_cell(_format_range(low, above)), value_cell(len(binned)))
             lines.append((*shown, *(percent_cell(error) for error in (*worked, *every))))
@@ -171,7 +164,7 @@ def _hover_text(row: ClientRow, measured: float, predicted: float, unit: str) ->
 
 def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return median_known(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
+        return median(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
 
     caption = (
         "Against measurements: in the one mode in which each board worked, as predicted before the round; the median "
@@ -182,7 +175,7 @@ def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
 
 def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return median_known(getattr(row, f"{key}_ape") for row in rows)
+        return median(getattr(row, f"{key}_ape") for row in rows)
 
     caption = (
         "Against the emulated truth: the mean over all modes that a board may choose, of what it predicted when it "
@@ -207,7 +200,7 @@ def _error_chart(
     for device, style in run.styles.items():
         own = [row for row in run.clients if row.device == device]
         by_round = group_by_round(own)
-        before = [median_known(getattr(row, prior) for row in own)] if prior else []
+        before = [median(getattr(row, prior) for row in own)] if prior else []
         errors = [*before, *(error(by_round.get(number, [])) for number in numbers)]
         data.append(
             chart.line_trace(

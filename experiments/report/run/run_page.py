@@ -57,12 +57,7 @@ EVERY_ROUND = "Each point is the aggregated model after a round, on test samples
 
 
 def write_report(folders: Sequence[Path], out: Path, first: Sequence[Section] = ()) -> None:
-    """Write the report of one run folder, or a comparison of several, atomically.
-
-    Args:
-        folders: The run folders.
-        out: The HTML file.
-        first: Sections at the head of a comparison.
+    """Write the report of one run folder, or a comparison of several with ``first`` at its head, atomically.
 
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
@@ -81,14 +76,9 @@ def render_report(folders: Sequence[Path], first: Sequence[Section] = ()) -> str
 
 
 def write_report_tables(folders: Sequence[Path], out: Path, first: Sequence[Table] = ()) -> tuple[Path, ...]:
-    """Write all tables of a report, as NAME.csv and NAME.tex, and return their paths.
+    """Write all tables of a report, and those of ``first``, as NAME.csv and NAME.tex, and return their paths.
 
     Existing files are replaced atomically.
-
-    Args:
-        folders: The run folders.
-        out: The folder of the files.
-        first: Tables besides those of the runs.
 
     Raises:
         BadInput: If a folder is not a run folder.
@@ -177,13 +167,13 @@ def _list_cards(run: LoadedRun) -> Iterator[Card]:
     yield Card("Energy of the fleet", energy(figure["energy_j"]), training)
     clock = f"on the fleet clock; wall time {duration(figure['wall_s'])}"
     yield Card("Makespan", duration(figure["makespan_s"]), clock)
-    yield from _list_evaluation_cards(run)
+    yield from list_evaluation_cards(run)
     yield from _list_special_cards(run)
     if not run.asynchronous:
         yield from _list_maxn_cards(run)
 
 
-def _list_evaluation_cards(run: LoadedRun) -> Iterator[Card]:
+def list_evaluation_cards(run: LoadedRun) -> Iterator[Card]:
     """Yield the clients' final accuracy and the cost of their evaluations; nothing without any."""
     figure, metric = run.summary, run.experiment.workload.metric
     if figure.get("evaluation_energy_j") is None:
@@ -253,7 +243,7 @@ def build_run_sections(run: LoadedRun) -> list[Section]:
     participation = tuple(timeline_charts.build_participation_charts(run))
     return [
         *([accuracy] if accuracy.charts else []),
-        *_build_evaluation_sections(run),
+        *build_evaluation_sections(run),
         Section(
             "Timeline",
             TIMELINE_LEADS[run.asynchronous],
@@ -335,7 +325,7 @@ def _accuracy_chart(
     return chart.xy_chart(f"accuracy-{key}", title, data, xaxis=xaxis, yaxis=up, caption=caption, height_px=280)
 
 
-def _build_evaluation_sections(run: LoadedRun) -> Iterator[Section]:
+def build_evaluation_sections(run: LoadedRun) -> Iterator[Section]:
     """Yield the section on the clients' evaluations; none without any."""
     rows = [row for row in read_rows(run.folder, EvaluationRow) if row.accuracy is not None]
     if not rows:

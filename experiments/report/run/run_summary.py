@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.report.quantities import mean
+from experiments.report.quantities import mean, median
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, is_bit_reproducible
@@ -200,7 +199,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "late_lost": max(0, late - stale) if experiment.late.action == "discount" else 0,
         "mean_staleness": mean(row.staleness for row in clients),
         "infeasible": sum(row.feasible is False for row in clients),
-        "link_mbps": _median_known([row.link_mbps for row in clients]),
+        "link_mbps": median(row.link_mbps for row in clients),
         **_client_means(clients),
     }
 
@@ -252,11 +251,6 @@ def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) ->
     """Return whether clients started their tasks at individual times rather than with the round."""
     starts = {row.round: row.start_s for row in rounds}
     return any(row.status == "done" and row.start_s != starts.get(row.round, row.start_s) for row in clients)
-
-
-def _median_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _mean_known(values: Sequence[float | None]) -> float | None:

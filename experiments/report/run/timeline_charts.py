@@ -9,22 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report import chart
-from experiments.report.chart import (
-    ALARM,
-    COLOURS,
-    EVALUATION,
-    FETCH,
-    GREY,
-    LINE_DASHES,
-    SEND,
-    SPANS_IN_VIEW,
-    WAIT,
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    scatter_trace,
-)
+from experiments.report.chart import ALARM, COLOURS, GREY, Chart, ChartFrame, Trace, axis, scatter_trace
 from experiments.report.quantities import duration, energy, time_scale
 from experiments.report.run.loaded_runs import LoadedRun, RunSample, sample_run
 from fedge.experiment import list_boards
@@ -100,13 +85,13 @@ class _Timeline:
         work = ((f"work: {device}", style.colour, device) for device, style in self.run.styles.items())
         outlined = {"line": {"color": ALARM, "width": 1}}
         traces = [
-            self.draw_bars("fetch", FETCH, _list_phases(alive, "fetch")),
+            self.draw_bars("fetch", chart.FETCH, _list_phases(alive, "fetch")),
             *(
                 self.draw_bars(name, colour, _list_phases([row for row in alive if row.device == device], "work"))
                 for name, colour, device in work
             ),
-            self.draw_bars("send", SEND, _list_phases(alive, "send")),
-            self.draw_bars("wait", WAIT, _list_phases(waited, "rest" if self.run.asynchronous else "wait")),
+            self.draw_bars("send", chart.SEND, _list_phases(alive, "send")),
+            self.draw_bars("wait", chart.WAIT, _list_phases(waited, "rest" if self.run.asynchronous else "wait")),
             self.draw_bars("failed", "rgba(200,16,46,0.15)", _list_phases(lost, "wait"), marker=outlined),
             *(
                 scatter_trace(
@@ -174,7 +159,7 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample, rows: Sequence[ClientRow]
         (str(row.round), row.start_s / scale.per, (row.end_s + (row.evaluation_s or 0.0)) / scale.per)
         for row in view.rounds
     )
-    visible = spans[-SPANS_IN_VIEW:]
+    visible = spans[-chart.SPANS_IN_VIEW :]
     layout = line.build_layout(f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     evaluated = EVALUATED if any(row.evaluation_s for row in view.rounds) else ""
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + evaluated + view.note
@@ -213,8 +198,8 @@ def _evaluation_traces(line: _Timeline) -> list[Trace]:
         for row in read_rows(run.folder, EvaluationRow)
         if row.board in view.boards and row.round in numbers
     ]
-    hatched = {"pattern": {"shape": "/", "fgcolor": SEND, "size": 5}}
-    return [line.draw_bars("evaluation", EVALUATION, bars, marker=hatched)] if bars else []
+    hatched = {"pattern": {"shape": "/", "fgcolor": chart.SEND, "size": 5}}
+    return [line.draw_bars("evaluation", chart.EVALUATION, bars, marker=hatched)] if bars else []
 
 
 def _list_phases(rows: Sequence[ClientRow], phase: str) -> Iterator[Bar]:
@@ -331,7 +316,7 @@ def _battery_chart(run: LoadedRun) -> Chart:
                 [100 * battery.charge, *(100 * row.charge for row in rows if row.charge is not None)],
                 colour=run.style_of(board).colour,
                 width=1.8,
-                dash=LINE_DASHES[i % len(LINE_DASHES)],
+                dash=chart.LINE_DASHES[i % len(chart.LINE_DASHES)],
                 hover=Markup("{}: %{{y:.1f}} %").format(board),
             )
         )
