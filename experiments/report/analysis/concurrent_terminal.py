@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from experiments.report.quantities import UNKNOWN, percent
@@ -58,7 +58,7 @@ def print_interleaving(console: Console, advice: InterleavingAdvice) -> None:
             rows = [(_format_mode(one), *_format_option_figures(one), f"{one.power_w:.1f}") for one in options]
             _options_table("Alternatives", ("mode, MHz", *OPTION_HEADINGS, "W"), rows).print(console)
         _neighbours_table(advice).print(console)
-    search = () if advice.search is None else _describe_search(advice.search)
+    search: Iterable[str] = () if advice.search is None else _describe_search(advice.search)
     if len(advice.jobs.services) > 1:
         search = ("Strategies search for one service only; with several, no profiling order is shown.",)
     label = advice.tables.label

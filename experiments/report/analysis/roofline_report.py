@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -150,35 +149,17 @@ MAX_TIME_RATIO = 1.6
 """Default end of the time axis, as a multiple of MAXN's time; slower modes appear when zooming out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RooflineAxis:
-    """One of the two rooflines.
-
-    Attributes:
-        roof: Attainable value of a mode at an intensity (FLOP per byte).
-        balance: A mode's balance point, in FLOP per byte.
-    """
-
-    key: str
-    title: str
-    unit: str
-    roof: Callable[[Roofline, float], float]
-    balance: Callable[[Roofline], float]
+Side = Literal["time", "energy"]
+"""One of the two rooflines."""
+SIDE_UNITS: dict[Side, str] = {"time": "GFLOP/s", "energy": "GFLOP/J"}
 
 
-TIME_AXIS = _RooflineAxis(
-    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, balance=lambda line: line.balance
-)
-ENERGY_AXIS = _RooflineAxis(
-    "energy",
-    "Energy roofline",
-    "GFLOP/J",
-    lambda line, at: line.flop_per_j(at) / 1e9,
-    balance=lambda line: line.energy_balance,
-)
+def _read_roof(side: Side, line: Roofline, at: float) -> float:
+    """Return the attainable value of a mode at an intensity (FLOP per byte)."""
+    return (line.flop_per_s(at) if side == "time" else line.flop_per_j(at)) / 1e9
 
 
-def _roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
+def _roofline_chart(found: RooflineAnalysis, side: Side) -> Chart:
     """Plot performance, or performance per joule, over intensity, with a menu of modes."""
     listed = _list_menu_modes(found)
     frames = (_mode_frame(found, side, word, row, listed) for word, row in listed)
@@ -186,7 +167,8 @@ def _roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
         "Dotted: MAXN's roof. Marks: layers, at the limit of the roof. Star: the predicted whole network, below the "
         "roof because a roofline omits launching, loading and copying on the CPU."
     )
-    return chart.frame_chart(side.key, side.title, frames, caption=caption, height_px=460, menu="power mode")
+    title = f"{side.capitalize()} roofline"
+    return chart.frame_chart(side, title, frames, caption=caption, height_px=460, menu="power mode")
 
 
 def _time_energy_chart(found: RooflineAnalysis) -> Chart:
@@ -260,9 +242,7 @@ def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
     return [(word, row) for row, word in rows.items()]
 
 
-def _mode_frame(
-    found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: int, listed: list[tuple[str, int]]
-) -> ChartFrame:
+def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed: list[tuple[str, int]]) -> ChartFrame:
     """Plot the roof of the mode in ``row`` over MAXN's; ``kind`` says why the menu lists it.
 
     The axes are the same for all ``listed`` modes, so that switching modes shows what changes.
@@ -272,10 +252,13 @@ def _mode_frame(
     intensities += [batch_to_work(found.batch).intensity, maxn_roof.balance, maxn_roof.energy_balance]
     low, high = 0.6 * max(min(intensities), 1e-2), 1.8 * max(intensities)
     lines = [found.lines.mode_roofline(other) for _, other in listed]
-    least = min(*(side.roof(line, low) for line in lines), *(_network_height(found, side, one) for _, one in listed))
-    most = max(side.roof(line, high) for line in lines)
+    least = min(
+        *(_read_roof(side, line, low) for line in lines), *(_network_height(found, side, one) for _, one in listed)
+    )
+    most = max(_read_roof(side, line, high) for line in lines)
     along = np.geomspace(low, high, ROOF_POINTS).tolist()
-    at, batch_s, batch_j = side.balance(roof), *_read_cost(found, row)
+    at = roof.balance if side == "time" else roof.energy_balance
+    batch_s, batch_j = _read_cost(found, row)
     data = [
         _roof_trace("MAXN's roof", side, maxn_roof, along, colour=GREY, width=1.5, dash="dot"),
         _roof_trace("roof", side, roof, along, colour=COLOURS[0], width=2.5),
@@ -283,7 +266,7 @@ def _mode_frame(
         scatter_trace(
             "balance",
             [at],
-            [side.roof(roof, at)],
+            [_read_roof(side, roof, at)],
             marker={"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}},
             hover="balance: %{x:.3g} FLOP per byte",
         ),
@@ -299,7 +282,7 @@ def _mode_frame(
     ]
     layout = chart.xy_layout(
         chart.log_axis("intensity (FLOP per byte)", *np.log10([low, high]).tolist()),
-        chart.log_axis(side.unit, *np.log10([0.6 * least, 2.0 * most]).tolist()),
+        chart.log_axis(SIDE_UNITS[side], *np.log10([0.6 * least, 2.0 * most]).tolist()),
     )
     summary = (
         f"{number(1e3 * batch_s)} ms, {number(batch_j / batch_s)} W, {number(batch_j)} J; balance "
@@ -313,12 +296,12 @@ def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
     return found.options.batch_size * layer.flop / size if size > 0 else 0.0
 
 
-def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: list[float], **style: Any) -> Trace:
-    hover = f"{name}: %{{y:.4g}} {side.unit} at %{{x:.3g}} FLOP per byte"
-    return line_trace(name, along, [side.roof(line, at) for at in along], markers=False, hover=hover, **style)
+def _roof_trace(name: str, side: Side, line: Roofline, along: list[float], **style: Any) -> Trace:
+    hover = f"{name}: %{{y:.4g}} {SIDE_UNITS[side]} at %{{x:.3g}} FLOP per byte"
+    return line_trace(name, along, [_read_roof(side, line, at) for at in along], markers=False, hover=hover, **style)
 
 
-def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) -> Iterator[Trace]:
+def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterator[Trace]:
     """Yield one trace per kind of layer, those with most FLOP first."""
     flop: dict[str, float] = {}
     layers = [layer for layer in found.network.layers if _layer_intensity(found, layer) > 0]
@@ -338,7 +321,7 @@ def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) 
             name.replace("_", " "),
             of=own,
             x=lambda layer: _layer_intensity(found, layer),
-            y=lambda layer: side.roof(line, _layer_intensity(found, layer)),
+            y=lambda layer: _read_roof(side, line, _layer_intensity(found, layer)),
             marker={**mark, "opacity": 0.75, "size": sizes},
             hover=lambda layer: (
                 f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
@@ -348,8 +331,8 @@ def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) 
         )
 
 
-def _network_height(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> float:
-    per = found.batch_times.total_s[row] if side is TIME_AXIS else found.joules[row]
+def _network_height(found: RooflineAnalysis, side: Side, row: int) -> float:
+    per = found.batch_times.total_s[row] if side == "time" else found.joules[row]
     return batch_to_work(found.batch).flop / float(per) / 1e9
 
 
@@ -376,7 +359,7 @@ def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
         out,
         f"{found.network.name} on {found.basis.spec.name}: rooflines",
         (
-            Section("Rooflines", lead, (_roofline_chart(found, TIME_AXIS), _roofline_chart(found, ENERGY_AXIS))),
+            Section("Rooflines", lead, (_roofline_chart(found, "time"), _roofline_chart(found, "energy"))),
             Section("All modes", implied, (_time_energy_chart(found),)),
             Section("Constants", modes, html=_modes_table(found).html),
             Section("Sources", "Provenance of each number.", html=_sources_table(found).html),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,12 +38,8 @@ EvaluationGroups = Mapping[EvaluationKey, Sequence[PredictionRow]]
 """Rows that differ only in the seed, by what they have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationColumn(ChoiceColumn):
-    """A column of a predictor study."""
-
-    digits: int = 1
-    large_digits: int = 0
+study_column = partial(ChoiceColumn, digits=1, large_digits=0)
+"""A column of a predictor study."""
 
 
 def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
@@ -63,29 +59,29 @@ def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:
 
 
 ERROR_COLUMNS = (
-    EvaluationColumn("time, %", "time_mape"),
-    EvaluationColumn("power, %", "power_mape"),
-    EvaluationColumn("in 90 %, %", "coverage90", 0, min),
-    EvaluationColumn("fit, s", "fit_s", 2, None),
-    EvaluationColumn("predict, ms", field="predict_s", digits=0, worst=None, factor=1e3),
-    EvaluationColumn("profile, s", "profiling_s", 0, None),
+    study_column("time, %", "time_mape"),
+    study_column("power, %", "power_mape"),
+    study_column("in 90 %, %", "coverage90", digits=0, worst=min),
+    study_column("fit, s", "fit_s", digits=2, worst=None),
+    study_column("predict, ms", field="predict_s", digits=0, worst=None, factor=1e3),
+    study_column("profile, s", "profiling_s", digits=0, worst=None),
 )
 CHOICE_COLUMNS = (
-    EvaluationColumn("penalty median, %", "penalty_median"),
-    EvaluationColumn("mean, %", "penalty_mean"),
-    EvaluationColumn("excess, W", "excess_w", 2),
-    EvaluationColumn("over, %", "over_limit", 0),
-    EvaluationColumn("by > 1 W, %", "over_limit_1w", 0),
-    EvaluationColumn("verified modes", "verify_modes", 2, None),
+    study_column("penalty median, %", "penalty_median"),
+    study_column("mean, %", "penalty_mean"),
+    study_column("excess, W", "excess_w", digits=2),
+    study_column("over, %", "over_limit", digits=0),
+    study_column("by > 1 W, %", "over_limit_1w", digits=0),
+    study_column("verified modes", "verify_modes", digits=2, worst=None),
 )
 PLAUSIBLE_COLUMNS = (
-    EvaluationColumn("time, plausible rows, %", "time_mape_plausible"),
-    EvaluationColumn("power, plausible rows, %", "power_mape_plausible"),
+    study_column("time, plausible rows, %", "time_mape_plausible"),
+    study_column("power, plausible rows, %", "power_mape_plausible"),
 )
 ALL_ROWS_COLUMNS = (
-    EvaluationColumn("with implausible rows: penalty median, %", "penalty_median_all"),
-    EvaluationColumn("mean, %", "penalty_mean_all"),
-    EvaluationColumn("by > 1 W, %", "over_limit_1w_all", 0),
+    study_column("with implausible rows: penalty median, %", "penalty_median_all"),
+    study_column("mean, %", "penalty_mean_all"),
+    study_column("by > 1 W, %", "over_limit_1w_all", digits=0),
 )
 """Further columns of a page's tables of errors and choices."""
 COLUMNS_NOTE = "time, power: MAPE; in 90 %: share inside the 90 % interval."
@@ -109,7 +105,7 @@ def _count_problems(rows: Iterable[PredictionRow]) -> int | None:
     return next((row.problems for row in rows if row.problems is not None), None)
 
 
-def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[EvaluationColumn], title: str = "") -> Table:
+def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[ChoiceColumn], title: str = "") -> Table:
     """Build a table of one target with one line per method and number of modes."""
     styles, named = assign_styles(method for _, method, _ in groups), []
     for (_, method, count), group in groups.items():
@@ -255,7 +251,7 @@ def build_error_chart(key: str, title: str, field: str, rows: Sequence[Predictio
                 ],
             )
         )
-    ticks = {"tickvals": counts, "ticktext": [str(n) for n in counts]}
+    ticks: dict[str, Any] = {"tickvals": counts, "ticktext": [str(n) for n in counts]}
     return chart.xy_chart(
         key,
         title,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -162,9 +162,9 @@ def _list_ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterato
             )
             for policy, style in styles.items()
         ]
-        up = axis(label, rangemode="tozero")
-        along: dict[str, object] = {"xaxis": chart.round_axis(len(rounds)), "yaxis": up, "showlegend": True}
-        yield chart.xy_chart(f"{key}-{what}", title, data, caption=words, height_px=340, **along)
+        along, up = chart.round_axis(len(rounds)), axis(label, rangemode="tozero")
+        more: dict[str, Any] = {"caption": words, "height_px": 340, "showlegend": True}
+        yield chart.xy_chart(f"{key}-{what}", title, data, xaxis=along, yaxis=up, **more)
 
 
 def _assign_policy_styles(choices: Sequence[ModeChoiceResult]) -> dict[str, SeriesStyle]:
@@ -189,9 +189,8 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     data: list[Trace] = [
         chart.line_trace(
             name,
-            of=first,
-            x=lambda one: one.deadline_s,
-            y=lambda one, field=field: getattr(one, field) / scale.per,
+            [one.deadline_s for one in first],
+            [getattr(one, field) / scale.per for one in first],
             colour=GREY,
             dash=dash,
             markers=False,

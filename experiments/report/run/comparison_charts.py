@@ -288,11 +288,10 @@ def _pareto_chart(
             )
     for one in points:
         style = SeriesStyle(colours[one.name], styles[one.name].symbol)
-        bars = {
-            "error_x": _error_bar(one.time, times.per, style.colour),
-            "error_y": _error_bar(one.energy, joules.per, style.colour),
-        }
-        data.append(scatter_trace(one.name, of=[one], **plane, **bars, **_mark_point(one, points, style)))
+        bars_s = _error_bar(one.time, times.per, style.colour)
+        bars_j = _error_bar(one.energy, joules.per, style.colour)
+        look = _mark_point(one, points, style)
+        data.append(scatter_trace(one.name, of=[one], **plane, **look, error_x=bars_s, error_y=bars_j))
     x, y = (
         chart.spread_range([end / scale.per for end in ends])
         for scale, ends in (

@@ -10,9 +10,9 @@ from contracts.shown import check_drawn
 from experiments.report.chart import log_ticks
 from experiments.report.predictors import evaluation_report
 from experiments.report.predictors.evaluation_report import (
-    EvaluationColumn,
     group_seeds,
     name_targets,
+    study_column,
     write_evaluation_page,
 )
 from fedge.knowledge.table_background import TableBackground
@@ -153,8 +153,8 @@ def test_a_column_shows_the_mean_and_the_worst_of_what_is_known():
     row = PredictionRow("m", "t", 5, 0)
     rows = [replace(row, time_mape=value, coverage90=value) for value in (10.0, 20.0)]
 
-    assert EvaluationColumn("", "time_mape").make_cell(rows).content == "15.0 (20.0)"
-    assert EvaluationColumn("", "coverage90", 0, min).make_cell(rows).content == "15 (10)"
-    assert EvaluationColumn("", "time_mape", 0, None, 1e3).make_cell(rows).content == "15,000"
-    assert EvaluationColumn("", "time_mape").make_cell([row, rows[0]]).content == "10.0"
-    assert EvaluationColumn("", "time_mape").make_cell([row]).content == "–"
+    assert study_column("", "time_mape").make_cell(rows).content == "15.0 (20.0)"
+    assert study_column("", "coverage90", digits=0, worst=min).make_cell(rows).content == "15 (10)"
+    assert study_column("", "time_mape", digits=0, worst=None, factor=1e3).make_cell(rows).content == "15,000"
+    assert study_column("", "time_mape").make_cell([row, rows[0]]).content == "10.0"
+    assert study_column("", "time_mape").make_cell([row]).content == "–"
