@@ -34,7 +34,6 @@ def print_layer_summary(console: Console, summary: LayerSummary) -> None:
 
 
 def _describe_totals(summary: LayerSummary) -> Iterator[str]:
-    """Yield a line per total: what, how much, and what it is made of."""
     network, batch_size, kind = summary.network, summary.batch_size, summary.kind
     work = network.batch_work(batch_size, kind)
     frozen = network.parameters - network.trained_parameters
@@ -116,7 +115,6 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
 
 
 def _batch_table(prediction: MemoryPrediction) -> Table:
-    """Build a table of needs by batch size, with a verdict each."""
     rows = []
     for batch in prediction.listed_batches:
         step = prediction.predict_need(batch)

@@ -119,7 +119,6 @@ def _shorten(combination: str) -> str:
 
 
 def _describe_fit_and_notes(advice: PlacementAdvice) -> Iterator[str]:
-    """Yield a sentence on the quality of the fit, if there is one, and the plan's notes."""
     fitted = advice.fitted
     if fitted is not None:
         left = "" if fitted.left_out_error is None else f", {fitted.left_out_error:.1f} % on held-out rows"
@@ -130,7 +129,6 @@ def _describe_fit_and_notes(advice: PlacementAdvice) -> Iterator[str]:
 
 
 def _throughput_chart(advice: PlacementAdvice) -> Chart:
-    """Plot images per second over the batch size, one line per combination; measured rows are hollow marks."""
     styles = assign_styles(curve.combination for curve in advice.curves)
     data: list[Trace] = []
     for curve in advice.curves:
@@ -249,7 +247,6 @@ def _place_numbers(points: Sequence[PlacementOutcome]) -> list[str]:
 
 
 def _limit_traces(advice: PlacementAdvice) -> Iterator[Trace]:
-    """Yield the goal's limits as lines."""
     goal, outcomes = advice.plan.goal, [one for curve in advice.curves for one in curve.outcomes]
     style: dict[str, Any] = {"colour": GREY, "width": 1.5, "dash": "dash", "markers": False}
     if goal.max_power_w is not None:
@@ -262,7 +259,6 @@ def _limit_traces(advice: PlacementAdvice) -> Iterator[Trace]:
 
 
 def _fit_chart(advice: PlacementAdvice) -> Chart:
-    """Plot predicted over measured images per second for every measured row."""
     placements = [row.placement for row in advice.measured]
     measured = [row.images_per_s for row in advice.measured]
     predicted = predict_images_per_s(advice.board_fitted, advice.network, placements).tolist()
@@ -352,7 +348,6 @@ def _build_sections(advice: PlacementAdvice) -> Iterator[Section]:
 
 
 def _winners_table(advice: PlacementAdvice) -> Table:
-    """Build a table of the fastest combination per batch size and its gain over the best single accelerator."""
     styles = assign_styles(curve.combination for curve in advice.curves)
     single = [curve for curve in advice.curves if len(curve.best_outcome.placement.instances) == 1]
     rows: list[tuple[Cell, ...]] = []

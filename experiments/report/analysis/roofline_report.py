@@ -71,7 +71,6 @@ def describe_constants(analysis: RooflineAnalysis) -> str:
 
 
 def _modes_table(analysis: RooflineAnalysis) -> Table:
-    """Build a table of MAXN, the chosen mode and the requested one, one column each."""
     shown = [("MAXN", analysis.choice.maxn_row), ("chosen", analysis.choice.row)]
     if analysis.shown_row not in {row for _, row in shown}:
         shown.append(("requested", analysis.shown_row))
@@ -160,7 +159,6 @@ def _read_roof(side: Side, line: Roofline, at: float) -> float:
 
 
 def _roofline_chart(found: RooflineAnalysis, side: Side) -> Chart:
-    """Plot performance, or performance per joule, over intensity, with a menu of modes."""
     listed = _list_menu_modes(found)
     frames = (_mode_frame(found, side, word, row, listed) for word, row in listed)
     caption = (
@@ -172,7 +170,6 @@ def _roofline_chart(found: RooflineAnalysis, side: Side) -> Chart:
 
 
 def _time_energy_chart(found: RooflineAnalysis) -> Chart:
-    """Plot time over energy of every mode, with MAXN, the chosen mode, the front and the allowed slowdown."""
     spent_ms, joules = 1e3 * found.batch_times.total_s, found.joules
     maxn, chosen = found.choice.maxn_row, found.choice.row
     rows = chart.thin_rows(len(spent_ms), MAX_BACKGROUND_MODES)
@@ -302,7 +299,6 @@ def _roof_trace(name: str, side: Side, line: Roofline, along: list[float], **sty
 
 
 def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterator[Trace]:
-    """Yield one trace per kind of layer, those with most FLOP first."""
     flop: dict[str, float] = {}
     layers = [layer for layer in found.network.layers if _layer_intensity(found, layer) > 0]
     for layer in layers:

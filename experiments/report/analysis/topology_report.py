@@ -64,14 +64,6 @@ def layers_table(layers: Sequence[tuple[str, LayerCut]]) -> Table:
     return Table("layers", ("layer", "inputs kept", "of", "outputs kept", "of"), tuple(rows), "Channels kept, of all")
 
 
-def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
-    """Return some layers that compute, evenly spaced over the network and in its order."""
-    names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
-    count = min(MAX_LAYERS, len(names))
-    places = [round(i * (len(names) - 1) / max(1, count - 1)) for i in range(count)]
-    return [(names[place], variant.plan[names[place]]) for place in places]
-
-
 # Terminal -------------------------------------------------------------------------------------------------------------
 
 
@@ -104,14 +96,17 @@ def print_variant(console: Console, variant: NetworkVariant, *, every_layer: boo
         f"{percent(variant.channel_share)} of the channels"
     )
     print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
-    shown = list(variant.plan.items()) if every_layer else select_layers(variant)
+    # Some layers that compute, evenly spaced over the network and in its order.
+    names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
+    last, count = len(names) - 1, min(MAX_LAYERS, len(names))
+    some = [names[round(i * last / max(1, count - 1))] for i in range(count)]
+    shown = [(name, variant.plan[name]) for name in (variant.plan if every_layer else some)]
     layers_table(shown).print(console)
     if len(shown) < len(variant.plan):
         print_lines(console, [f"and {len(variant.plan) - len(shown)} more layers (--all)"])
 
 
 def _describe_request(result: TopologyResult) -> Iterator[str]:
-    """Yield the request and the needs of the unpruned network."""
     options, limits, whole = result.options, result.limits, result.whole_network
     within = f"within {number(limits.memory_mb)} MB ({result.memory_limit_source})"
     if limits.step_s is not None:
@@ -125,7 +120,6 @@ def _describe_request(result: TopologyResult) -> Iterator[str]:
 
 
 def _describe_limitations(result: TopologyResult) -> Iterator[str]:
-    """Yield the layers that cannot be pruned, and the uncertainty of the predictions."""
     reasons = Counter(layer.reason for layer in result.uncut_layers)
     stays = "; ".join(f"{count} x {reason}" if count > 1 else reason for reason, count in reasons.items())
     yield f"Not pruned: {stays}." if stays else "Every layer is pruned."
@@ -242,7 +236,6 @@ def _need_chart(
     cautious: Callable[[VariantFit], float],
     limit: float | None,
 ) -> Chart:
-    """Plot a predicted need over the kept share of parameters, with margin and limit."""
     by_share = {_parameter_percent(one): one for one in (*result.curve, *result.variants)}
     curve = [by_share[share] for share in sorted(by_share)]
     along: dict[str, Any] = {"x": _parameter_percent, "hover": _hover_text}
@@ -275,7 +268,6 @@ def _hover_text(found: VariantFit) -> str:
 
 
 def _batch_size_charts(result: TopologyResult) -> tuple[Chart, Chart]:
-    """Plot size and time per sample of the largest variant that fits over the batch size."""
     found, batch = result.largest_by_batch, axis("batch size", type="category")
     labels = [str(one.batch_size) for one in found]
     colours = [COLOURS[0] if one in result.front else GREY for one in found]
@@ -298,7 +290,6 @@ def _batch_size_charts(result: TopologyResult) -> tuple[Chart, Chart]:
 
 
 def _layer_width_chart(found: VariantFit) -> Chart:
-    """Plot the output channels of every pruned layer, kept and original."""
     plan = found.variant.plan
     cuts = [(layer.name, plan[layer.name]) for layer in found.variant.cost.layers if layer.name in plan]
     kept = {name: (len(cut.outputs), cut.of[1]) for name, cut in cuts if cut.outputs is not None and cut.of is not None}

@@ -189,7 +189,12 @@ def write_page(summary: CharacterisationSummary, out: Path) -> None:
 
 def build_sections(summary: CharacterisationSummary) -> list[Section]:
     """Build the page's sections, from the findings to the tables behind them."""
-    names, points, settings = name_points(summary), len(summary.stats), summary.settings
+    points, settings = len(summary.stats), summary.settings
+    short, names = make_short_names(settings), dict[str, str]()
+    for setting in settings:
+        for one in setting.repeats:
+            repeat = f", repeat {one.point.repeat + 1}" if len(setting.repeats) > 1 else ""
+            names[one.key] = short[setting.key] + repeat
     sections = [
         build_findings_section(summary.findings, names, points),
         build_advice_section(summary.advice, names, points),
@@ -203,16 +208,6 @@ def build_sections(summary: CharacterisationSummary) -> list[Section]:
             setting_charts.build_variability_section(summary.variability),
         ]
     return [*sections, build_points_section(summary), *_build_omitted_section(summary)]
-
-
-def name_points(summary: CharacterisationSummary) -> dict[str, str]:
-    """Name every finished point by its setting's short name, with the repeat if there are several."""
-    short = make_short_names(summary.settings)
-    return {
-        one.key: short[setting.key] + (f", repeat {one.point.repeat + 1}" if len(setting.repeats) > 1 else "")
-        for setting in summary.settings
-        for one in setting.repeats
-    }
 
 
 def _list_cards(summary: CharacterisationSummary) -> Iterator[Card]:
@@ -235,7 +230,6 @@ def _list_cards(summary: CharacterisationSummary) -> Iterator[Card]:
 
 
 def _format_span(values: Sequence[float], write: Callable[[float], str]) -> str:
-    """Format the least and the largest value."""
     return " – ".join(dict.fromkeys(write(end) for end in (min(values), max(values)))) if values else UNKNOWN
 
 
@@ -364,7 +358,6 @@ def _make_folded_cell(word: str, details: str) -> Cell:
 
 
 def _build_omitted_section(summary: CharacterisationSummary) -> Iterator[Section]:
-    """Yield the section of skipped and failed points, if there are any."""
     omitted = (("failed", summary.result.failed), ("skipped", summary.result.skipped))
     tables = Markup().join(
         Markup("<h3>{:,} {}</h3>{}").format(len(points), word, build_reasons_table(word, points).html)

@@ -189,7 +189,6 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
 
 
 def _make_cut_trace(steps: _StepSelection, parts_ms: Mapping[str, Floats]) -> Trace:
-    """Draw values above the axis as markers at its top."""
     rows, top_ms = steps.rows_above_axis, steps.top_ms
     hover = [
         "<br>".join(f"{name} {number(float(ms[row]), 4)} ms" for name, ms in parts_ms.items() if ms[row] > top_ms)

@@ -295,7 +295,6 @@ def _make_deviation_frame(quantity: str, scope: str, variability: Sequence[Varia
 
 
 def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> Trace:
-    """Draw each value of a board's settings as its deviation from their mean, in percent."""
     means = [(one, sum(one.values) / len(one.values)) for one in drawn if one.board == board]
     dots = [
         (one, name, 100.0 * (value / mean - 1.0) if mean else 0.0)

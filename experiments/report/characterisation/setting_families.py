@@ -243,7 +243,6 @@ def are_disjoint(one: Estimate, other: Estimate) -> bool:
 
 
 def _describe_ratios(low: float, high: float) -> str:
-    """Describe a range of ratios, given the smallest and the largest."""
     if high < NEAR_ZERO:
         return "falls to nothing"
     if high < 1:

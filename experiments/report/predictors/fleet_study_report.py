@@ -95,7 +95,6 @@ def _group_policies(runs: Sequence[FleetRun]) -> dict[str, list[FleetRun]]:
 
 
 def _build_tables(groups: Mapping[str, Sequence[FleetRun]]) -> tuple[Table, Table, Table]:
-    """Build the tables of means per round, of energy saved, and of the baselines."""
     styles = assign_styles(groups)
     rows = {policy: [run.row for run in runs] for policy, runs in groups.items()}
     named = [((swatch_cell(styles[policy].colour, policy),), own) for policy, own in rows.items()]
@@ -155,7 +154,6 @@ def write_fleet_page(experiment: Experiment, runs: Sequence[FleetRun], out: Path
 
 
 def _describe_truths(experiment: Experiment) -> Markup:
-    """Describe the provenance of the boards' true costs, with the number of boards."""
     labels = Counter[str]()
     for entry in experiment.fleet:
         board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
@@ -165,7 +163,6 @@ def _describe_truths(experiment: Experiment) -> Markup:
 
 
 def _plane_chart(groups: Mapping[str, Sequence[FleetRun]]) -> Chart:
-    """Plot mean round time over mean energy of every policy and baseline, in percent of MAXN's."""
     styles = assign_styles(groups)
     rows = {policy: [run.row for run in runs] for policy, runs in groups.items()}
     data = [_points_trace(policy, own, "", styles[policy].marker(11)) for policy, own in rows.items()]
@@ -225,7 +222,6 @@ def _percent_of_maxn(row: FigureRow, prefix: str, what: str) -> float:
 
 
 def _list_round_charts(groups: Mapping[str, Sequence[FleetRun]]) -> Iterator[Chart]:
-    """Yield energy and time of every round relative to the oracle's, and the modes tried; averaged over the seeds."""
     styles = assign_styles(groups)
     gaps: list[Trace] = []
     explored: list[Trace] = []
@@ -255,7 +251,6 @@ def _list_round_charts(groups: Mapping[str, Sequence[FleetRun]]) -> Iterator[Cha
 
 
 def _boards_section(place: int, run: FleetRun) -> Section:
-    """Build a section with every board's mean energy over the rounds after exploration, for one seed."""
     rounds = [one for one in run.rounds if one.round >= SETTLED_FROM] or list(run.rounds)
     names = list(rounds[0].chosen.energies_j)[:MAX_BOARDS_DRAWN]
     data: list[Trace] = [

@@ -107,7 +107,6 @@ def print_mode_choice(console: Console, table: ProfileTable, steps: int, choices
 
 
 def _mode_choice_table(choices: Sequence[ModeChoiceResult], title: str = "") -> Table:
-    """Build a table with one line per policy and deadline ratio."""
     styles, groups = _assign_policy_styles(choices), dict[tuple[str, float], list[FigureRow]]()
     for choice in choices:
         groups.setdefault((choice.policy, choice.ratio), []).append(choice.row)
@@ -152,10 +151,17 @@ def _list_ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterato
     yield _energy_chart(key, [choice for choice in choices if choice.seed == choices[0].seed])
     rounds, styles = [one.round for one in choices[0].rounds], _assign_policy_styles(choices)
     caption = "Cumulative energy in excess of the oracle's, including exploration; mean over seeds."
-    for what, title, label, words, values in (
+    drawn: tuple[tuple[str, str, str, str, Callable[[ModeChoiceResult], Sequence[float]]], ...] = (
         ("regret", "Regret", "regret so far (%)", caption, _list_regrets),
-        ("explored", "Modes tried", "distinct modes tried", "Mean over seeds.", _list_explored),
-    ):
+        (
+            "explored",
+            "Modes tried",
+            "distinct modes tried",
+            "Mean over seeds.",
+            lambda one: [played.explored for played in one.rounds],
+        ),
+    )
+    for what, title, label, words, values in drawn:
         data = [
             mean_line_trace(
                 policy, rounds, (values(one) for one in choices if one.policy == policy), colour=style.colour
@@ -178,12 +184,7 @@ def _list_regrets(choice: ModeChoiceResult) -> list[float]:
     return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
 
 
-def _list_explored(choice: ModeChoiceResult) -> list[float]:
-    return [float(one.explored) for one in choice.rounds]
-
-
 def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
-    """Plot every round's energy over its deadline, for one seed."""
     first = sorted(choices[0].rounds, key=lambda one: one.deadline_s)
     scale = energy_scale([one.maxn_j for one in first])
     data: list[Trace] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -41,7 +42,7 @@ def measured_table(facts: ModelSummary) -> Table:
     pairs = list(zip(facts.measurements, facts.predicted, strict=True))
     if count > MAX_TABLE_ROWS:
         title += f". The {MAX_TABLE_ROWS} of {count} with the largest errors; --json has all."
-        pairs = sorted(pairs, key=lambda pair: -_largest_log_error(*pair))[:MAX_TABLE_ROWS]
+        pairs = heapq.nlargest(MAX_TABLE_ROWS, pairs, key=lambda pair: _compute_log_error(*pair))
     rows = tuple(
         (
             text_cell("/".join(format_knobs(measured.mode))),
@@ -54,8 +55,7 @@ def measured_table(facts: ModelSummary) -> Table:
     return Table("measured", heads, rows, title)
 
 
-def _largest_log_error(measured: Measurement, predicted: Prediction) -> float:
-    """Return the larger absolute log error of time and power at a measurement."""
+def _compute_log_error(measured: Measurement, predicted: Prediction) -> float:
     ratios = (predicted.step_s / measured.step_s, predicted.power_w / measured.power_w)
     return max(abs(math.log(ratio)) for ratio in ratios)
 
@@ -110,7 +110,6 @@ def front_table(front: ModeFront, shown: Sequence[ModePoint]) -> Table:
 
 
 def _quantity_cells(point: ModePoint) -> Iterator[Cell]:
-    """Yield a point's time, power and energy with 90 % intervals."""
     for unit, factor, name in POINT_QUANTITIES:
         interval = getattr(point, name)
         yield number_cell(format_interval(interval, factor), factor * interval.value, unit)
@@ -350,7 +349,6 @@ def _space_points(points: Sequence[ModePoint], count: int) -> list[ModePoint]:
 
 
 def _group_points(points: Sequence[ModePoint]) -> list[list[ModePoint]]:
-    """Group neighbouring points, evenly in the logarithm of time."""
     places = np.log([point.step_s.value for point in points])
     edges = np.linspace(places[0], places[-1], GROUPS + 1)[1:-1]
     which = np.digitize(places, edges)
@@ -371,7 +369,6 @@ def _hover_text(point: ModePoint) -> str:
 
 
 def _spread_intervals(intervals: Sequence[PredictionInterval], factor: float) -> tuple[float, float]:
-    """Return an axis range slightly wider than all intervals."""
     low, high = min(one.low90 for one in intervals), max(one.high90 for one in intervals)
     return factor * low / 1.06, factor * high * 1.06
 
@@ -425,7 +422,6 @@ def _describe_labels(facts: ModelSummary) -> Markup:
 
 
 def _list_cards(front: ModeFront, facts: ModelSummary) -> list[Card]:
-    """Return the headline figures, each with a reference value."""
     knee, fastest, maxn = front.knee, front.points[0], front.maxn
     held_out = facts.about.held_out
     spread = f"spread ±{percent(facts.time_spread.median)} and ±{percent(facts.power_spread.median)} in the median"

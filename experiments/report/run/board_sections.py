@@ -63,7 +63,6 @@ def _heatmap_chart(
     mixes: Sequence[Sequence[Markup]] = (),
     caption: str = "",
 ) -> Chart:
-    """Plot a value per board and round as a share of the board's entry of ``tops``."""
     view = sample_run(run)
     hover = [
         [
@@ -165,7 +164,6 @@ def _board_chart(
 
 
 def _read_percent(part: str, whole: str) -> Callable[[ClientRow], float | None]:
-    """Return how a column is read in percent of another."""
 
     def read(row: ClientRow) -> float | None:
         share = ratio(getattr(row, part), getattr(row, whole))
@@ -272,7 +270,6 @@ def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
 
 
 def _describe_memory_labels(run: LoadedRun) -> Markup:
-    """Describe the provenance of the memory predictions per kind of board."""
     sources = []
     for name in dict.fromkeys(board.rpartition("-")[0] for board in _list_reduced_boards(run)):
         label = run.labels.get(name, {}).get("memory", {})
@@ -338,7 +335,6 @@ def _list_serving_rows(run: LoadedRun) -> list[ClientRow]:
 
 
 def _describe_services(run: LoadedRun) -> Markup:
-    """Describe the service of each kind of board in words."""
     services = dict[str, Markup]()
     for board in list_boards(run.experiment):
         spec = board.entry.serving

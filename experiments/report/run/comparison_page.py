@@ -270,7 +270,6 @@ FIGURES: tuple[RunFigure, ...] = (
 
 
 def _mean_accuracy(group: SeedGroup, seeds: Sequence[int]) -> float | None:
-    """Return the mean final accuracy; None if a run trained nothing."""
     values = [group.by_seed[seed].summary["final_accuracy"] for seed in seeds]
     return None if None in values else sum(values) / len(values)
 

@@ -101,7 +101,6 @@ def _check_folders(folders: Sequence[Path]) -> None:
 
 
 def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
-    """Return the tables of one run's report with all their rows."""
     return (
         run_tables.provenance_table(run),
         run_tables.origin_table(run),
@@ -141,7 +140,6 @@ def _render_run(run: LoadedRun) -> str:
 
 
 def _describe_options(experiment: Experiment) -> Iterator[str]:
-    """Yield how the data are divided, and what only some runs have: a schedule, mods, and plans of placements."""
     data, schedule = experiment.data, experiment.workload.schedule
     if experiment.backend != "flower" and experiment.workload.task != NULL_TASK:
         yield f"partition {data.partition}" + (f" (alpha {data.alpha:g})" if data.partition == "dirichlet" else "")
@@ -158,7 +156,6 @@ def _describe_options(experiment: Experiment) -> Iterator[str]:
 
 
 def _list_cards(run: LoadedRun) -> Iterator[Card]:
-    """Yield the headline figures, each with a reference value."""
     figure, metric = run.summary, run.experiment.workload.metric
     if run.accuracies:
         loss = f"test loss {number(figure['final_loss'])}"
@@ -187,7 +184,6 @@ def list_evaluation_cards(run: LoadedRun) -> Iterator[Card]:
 
 
 def _list_maxn_cards(run: LoadedRun) -> Iterator[Card]:
-    """Yield the savings, whole and as a share of the oracle's, and the round's length beside MAXN's."""
     rounds, length, note = run.compared_rounds or run.rounds, run.summary["round_vs_maxn"], run.compared_note
     baselines: tuple[tuple[Baseline, str, str], ...] = (
         ("maxn", "MAXN", "at work and while idle"),
@@ -212,7 +208,6 @@ def _join_remarks(*remarks: str) -> str:
 
 
 def _list_special_cards(run: LoadedRun) -> Iterator[Card]:
-    """Yield cards that only some runs have: stale results, cancelled clients, idle boards, an energy budget."""
     figure = run.summary
     if run.asynchronous:
         yield Card("Time per model", duration(figure["mean_round_s"]), f"{len(run.rounds)} models on average")
@@ -269,7 +264,6 @@ def build_run_sections(run: LoadedRun) -> list[Section]:
 
 
 def _build_accuracy_charts(run: LoadedRun) -> tuple[Chart, ...]:
-    """Plot accuracy over rounds, simulated time and energy, each beside the costs that MAXN would have had."""
     if not run.accuracies:
         return ()
     times, joules = time_scale([run.rounds[-1].end_s]), energy_scale([sum(row.energy_j for row in run.rounds)])

@@ -205,7 +205,6 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
 
 
 def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
-    """Return what a client moves, draws and needs in a round on average, over the rounds that it finished."""
     rows = [row for row in clients if row.status == "done"]
     return {
         "client_moved_mb": mean(row.moved_mb for row in rows),
@@ -230,7 +229,6 @@ def _evaluation_figures(rounds: Sequence[RoundRow]) -> dict[str, Any]:
 
 
 def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """Return the statistics of the inference services during training; empty without services."""
     rows = [row for row in clients if row.requests is not None]
     if not rows:
         return {}

@@ -319,7 +319,6 @@ def _accumulate_energy_j(run: LoadedRun) -> list[float]:
 
 
 def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:
-    """Yield the interval as a filled outline, then the line of means."""
     by_round: dict[int, list[float]] = {}
     for run in group.runs:
         for row, value in zip(run.rounds, values(run), strict=True):

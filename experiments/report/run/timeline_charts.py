@@ -190,7 +190,6 @@ def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[
 
 
 def _evaluation_traces(line: _Timeline) -> list[Trace]:
-    """Return bars of the boards' evaluations of the model after a round; none without any."""
     run, view, numbers = line.run, line.view, {row.round for row in line.view.rounds}
     hover = Markup("<b>{}</b>, after round {}: evaluation {:.3g} s")
     bars = [
@@ -260,7 +259,6 @@ def build_participation_charts(run: LoadedRun) -> Iterator[Chart]:
 
 
 def _outcome_chart(run: LoadedRun) -> Chart:
-    """Plot a stack of the selected clients by outcome per round, below the number of available clients."""
     numbers = [row.round for row in run.rounds]
     counts = {outcome: [getattr(row, outcome) for row in run.rounds] for outcome, _ in OUTCOMES}
     stacks: list[Trace] = [
@@ -297,7 +295,6 @@ def _outcome_chart(run: LoadedRun) -> Chart:
 
 
 def _battery_chart(run: LoadedRun) -> Chart:
-    """Plot the charge of every battery after its board's rounds, with the levels below which boards pause."""
     view, scale = sample_run(run), time_scale([run.rounds[-1].end_s])
     powered = {
         board.name: board.entry.battery
