@@ -45,7 +45,7 @@ def show(model: Model, as_json: AsJson = False) -> None:
 
     Example: fedge predict show orin.safetensors
     """
-    from experiments.report.predictors import model_terminal
+    from experiments.report.predictors import model_report
     from fedge.knowledge.saved_model import model_summary_to_dict, open_model
 
     summary = open_model(model).summarize()
@@ -53,18 +53,18 @@ def show(model: Model, as_json: AsJson = False) -> None:
         _print_json(model_summary_to_dict(summary))
         return
     print_summary(summary)
-    model_terminal.measured_table(summary).print(make_console())
+    model_report.measured_table(summary).print(make_console())
     if summary.meaning is not None:
-        model_terminal.meaning_table(summary.meaning).print(make_console())
+        model_report.meaning_table(summary.meaning).print(make_console())
 
 
 def print_summary(summary: ModelSummary) -> None:
     """Print the facts on a model in a few lines."""
-    from experiments.report.predictors import model_terminal
+    from experiments.report.predictors import model_report
     from experiments.report.tables import print_facts
 
-    print_line(model_terminal.describe_model(summary.about))
-    print_facts(make_console(), model_terminal.describe_facts(summary))
+    print_line(model_report.describe_model(summary.about))
+    print_facts(make_console(), model_report.describe_facts(summary))
 
 
 def choose(
@@ -120,18 +120,18 @@ def _describe_infeasible(choice: ModelChoice) -> str:
 
 
 def _print_choice(choice: ModelChoice) -> None:
-    from experiments.report.predictors import model_terminal
+    from experiments.report.predictors import model_report
     from fedge.knowledge.saved_model import to_control_values
 
-    print_line(model_terminal.describe_model(choice.about))
+    print_line(model_report.describe_model(choice.about))
     print_line(f"{choice.why} Confidence: {100 * choice.aim.confidence:g} %." if choice.aim.is_limit else choice.why)
     word = "chosen" if choice.feasible else "nearest"
-    model_terminal.choice_table(word, choice.chosen, choice.maxn).print(make_console())
+    model_report.choice_table(word, choice.chosen, choice.maxn).print(make_console())
     print_line(_describe_intervals(choice.label))
     if not choice.feasible:
         return
     print_line("To set it, with the names in the board's /etc/nvpmodel.conf:")
-    for line in model_terminal.nvpmodel_lines(to_control_values(choice.chosen.mode)):
+    for line in model_report.nvpmodel_lines(to_control_values(choice.chosen.mode)):
         print_line(f"  {line}")
 
 
@@ -179,15 +179,15 @@ def _check_outputs(model: Path, out: Path | None, html: Path | None) -> None:
 
 
 def _print_front(model_front: ModelFront) -> None:
-    from experiments.report.predictors import model_terminal
+    from experiments.report.predictors import model_report
 
     front, summary = model_front.front, model_front.summary
-    shown = model_terminal.thin_front(front)
+    shown = model_report.thin_front(front)
     some = f"; {len(shown)} of them here, all with --out" if len(shown) < len(front.points) else ""
     count = f"{len(front.points)} of {summary.candidates:,} modes lie on the front of time and {front.against}"
-    print_line(model_terminal.describe_model(summary.about))
+    print_line(model_report.describe_model(summary.about))
     print_line(count + some)
-    model_terminal.front_table(front, shown).print(make_console())
+    model_report.front_table(front, shown).print(make_console())
     print_line(_describe_intervals(summary.predictions_label))
 
 
@@ -206,7 +206,7 @@ def _front_csv(front: ModeFront) -> str:
 
 
 def _write_page(model_front: ModelFront, path: Path) -> None:
-    from experiments.report.predictors.model_page import write_front_page
+    from experiments.report.predictors.model_report import write_front_page
 
     write_front_page(model_front.front, model_front.summary, model_front.predictions, path)
 

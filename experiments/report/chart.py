@@ -1,14 +1,38 @@
-"""Charts as plain data (Plotly's ``data`` and ``layout``) with heading and caption."""
+"""Charts as plain data (Plotly's ``data`` and ``layout``) with heading and caption, and their colours.
+
+A trace is drawn of values, or of items (``of``) from which functions read the values.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from experiments.report.palette import ALARM, COLOURS
+import numpy as np
+from numpy.typing import NDArray
+
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C1A", "#7A6FAC"),
+    *("#8B4A2B", "#B5179E", "#7FC241"),
+)
+"""The eight of Okabe and Ito, distinguishable with colour blindness, on light and dark; with brown, magenta and lime
+for comparisons of more."""
+LINE_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Line patterns as a second cue besides colour."""
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "hexagram", "star-square")
+"""Marker shapes as a second cue besides colour, for greyscale prints."""
+GREY = "#7d8590"
+"""Neutral colour for lines and marks; readable on white and on black."""
+FETCH, SEND, WAIT = "#5f7189", "#9db0c8", "rgba(128,138,150,0.22)"
+EVALUATION = "#e8ecf1"
+ALARM = "#c8102e"
+SHARE_COLOURS = ((0.0, "#f3e9c8"), (0.25, "#a9c6a0"), (0.5, "#5b9d9b"), (0.75, "#2f6690"), (1.0, "#1d2f5e"))
+"""Sequential scale from light to dark for a share of a maximum; lightness alone conveys the order."""
+HIGHLIGHTS = {"star": (15, ALARM), "diamond": (13, COLOURS[1]), "square": (12, COLOURS[2])}
+"""Size and colour of a highlighted point by its symbol: MAXN, the choice, the request."""
 
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
@@ -23,6 +47,31 @@ MAX_ROW_NAME = 18
 """Longest name of a row on one line: more would take the plot's width on a phone."""
 JSON_DIGITS = 6
 """Significant digits kept in the page: more than a screen shows, at half the size."""
+LOG_MARGIN = 0.08
+"""Space of a logarithmic axis beyond its values, in decades."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesStyle:
+    """Colour of a series with its second cues: names of the same colour differ in symbol and dash."""
+
+    colour: str = COLOURS[0]
+    symbol: str = SYMBOLS[0]
+    dash: str = LINE_DASHES[0]
+
+    def marker(self, size: float, **more: Any) -> dict[str, Any]:
+        """Return Plotly's marker in the style; ``more`` replaces or adds settings."""
+        return {"color": self.colour, "symbol": self.symbol, "size": size, **more}
+
+
+def assign_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
+    """Assign a style to every distinct name, in order; colours repeat if there are more names."""
+    styles: dict[str, SeriesStyle] = {}
+    for i, name in enumerate(dict.fromkeys(names)):
+        turn = i // len(COLOURS)
+        symbol = SYMBOLS[(i % len(SYMBOLS) + turn) % len(SYMBOLS)]
+        styles[name] = SeriesStyle(COLOURS[i % len(COLOURS)], symbol, LINE_DASHES[turn % len(LINE_DASHES)])
+    return styles
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +153,22 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     return {"tickvals": shown, "ticktext": [f"{tick:,.6g}" for tick in shown]} if len(shown) > 1 else {}
 
 
+def log_range(values: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis in decades, slightly beyond the positive ones of the values."""
+    decades = [math.log10(value) for value in values if value > 0]
+    return (min(decades) - LOG_MARGIN, max(decades) + LOG_MARGIN) if decades else (0.0, 1.0)
+
+
+def log_axis(title: str, low: float, high: float, **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis from ``low`` to ``high`` decades, with ticks written out."""
+    return axis(title, **{"type": "log", "range": [low, high], **log_ticks(low, high), **more})
+
+
+def thin_rows(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most ``most`` of ``count`` row numbers, ascending: the same random choice at every call."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
 def line_mode(points: int) -> str:
     """Return Plotly's line mode: with markers as long as points can be told apart."""
     return "lines+markers" if points <= 60 else "lines"
@@ -121,58 +186,62 @@ def to_json_value(value: Any, digits: int | None = None) -> Any:
     return value
 
 
-Hover = str | Sequence[str] | None
+Values = Sequence[Any] | Callable[[Any], Any]
+"""One value per point, or how it is read from the point's item."""
+Hover = str | Values | None
 """Plotly's hover template, one text per point, or None: the trace has no hover text."""
 
 
 def scatter_trace(
     name: str,
-    x: Sequence[Any],
-    y: Sequence[Any],
+    x: Values,
+    y: Values,
     *,
+    of: Sequence[Any] = (),
     mode: str = "markers",
-    marker: Mapping[str, Any] | None = None,
-    line: Mapping[str, Any] | None = None,
     hover: Hover = None,
     legend: bool = True,
     **more: Any,
 ) -> Trace:
-    """Return points, lines or both, by ``mode``: ``markers``, ``lines`` or ``lines+markers``.
+    """Return points, lines or both, by ``mode``: ``markers``, ``lines``, ``lines+markers``.
 
-    Texts are escaped here, as everywhere in this module. ``more`` are further Plotly settings, such as ``error_y``.
+    Texts are escaped here, as everywhere in this module. ``more`` are further Plotly settings, such as ``marker``.
     """
-    styles = {key: dict(value) for key, value in (("marker", marker), ("line", line)) if value is not None}
-    kind = {"type": "scatter", "mode": mode, "name": escape(name), "x": _escape_texts(x), "y": _escape_texts(y)}
-    return {**kind, **styles, **_hover_settings(hover), **({} if legend else {"showlegend": False}), **more}
+    ends = {"x": _escape_texts(_read_values(x, of)), "y": _escape_texts(_read_values(y, of))}
+    return _make_trace("scatter", name, {"mode": mode, **ends, **more}, of, hover, legend=legend)
 
 
 def line_trace(
     name: str,
-    x: Sequence[Any],
-    y: Sequence[Any],
+    x: Values,
+    y: Values,
     *,
+    of: Sequence[Any] = (),
     colour: str,
     width: float = 2,
     dash: str = "solid",
     markers: bool | None = None,
-    hover: Hover = None,
-    legend: bool = True,
     **more: Any,
 ) -> Trace:
-    """Return a line; ``markers`` None marks its points as long as they can be told apart.
-
-    ``dash`` is ``solid``, ``dash`` or ``dot``.
-    """
+    """Return a line; ``markers`` None marks its points as long as they can be told apart."""
+    x = _read_values(x, of)
     mode = line_mode(len(x)) if markers is None else "lines+markers" if markers else "lines"
     line = {"color": colour, "width": width, **({} if dash == "solid" else {"dash": dash})}
-    return scatter_trace(name, x, y, mode=mode, line=line, hover=hover, legend=legend, **more)
+    return scatter_trace(name, x, y, of=of, mode=mode, line=line, **more)
+
+
+def diagonal_trace(low: float, high: float) -> Trace:
+    """Return the line on which predictions equal measurements; the ends are in decades."""
+    ends = [10.0**low, 10.0**high]
+    return line_trace("equal", ends, ends, colour=GREY, width=1, dash="dash", markers=False, legend=False)
 
 
 def bar_trace(
     name: str,
-    labels: Sequence[Any],
-    values: Sequence[float | None],
+    labels: Values,
+    values: Values,
     *,
+    of: Sequence[Any] = (),
     colour: str | Sequence[str],
     horizontal: bool = False,
     hover: Hover = None,
@@ -180,25 +249,53 @@ def bar_trace(
     **more: Any,
 ) -> Trace:
     """Return bars at categories or positions; ``colour`` may be one per bar."""
-    along, across = ("x", "y") if horizontal else ("y", "x")
-    kind = {"type": "bar", "name": escape(name), across: _escape_texts(labels), along: list(values)}
-    lying = {"orientation": "h"} if horizontal else {}
+    ends = {"x": _escape_texts(_read_values(labels, of)), "y": list(_read_values(values, of))}
+    lying = {"y": ends["x"], "x": ends["y"], "orientation": "h"} if horizontal else ends
     marker = {"color": colour, **more.pop("marker", {})}
-    hidden = {} if legend else {"showlegend": False}
-    return {**kind, **lying, "marker": marker, **_hover_settings(hover), **hidden, **more}
+    return _make_trace("bar", name, {**lying, "marker": marker, **more}, of, hover, legend=legend)
 
 
-def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **more: Any) -> Trace:
+def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Trace:
     """Return the area between two curves over ``x``, filled with a CSS colour, without legend and hover text."""
-    return scatter_trace(
-        "",
-        x=[*x, *reversed(x)],
-        y=[*high, *reversed(low)],
-        mode="lines",
-        line={"width": 0},
-        legend=False,
-        **{"fill": "toself", "fillcolor": colour, **more},
-    )
+    along, edge = [*x, *reversed(x)], [*high, *reversed(low)]
+    fill: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "line": {"width": 0}}
+    return scatter_trace("", along, edge, mode="lines", legend=False, **fill)
+
+
+def step_trace(
+    name: str, y: Sequence[float | None], *, begin: float, step: float, colour: str, width: float = 1.5, **more: Any
+) -> Trace:
+    """Return a line of steps of equal length from ``begin``, without storing the x value of each; ``y`` may have gaps.
+
+    The last step is drawn to its end.
+    """
+    line = {"shape": "hv", "width": width, "color": colour}
+    trace = scatter_trace(name, (), [*y, *y[-1:]], mode="lines", line=line, **more)
+    del trace["x"]
+    return {**trace, "x0": begin, "dx": step}
+
+
+def highlight_trace(name: str, x: float, y: float, symbol: str, hover: str) -> Trace:
+    """Return one point with a white edge; ``hover`` follows its name."""
+    size, colour = HIGHLIGHTS[symbol]
+    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1.5, "color": "white"}}
+    return scatter_trace(name, [x], [y], marker=marker, hover=[f"{name}: {hover}"])
+
+
+def heatmap_trace(
+    x: Sequence[Any],
+    y: Sequence[Any],
+    z: Sequence[Sequence[float | None]],
+    *,
+    hover: Sequence[Sequence[str]],
+    texts: Sequence[Sequence[str]] | None = None,
+) -> Trace:
+    """Return a heat map of shares without colour bar; a cell of None is empty."""
+    words = {} if texts is None else {"text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}}
+    colours = [list(stop) for stop in SHARE_COLOURS]
+    scale = {"zmin": 0.0, "zmax": 1.0, "colorscale": colours, "showscale": False}
+    cells = {"x": _escape_texts(x), "y": _escape_texts(y), "z": z, "xgap": 1, "ygap": 1}
+    return {"type": "heatmap", **cells, **scale, "hovertext": hover, "hoverinfo": "text", **words}
 
 
 def error_bars(
@@ -244,63 +341,11 @@ def xy_chart(
     return Chart(key, title, caption, traces, layout=xy_layout(xaxis, yaxis, legend, **more), height_px=height_px)
 
 
-def menu_chart(
-    key: str, title: str, frames: Sequence[ChartFrame], *, caption: str = "", height_px: int = 320, menu: str = "show"
+def frame_chart(
+    key: str, title: str, frames: Iterable[ChartFrame], *, caption: str = "", height_px: int = 320, menu: str = "show"
 ) -> Chart:
-    """Return a chart with a menu of views, the first one shown first; ``menu`` is the menu's label."""
+    """Return a chart of several views, with a menu that shows the first one first, or a slider without its label."""
     return Chart(key, title, caption, [], layout={}, height_px=height_px, frames=tuple(frames), menu=menu)
-
-
-def step_trace(
-    name: str,
-    y: Sequence[float | None],
-    *,
-    begin: float,
-    step: float,
-    colour: str,
-    width: float = 1.5,
-    hover: Hover = None,
-    **more: Any,
-) -> Trace:
-    """Return a line of steps of equal length from ``begin``, without storing the x value of each; ``y`` may have gaps.
-
-    The last step is drawn to its end.
-    """
-    line = {"shape": "hv", "width": width, "color": colour}
-    trace = scatter_trace(name, x=(), y=[*y, *y[-1:]], mode="lines", line=line, hover=hover, **more)
-    del trace["x"]
-    return {**trace, "x0": begin, "dx": step}
-
-
-HIGHLIGHTS = {"star": (15, ALARM), "diamond": (13, COLOURS[1]), "square": (12, COLOURS[2])}
-"""Size and colour of a highlighted point by its symbol: MAXN, the choice, the request."""
-
-
-def highlight_trace(name: str, x: float, y: float, symbol: str, hover: str) -> Trace:
-    """Return one point with a white edge; ``hover`` follows its name."""
-    size, colour = HIGHLIGHTS[symbol]
-    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1.5, "color": "white"}}
-    return scatter_trace(name, [x], [y], marker=marker, hover=[f"{name}: {hover}"])
-
-
-def heatmap_trace(
-    x: Sequence[Any],
-    y: Sequence[Any],
-    z: Sequence[Sequence[float | None]],
-    *,
-    colours: Sequence[tuple[float, str]],
-    hover: Sequence[Sequence[str]],
-    texts: Sequence[Sequence[str]] | None = None,
-    **more: Any,
-) -> Trace:
-    """Return a heat map without colour bar.
-
-    ``z`` has rows of values from 0 to 1, of which None leaves a cell empty; ``colours`` are those of the values.
-    """
-    words = {} if texts is None else {"text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}}
-    scale = {"zmin": 0.0, "zmax": 1.0, "colorscale": [list(stop) for stop in colours], "showscale": False}
-    cells = {"x": _escape_texts(x), "y": _escape_texts(y), "z": z, "xgap": 1, "ygap": 1}
-    return {"type": "heatmap", **cells, **scale, "hovertext": hover, "hoverinfo": "text", **words, **more}
 
 
 def horizontal_line(y: float, colour: str, *, width: float = 1.2) -> dict[str, Any]:
@@ -328,12 +373,18 @@ def spread_range(values: Sequence[float]) -> list[float]:
     return [begin, begin + length]
 
 
-def _hover_settings(hover: Hover) -> dict[str, Any]:
+def _make_trace(kind: str, name: str, settings: Trace, of: Sequence[Any], hover: Hover, *, legend: bool) -> Trace:
     if hover is None:
-        return {"hoverinfo": "skip"}
-    if isinstance(hover, str):
-        return {"hovertemplate": hover if "<extra>" in hover else f"{hover}<extra></extra>"}
-    return {"hovertext": list(hover), "hoverinfo": "text"}
+        shown: dict[str, Any] = {"hoverinfo": "skip"}
+    elif isinstance(hover, str):
+        shown = {"hovertemplate": hover if "<extra>" in hover else f"{hover}<extra></extra>"}
+    else:
+        shown = {"hovertext": list(_read_values(hover, of)), "hoverinfo": "text"}
+    return {"type": kind, "name": escape(name), **settings, **shown, **({} if legend else {"showlegend": False})}
+
+
+def _read_values(values: Values, of: Sequence[Any]) -> Sequence[Any]:
+    return [values(one) for one in of] if callable(values) else values
 
 
 def _escape_texts(values: Sequence[Any]) -> list[Any]:

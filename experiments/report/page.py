@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from markupsafe import Markup
 
-from experiments.report.chart import JSON_DIGITS, Chart, to_json_value
-from experiments.report.palette import SHARE_COLOURS
+from experiments.report.chart import JSON_DIGITS, SHARE_COLOURS, Chart, to_json_value
 from fedge.atomic_files import write_text
 from fedge.types import Label
 
@@ -67,14 +66,14 @@ class Card:
     wide: bool = False
 
 
-def write_page(out: Path, title: str, sections: Sequence[Section], foot: str | Markup, **head: Any) -> None:
+def write_page(out: Path, title: str, sections: Iterable[Section], foot: str | Markup, **head: Any) -> None:
     """Write a page atomically; the arguments are those of ``render_page``."""
     write_text(out, render_page(title, sections, foot, **head))
 
 
 def render_page(
     title: str,
-    sections: Sequence[Section],
+    sections: Iterable[Section],
     foot: str | Markup,
     *,
     facts: Iterable[str | Markup],
@@ -100,7 +99,7 @@ def render_page(
     from plotly.offline import get_plotlyjs
 
     head = Markup('<h1>{}</h1><p class="soft">{}</p>').format(heading or title, Markup(" · ").join(facts))
-    figures = tuple(cards)
+    figures, sections = tuple(cards), tuple(sections)
     head += lead + (render_cards(figures) if figures else EMPTY) + Markup().join(map(render_paragraph, notes)) + below
     charts = [to_json_value(_chart_data(chart), JSON_DIGITS) for section in sections for chart in section.charts]
     # "<" is escaped, so that no text in the data can end the script element.
@@ -138,9 +137,10 @@ def render_badge(label: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(label if label in LABELS else "unknown", label)
 
 
-def render_template(name: str, **values: object) -> Markup:
-    """Render one of the templates, which escape every text that is not ``Markup``."""
-    return Markup(_environment().get_template(name).render(**values))  # noqa: S704 -- escaped by the template
+def render_template(name: str, part: str, *values: object, **more: object) -> Markup:
+    """Render a part of one of the templates, a macro, which escapes every text that is not ``Markup``."""
+    macro: Callable[..., Markup] = getattr(_environment().get_template(name).module, part)
+    return macro(*values, **more)
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 UNKNOWN = "–"
@@ -52,6 +53,12 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> str:
     magnitude = math.floor(math.log10(abs(value))) if value else 0
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
     return f"{text} {unit}" if unit else text
+
+
+def join_names(names: Sequence[str], most: int) -> str:
+    """Join names with commas, at most so many; the others are counted."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def capitalise(text: str) -> str:
@@ -117,3 +124,9 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values, or None if there is none."""
     given = [value for value in values if value is not None and math.isfinite(value)]
     return sum(given) / len(given) if given else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values, or None if there is none."""
+    given = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.median(given) if given else None

@@ -160,7 +160,9 @@ class Table:
 
     @property
     def html(self) -> Markup:
-        """Return the table as HTML; headings of numeric columns are right-aligned as well."""
+        """Return the table as HTML, nothing without rows; headings of numeric columns are right-aligned as well."""
+        if not self.rows:
+            return Markup()
         heads = zip(self.heads, self.numeric_columns, strict=True)
         head = Markup().join(Markup("<th{}>{}</th>").format(_css_class(n, best=False), h) for h, n in heads)
         body = Markup().join(

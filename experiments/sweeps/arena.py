@@ -1,7 +1,7 @@
 """The arena: a sweep's variants by three protocols, with paired differences to its first variant.
 
 Quality under a budget: the accuracy of the last model that was ready within the budgets of seconds and joules.
-Cost to a target: seconds and joules until it is reached (``accuracy_course``). Robustness: the same two in a second
+Cost to a target: seconds and joules until it is reached (``loaded_runs``). Robustness: the same two in a second
 sweep, of the same variants on a disturbed fleet. Joules are of the whole fleet, boards at rest included. Runs of one
 seed have the same fleet, data and noise.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
-from experiments.report.run.accuracy_course import TARGET_WINDOW, Course, build_course, find_cost
+from experiments.report.run.loaded_runs import TARGET_WINDOW, Course, build_course, find_cost
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
 from fedge.errors import BadInput
 from fedge.telemetry.store_reader import read_rows

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from experiments.report.quantities import UNKNOWN, percent
 from experiments.report.tables import (
     Cell,
+    Column,
     Table,
+    build_table,
     number_cell,
     percent_cell,
     print_facts,
@@ -19,10 +21,9 @@ from experiments.report.tables import (
     value_cell,
 )
 from fedge.serving.side_by_side import SideBySideOutcome
-from fedge.studies.serving.interleaving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
-from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
+from fedge.studies.serving.interleaving_advice import SimulatedChoice, StrategySearch
+from fedge.studies.serving.serving_planner import LimitChange, ServingOption
 from fedge.studies.serving.strategy_study import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
-from fedge.types import PowerMode
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 
 if TYPE_CHECKING:
@@ -49,34 +50,45 @@ LabelledLine = tuple[str, str]
 
 def print_interleaving(console: Console, advice: InterleavingAdvice) -> None:
     """Print the whole plan."""
-    if advice.choice is None:
-        print_facts(console, _describe_infeasibility(advice), label_width=LABEL_WIDTH)
-    else:
-        print_facts(console, _describe_choice(advice, advice.choice), label_width=LABEL_WIDTH)
+    facts = _describe_infeasibility(advice) if advice.choice is None else _describe_choice(advice, advice.choice)
+    print_facts(console, facts, label_width=LABEL_WIDTH)
+    if advice.choice is not None:
         if advice.runners_up:
-            _runners_up_table(advice.runners_up).print(console)
-        _neighbours_table(advice.neighbours, advice).print(console)
-    print_lines(console, (*_describe_search(advice), *_describe_sources(advice)))
+            options = advice.runners_up
+            rows = [(_format_mode(one), *_format_option_figures(one), f"{one.power_w:.1f}") for one in options]
+            _options_table("Alternatives", ("mode, MHz", *OPTION_HEADINGS, "W"), rows).print(console)
+        _neighbours_table(advice).print(console)
+    search: Iterable[str] = () if advice.search is None else _describe_search(advice.search)
+    if len(advice.jobs.services) > 1:
+        search = ("Strategies search for one service only; with several, no profiling order is shown.",)
+    label = advice.tables.label
+    what = {"measured": "were measured", "unknown": "are of unknown origin"}.get(label, f"come from a model ({label})")
+    derived = f"Time and power {what}; windows, latencies and step counts follow from them."
+    print_lines(console, (*search, *advice.tables.descriptions, derived))
 
 
 def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Iterator[LabelledLine]:
-    services = advice.jobs.services
+    services, several = advice.jobs.services, len(advice.jobs.services) > 1
     yield "Mode", f"{option.mode} (CPU cores; CPU, GPU and memory clock)"
     for service, size, infer_s in zip(services, option.batch_sizes, option.infer_s, strict=True):
         window_s = size / service.rate_hz
         yield "Serve", f"{service.name}: batches of {size}, one every {window_s:.3f} s, each {1e3 * infer_s:.1f} ms"
     if option.train_s is not None:
-        yield "Train", _describe_training(option, option.train_s, several=len(services) > 1)
+        yield "Train", _describe_training(option, option.train_s, several=several)
+    rule = "at most, for even arrivals" if several else "for even arrivals (collecting and inferring a batch)"
     for service, needed_s in zip(services, option.latency_s, strict=True):
-        rule = "for even arrivals (collecting and inferring a batch)"
-        if len(services) > 1:
-            rule = "at most, for even arrivals"
         yield "Latency", f"{service.name}: {needed_s:.3f} s of {service.latency_s:g} s, {rule}"
-    watts = [f"{watts:.1f} W {name}" for name, watts in _list_powers(advice, option)]
+    watts = [] if option.train_w is None else [f"{option.train_w:.1f} W training"]
+    watts += [f"{drawn_w:.1f} W {service.name}" for service, drawn_w in zip(services, option.infer_w, strict=True)]
     yield "Power", f"{option.power_w:.1f} W of {advice.options.max_power_w:g} W ({', '.join(watts)})"
     if services:
         yield "Serving", f"{percent(option.share, 0)} of time"
-    yield "Limited", _describe_limits(advice)
+    if advice.limits:
+        yield "Limited", "by " + " and ".join(LIMIT_WORDS[limit] for limit in advice.limits)
+    else:
+        aim = "faster training" if advice.jobs.train_s is not None else "faster inference"
+        budgets = "power or 10 % more latency" if services else "power"
+        yield "Limited", f"by the board: 10 % more {budgets} does not allow {aim}"
     for what in advice.doubtful:
         yield "DOUBTFUL", f"{what}: measure this mode again before relying on the plan"
     if advice.simulation is not None:
@@ -97,48 +109,23 @@ def _describe_training(option: ServingOption, train_s: float, *, several: bool) 
     return f"{window}, {option.steps_per_s:.2f} per second, {each}"
 
 
-def _list_powers(advice: InterleavingAdvice, option: ServingOption) -> Iterator[tuple[str, float]]:
-    if option.train_w is not None:
-        yield "training", option.train_w
-    for service, watts in zip(advice.jobs.services, option.infer_w, strict=True):
-        yield service.name, watts
-
-
-def _describe_limits(advice: InterleavingAdvice) -> str:
-    if advice.limits:
-        return "by " + " and ".join(LIMIT_WORDS[limit] for limit in advice.limits)
-    aim = "faster training" if advice.jobs.train_s is not None else "faster inference"
-    budgets = "power or 10 % more latency" if advice.jobs.services else "power"
-    return f"by the board: 10 % more {budgets} does not allow {aim}"
-
-
 def _describe_simulation(advice: InterleavingAdvice, played: SimulatedChoice) -> Iterator[LabelledLine]:
-    simulation, coming = (
-        played.simulation,
-        ARRIVAL_WORDS.get(advice.options.arrivals, f"{advice.options.arrivals} arrivals"),
-    )
+    simulation, arrivals = played.simulation, advice.options.arrivals
+    coming = ARRIVAL_WORDS.get(arrivals, f"{arrivals} arrivals")
     yield "Checked", f"simulation of {simulation.seconds:.0f} s with {coming}:"
     for service in simulation.services:
         quantiles = f"p50 {service.p50_s:.3f}, p95 {service.p95_s:.3f}, p99 {service.p99_s:.3f} s"
-        yield (
-            "",
-            f"{service.name}: {quantiles}, {service.violations:.2f} % of {service.requests} requests late or dropped",
-        )
+        late = f"{service.violations:.2f} % of {service.requests} requests late or dropped"
+        yield "", f"{service.name}: {quantiles}, {late}"
     if simulation.steps_per_s > 0:
         run_over = " (a step may run past its window if the budget allows)" if not advice.has_several_services else ""
         yield "", f"{simulation.steps_per_s:.2f} training steps per second{run_over}"
     if advice.first is not None and played.holds:
-        yield (
-            "",
-            f"Choice {played.tried} in order of preference: {_format_option(advice.first)} violates the budget at p99",
-        )
+        sizes = "+".join(map(str, advice.first.batch_sizes))
+        first = f"{advice.first.mode}, batches of {sizes}" if sizes else str(advice.first.mode)
+        yield "", f"Choice {played.tried} in order of preference: {first} violates the budget at p99"
     if not played.holds:
         yield "", f"NONE of {played.tried} simulated choices keeps the budget at p99; this one violates it least"
-
-
-def _format_option(option: ServingOption) -> str:
-    sizes = "+".join(map(str, option.batch_sizes))
-    return f"{option.mode}, batches of {sizes}" if sizes else str(option.mode)
 
 
 def _describe_infeasibility(advice: InterleavingAdvice) -> Iterator[LabelledLine]:
@@ -165,27 +152,17 @@ def _describe_move(move: LimitChange, *, several: bool) -> str:
     return f"{LIMIT_WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change}{why})"
 
 
-def _runners_up_table(options: Sequence[ServingOption]) -> Table:
-    rows = [(_format_mode(option.mode), *_option_cells(option), f"{option.power_w:.1f}") for option in options]
-    return _options_table("Alternatives", ("mode, MHz", *OPTION_HEADINGS, "W"), rows)
-
-
-def _neighbours_table(neighbours: Sequence[LimitVariation], advice: InterleavingAdvice) -> Table:
+def _neighbours_table(advice: InterleavingAdvice) -> Table:
     alike = " (for all services; values of the first)" if advice.has_several_services else ""
-    order = list(LIMIT_UNITS)
-    ordered = sorted(neighbours, key=lambda one: (order.index(one.limit), one.factor))
-    rows = [(_format_limit(one), *_neighbour_cells(one.option, advice.best)) for one in ordered]
+    order, rows = list(LIMIT_UNITS), []
+    for one in sorted(advice.neighbours, key=lambda one: (order.index(one.limit), one.factor)):
+        limit = f"{one.limit} {one.value:.4g} {SHORT_UNITS[one.limit]}".replace(" /", "/")
+        if one.option is None:
+            rows.append((limit, *(UNKNOWN for _ in OPTION_HEADINGS), "no mode fits"))
+        else:
+            mode = "unchanged" if one.option == advice.best else _format_mode(one.option)
+            rows.append((limit, *_format_option_figures(one.option), mode))
     return _options_table(f"Choices under other limits{alike}", ("limit", *OPTION_HEADINGS, "mode, MHz"), rows)
-
-
-def _format_limit(one: LimitVariation) -> str:
-    return f"{one.limit} {one.value:.4g} {SHORT_UNITS[one.limit]}".replace(" /", "/")
-
-
-def _neighbour_cells(option: ServingOption | None, now: ServingOption | None) -> tuple[str, ...]:
-    if option is None:
-        return *(UNKNOWN for _ in OPTION_HEADINGS), "no mode fits"
-    return *_option_cells(option), "unchanged" if option == now else _format_mode(option.mode)
 
 
 def _format_count(number: float) -> str:
@@ -193,12 +170,12 @@ def _format_count(number: float) -> str:
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
-def _format_mode(mode: PowerMode) -> str:
-    return str(mode).removesuffix(" MHz")
+def _format_mode(option: ServingOption) -> str:
+    return str(option.mode).removesuffix(" MHz")
 
 
-def _option_cells(option: ServingOption) -> tuple[str, str, str, str]:
-    """Return batch sizes, steps per window, steps per second and inference times in ms."""
+def _format_option_figures(option: ServingOption) -> tuple[str, ...]:
+    """Return an option's figures in the order of ``OPTION_HEADINGS``."""
     trains, serves = option.train_s is not None, bool(option.batch_sizes)
     return (
         "+".join(map(str, option.batch_sizes)) or UNKNOWN,
@@ -208,50 +185,31 @@ def _option_cells(option: ServingOption) -> tuple[str, str, str, str]:
     )
 
 
-def _describe_search(advice: InterleavingAdvice) -> Iterator[str]:
-    """Yield what a strategy would profile; strategies search for one service only."""
-    if len(advice.jobs.services) > 1:
-        yield "Strategies search for one service only; with several, no profiling order is shown."
-    elif advice.search is not None:
-        yield from _describe_trials(advice.search)
-
-
-def _describe_trials(search: StrategySearch) -> Iterator[str]:
+def _describe_search(search: StrategySearch) -> Iterator[str]:
+    """Yield what a strategy would profile, and how good its choice would be."""
     times = len(search.trials)
-    where = _describe_search_space(search)
+    trials = [
+        str(one.mode) if one.batch_size is None else f"{one.mode} at {one.batch_size}"
+        for one in (*search.trials[:MAX_TRIALS], *filter(None, [search.chosen]))
+    ]
+    chosen = None if search.chosen is None else trials.pop()
+    where = "" if all(trial.batch_size is None for trial in search.trials) else " (mode at batch size of inference)"
     yield f"Without tables, {search.strategy} would profile {times} times, in this order{where}:"
     more = f"; and {times - MAX_TRIALS} more (--json has all)" if times > MAX_TRIALS else ""
-    yield "  " + "; ".join(_format_trial(trial) for trial in search.trials[:MAX_TRIALS]) + more
+    yield "  " + "; ".join(trials) + more
     if search.chosen is None:
         yield "  and would find no mode that meets the limits."
         return
-    yield f"  and would choose {_format_trial(search.chosen)}{_describe_search_quality(search)}"
-
-
-def _describe_search_space(search: StrategySearch) -> str:
-    return "" if all(trial.batch_size is None for trial in search.trials) else " (mode at batch size of inference)"
-
-
-def _describe_search_quality(search: StrategySearch) -> str:
-    worth, gap = search.worth, search.worth.gap
-    if not worth.solved:
-        return ", which does NOT meet the limits."
-    if search.chosen is not None and search.chosen.batch_size is None:
-        return f": training steps {percent(gap.loss)} longer than the best choice's."
-    if math.isnan(gap.loss):  # nothing is trained
-        return f": inference {percent(gap.excess)} longer than the best choice's."
-    return f": {percent(gap.loss)} less training than the best choice."
-
-
-def _format_trial(trial: ProfiledTrial) -> str:
-    return str(trial.mode) if trial.batch_size is None else f"{trial.mode} at {trial.batch_size}"
-
-
-def _describe_sources(advice: InterleavingAdvice) -> Iterator[str]:
-    yield from advice.tables.descriptions
-    label = advice.tables.label
-    what = {"measured": "were measured", "unknown": "are of unknown origin"}.get(label, f"come from a model ({label})")
-    yield f"Time and power {what}; windows, latencies and step counts follow from them."
+    gap = search.worth.gap
+    if not search.worth.solved:
+        quality = ", which does NOT meet the limits."
+    elif search.chosen.batch_size is None:
+        quality = f": training steps {percent(gap.loss)} longer than the best choice's."
+    elif math.isnan(gap.loss):  # nothing is trained
+        quality = f": inference {percent(gap.excess)} longer than the best choice's."
+    else:
+        quality = f": {percent(gap.loss)} less training than the best choice."
+    yield f"  and would choose {chosen}{quality}"
 
 
 def _options_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -348,37 +306,33 @@ def format_histogram(histogram: LatencyHistogram) -> str:
     )
 
 
-OUTCOME_HEADS = ("approach", "steps/s", "requests", "p50, ms", "p95, ms", "p99, ms", "late", "dropped", "batch")
-
-
 def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> Table:
     """Build a table of all turns, one outcome each; ``latency_s`` is the latency budget."""
+
+    def latency_cell(one: SideBySideOutcome, quantile: float) -> Cell:
+        found_s = None if one.service is None else one.percentile_s(quantile)
+        return number_cell(format_milliseconds(found_s), None if found_s is None else 1e3 * found_s, "ms")
+
+    def service_cell(one: SideBySideOutcome, figure: str) -> Cell:
+        return value_cell(None if one.service is None else getattr(one.service, figure))
+
+    def batch_size(one: SideBySideOutcome) -> float | None:
+        return one.service.served / one.service.batches if one.service and one.service.batches else None
+
+    columns: tuple[Column[SideBySideOutcome], ...] = (
+        ("approach", lambda one: text_cell(one.approach)),
+        ("steps/s", lambda one: value_cell(one.minibatches_hz, ".1f", "1/s")),
+        ("requests", lambda one: service_cell(one, "requests")),
+        ("p50, ms", lambda one: latency_cell(one, 50)),
+        ("p95, ms", lambda one: latency_cell(one, 95)),
+        ("p99, ms", lambda one: latency_cell(one, 99)),
+        ("late", lambda one: percent_cell(None if one.service is None else one.violation_share, 2)),
+        ("dropped", lambda one: service_cell(one, "dropped")),
+        ("batch", lambda one: value_cell(batch_size(one), ".1f")),
+    )
     serves = any(one.service is not None for one in outcomes)
     title = f"latency budget {format_milliseconds(latency_s)} ms" if serves else ""
-    rows = tuple(
-        (
-            text_cell(one.approach),
-            value_cell(one.minibatches_hz, ".1f", "1/s"),
-            *_service_cells(one),
-        )
-        for one in outcomes
-    )
-    return Table("turns", OUTCOME_HEADS, rows, title)
-
-
-def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
-    service = outcome.service
-    if service is None:
-        return [number_cell(UNKNOWN)] * 7
-    latencies_s = [outcome.percentile_s(quantile) for quantile in (50, 95, 99)]
-    size = service.served / service.batches if service.batches else None
-    return [
-        value_cell(service.requests),
-        *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
-        percent_cell(outcome.violation_share, 2),
-        value_cell(service.dropped),
-        value_cell(size, ".1f"),
-    ]
+    return build_table("turns", columns, outcomes, title)
 
 
 def format_milliseconds(seconds: float | None) -> str:
@@ -387,16 +341,25 @@ def format_milliseconds(seconds: float | None) -> str:
 
 
 FAMILY_TITLES = {"train": "training alone", "infer": "inference alone", "concurrent": "training and inference"}
-
-
-StrategyColumn = tuple[str, Callable[[StrategyRow], float | None], int]
-"""Heading of a column of figures, how it is read from a row, and its decimals."""
+STRATEGY_FIGURES = (
+    ("share, %", "solved_share", 1, ("train", "infer", "concurrent")),
+    ("violations, %", "violations", 2, ("train", "infer", "concurrent")),
+    ("loss, mean", "loss_mean", 1, ("train", "concurrent")),
+    ("loss, median", "loss_median", 1, ("train", "concurrent")),
+    ("excess, mean", "excess_mean", 1, ("infer", "concurrent")),
+    ("excess, median", "excess_median", 1, ("infer",)),
+    ("modes, mean", "modes_mean", 1, ("train", "infer", "concurrent")),
+    ("modes, max", "modes_max", 0, ("train", "infer", "concurrent")),
+    ("modes, total", "modes_total", 0, ("reuse",)),
+    ("s", "seconds", 1, ("train", "infer", "concurrent")),
+)
+"""Heading, field and decimals of a figure, and the problem families that have it."""
 
 
 def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
     """Print one table of results per pair and problem family, and what the columns mean."""
-    for table in build_strategy_tables(rows):
-        table.print(console)
+    for pair, family in dict.fromkeys((row.pair, row.family) for row in rows):
+        _strategies_table([row for row in rows if (row.pair, row.family) == (pair, family)]).print(console)
     note = (
         f"Percent, except counts. Violations: choices that exceed the power by more than {POWER_TOLERANCE_W:g} W or "
         f"the latency by more than {100 * LATENCY_TOLERANCE:g} %, or cannot keep up. Excess: inference time over the "
@@ -405,49 +368,22 @@ def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
     print_lines(console, [note])
 
 
-def build_strategy_tables(rows: Sequence[StrategyRow]) -> list[Table]:
-    """Build one table of results per pair and problem family."""
-    cases = dict.fromkeys((row.pair, row.family) for row in rows)
-    return [_case_table([row for row in rows if (row.pair, row.family) == case]) for case in cases]
-
-
-def _case_table(rows: Sequence[StrategyRow]) -> Table:
-    first = rows[0]
-    problems = max(row.problems for row in rows)
+def _strategies_table(rows: Sequence[StrategyRow]) -> Table:
+    first, problems = rows[0], max(row.problems for row in rows)
     title = f"{first.pair}: {FAMILY_TITLES[first.family]}, {problems} problem{'' if problems == 1 else 's'}"
     if first.modes_left_out is not None:
         title += f", {first.modes_left_out} implausible modes excluded"
-    columns = _select_columns(rows)
+    shown = {first.family, "reuse" if any(row.reuse for row in rows) else ""}
+    figures = [figure for figure in STRATEGY_FIGURES if shown & {*figure[-1]}]
     seeded = len({row.seed for row in rows}) > 1
-    heads = ("strategy", *(("seed",) if seeded else ()), "solved", *(heading for heading, _, _ in columns))
-    lines = tuple(
-        (
-            text_cell(row.strategy if row.error is None else f"{row.strategy} (failed)"),
+    lines = []
+    for row in rows:
+        failed = row.error is not None
+        lines.append((
+            text_cell(f"{row.strategy} (failed)" if failed else row.strategy),
             *((value_cell(row.seed),) if seeded else ()),
-            number_cell(UNKNOWN if row.error is not None else f"{row.solved}/{row.solvable}"),
-            *(value_cell(None if row.error is not None else read(row), f".{digits}f") for _, read, digits in columns),
-        )
-        for row in rows
-    )
-    return Table(f"{first.pair}-{first.family}", heads, lines, title)
-
-
-def _select_columns(rows: Sequence[StrategyRow]) -> list[StrategyColumn]:
-    """Return the columns that the family has; the total only with reuse."""
-    family = rows[0].family
-    found: list[StrategyColumn] = [
-        ("share, %", lambda row: row.solved_share, 1),
-        ("violations, %", lambda row: row.violations, 2),
-    ]
-    if family != "infer":
-        found.append(("loss, mean", lambda row: row.loss_mean, 1))
-        found.append(("loss, median", lambda row: row.loss_median, 1))
-    if family != "train":
-        found.append(("excess, mean", lambda row: row.excess_mean, 1))
-    if family == "infer":
-        found.append(("excess, median", lambda row: row.excess_median, 1))
-    found.append(("modes, mean", lambda row: row.modes_mean, 1))
-    found.append(("modes, max", lambda row: row.modes_max, 0))
-    if any(row.reuse for row in rows):
-        found.append(("modes, total", lambda row: row.modes_total, 0))
-    return [*found, ("s", lambda row: row.seconds, 1)]
+            number_cell(UNKNOWN if failed else f"{row.solved}/{row.solvable}"),
+            *(value_cell(None if failed else getattr(row, field), f".{digits}f") for _, field, digits, _ in figures),
+        ))  # fmt: skip
+    heads = ("strategy", *(("seed",) if seeded else ()), "solved", *(heading for heading, *_ in figures))
+    return Table(f"{first.pair}-{first.family}", heads, tuple(lines), title)

@@ -28,13 +28,12 @@ def print_layer_summary(console: Console, summary: LayerSummary) -> None:
     step = "a training step" if summary.kind == "train" else "inference"
     print_lines(console, [f"{network.name}, {network.source}: {step} of {summary.batch_size} x {sample}"], "bold")
     print_lines(console, _describe_totals(summary))
-    kinds_table(summary.by_kind).print(console)
+    build_table("kinds", KIND_COLUMNS, summary.by_kind, "By kind").print(console)
     if summary.costliest:
-        costliest_table(summary.costliest).print(console)
+        build_table("layers", LAYER_COLUMNS, summary.costliest, "The layers that move most").print(console)
 
 
 def _describe_totals(summary: LayerSummary) -> Iterator[str]:
-    """Yield a line per total: what, how much, and what it is made of."""
     network, batch_size, kind = summary.network, summary.batch_size, summary.kind
     work = network.batch_work(batch_size, kind)
     frozen = network.parameters - network.trained_parameters
@@ -60,45 +59,29 @@ def format_si(value: float, unit: str) -> str:
     return number(value / per, 5, prefix + unit)
 
 
-def _intensity_cell(row: LayerCostRow) -> Cell:
-    intensity = row.flop / row.bytes if row.bytes else None
-    return number_cell(number(intensity, 3), intensity, "FLOP/B")
-
-
 COST_COLUMNS: tuple[Column[LayerCostRow], ...] = (
     ("MFLOP", lambda row: number_cell(number(row.flop / 1e6, 4), row.flop / 1e6, "MFLOP")),
     ("MB", lambda row: number_cell(number(row.bytes / 1e6, 4), row.bytes / 1e6, "MB")),
-    ("FLOP/B", _intensity_cell),
+    ("FLOP/B", lambda row: value_cell(row.flop / row.bytes if row.bytes else None, number, "FLOP/B")),
 )
-
-
-def kinds_table(rows: Sequence[LayerCostRow]) -> Table:
-    """Build a table of the cost of each kind of operator."""
-    columns: tuple[Column[LayerCostRow], ...] = (
-        ("kind", lambda row: text_cell(row.name)),
-        ("layers", lambda row: value_cell(row.layers)),
-        *COST_COLUMNS,
-    )
-    return build_table("kinds", columns, rows, "By kind")
-
-
-def costliest_table(rows: Sequence[LayerCostRow]) -> Table:
-    """Build a table of single layers."""
-    columns: tuple[Column[LayerCostRow], ...] = (
-        ("layer", lambda row: text_cell(row.name)),
-        ("kind", lambda row: text_cell(row.kind)),
-        *COST_COLUMNS,
-        ("output", lambda row: text_cell(row.output)),
-    )
-    return build_table("layers", columns, rows, "The layers that move most")
+KIND_COLUMNS: tuple[Column[LayerCostRow], ...] = (
+    ("kind", lambda row: text_cell(row.name)),
+    ("layers", lambda row: value_cell(row.layers)),
+    *COST_COLUMNS,
+)
+LAYER_COLUMNS: tuple[Column[LayerCostRow], ...] = (
+    ("layer", lambda row: text_cell(row.name)),
+    ("kind", lambda row: text_cell(row.kind)),
+    *COST_COLUMNS,
+    ("output", lambda row: text_cell(row.output)),
+)
 
 
 def print_uncounted(console: Console, network: NetworkCost) -> None:
     """Name the operators that no rule counts."""
-    several = len(network.unknown) > 1
-    whose, they = (
-        ("these operators", "they compute and move") if several else ("this operator", "it computes and moves")
-    )
+    whose, they = "this operator", "it computes and moves"
+    if len(network.unknown) > 1:
+        whose, they = "these operators", "they compute and move"
     line = f"NOT COUNTED: {', '.join(network.unknown)}. No rule counts {whose}: what {they} is missing above."
     print_lines(console, [line], "bold red")
 
@@ -117,40 +100,34 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
     fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
     largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
     share = percent(prediction.system_share, 0)
+    step_time = number(step.step_s, 3, "s") if step.step_s >= 1.0 else number(step.step_s * 1e3, 3, "ms")
     lines = (
-        f"Memory   {_format_mb(step.memory_mb)} ({_format_spread(step.memory_sd_log)}), {fits}",
-        f"Time     {_format_seconds(step.step_s)} ({_format_spread(step.step_sd_log)})",
-        f"Limit    {_format_mb(prediction.limit_mb)}: {device.ram_gb.value:g} GB less {share}, the system's",
+        f"Memory   {step.memory_mb:,.0f} MB ({_format_spread(step.memory_sd_log)}), {fits}",
+        f"Time     {step_time} ({_format_spread(step.step_sd_log)})",
+        f"Limit    {prediction.limit_mb:,.0f} MB: {device.ram_gb.value:g} GB less {share}, the system's",
         f"Largest  batch {largest}; surely (95 %) {sure}",
         f"From     {step.label}: {step.source}",
     )
     print_lines(console, lines)
-    batch_table(prediction).print(console)
+    _batch_table(prediction).print(console)
     if network.unknown:
         print_lines(console, [f"NOT COUNTED: {', '.join(network.unknown)}"], "bold red")
 
 
-def batch_table(prediction: MemoryPrediction) -> Table:
-    """Build a table of needs by batch size, with a verdict each."""
+def _batch_table(prediction: MemoryPrediction) -> Table:
     rows = []
     for batch in prediction.listed_batches:
         step = prediction.predict_need(batch)
+        upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
+        verdict = "may not fit" if upper_mb > prediction.limit_mb else "fits"
         rows.append((
             value_cell(batch),
-            text_cell(_describe_fit(prediction, batch)),
+            text_cell("does not fit" if step.memory_mb > prediction.limit_mb else verdict),
             value_cell(step.memory_mb, ",.0f", "MB"),
-            number_cell(number(step.step_s, 3), step.step_s, "s"),
-            number_cell(number(batch / step.step_s, 3), batch / step.step_s),
+            value_cell(step.step_s, number, "s"),
+            value_cell(batch / step.step_s, number),
         ))  # fmt: skip
     return Table("batches", ("batch", "verdict", "memory, MB", "s per step", "samples/s"), tuple(rows))
-
-
-def _describe_fit(prediction: MemoryPrediction, batch: int) -> str:
-    step = prediction.predict_need(batch)
-    if step.memory_mb > prediction.limit_mb:
-        return "does not fit"
-    upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
-    return "may not fit" if upper_mb > prediction.limit_mb else "fits"
 
 
 def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
@@ -161,24 +138,15 @@ def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
         title = "Held-out levels" if split == "within" else "Held-out network"
         errors = {(row.network, row.method, row.target): row for row in rows if row.split == split}
         networks = list(dict.fromkeys(network for network, _, _ in errors))
-        lines = [_error_cells(network, [errors[network, *column] for column in columns]) for network in networks]
+        lines: list[tuple[Cell, ...]] = []
+        for network in networks:
+            own = [errors[network, *column] for column in columns]
+            steps = "/".join(str(count) for count in dict.fromkeys(row.n for row in own))
+            lines.append((text_cell(network), number_cell(steps), *(value_cell(row.mape, ".1f", "%") for row in own)))
         for name, summary in (("mean", lambda values: sum(values) / len(values)), ("worst", max)):
             values = [summary([errors[network, *column].mape for network in networks]) for column in columns]
             lines.append((text_cell(name), number_cell(""), *(value_cell(one, ".1f", "%") for one in values)))
         yield Table(f"errors-{split}", heads, tuple(lines), f"{title}: error in %")
-
-
-def _error_cells(network: str, errors: Sequence[MemoryErrorRow]) -> tuple[Cell, ...]:
-    steps = "/".join(str(count) for count in dict.fromkeys(row.n for row in errors))
-    return text_cell(network), number_cell(steps), *(value_cell(row.mape, ".1f", "%") for row in errors)
-
-
-def _format_mb(value: float) -> str:
-    return f"{value:,.0f} MB"
-
-
-def _format_seconds(value: float) -> str:
-    return number(value, 3, "s") if value >= 1.0 else number(value * 1e3, 3, "ms")
 
 
 def _format_spread(sd_log: float) -> str:
@@ -231,14 +199,10 @@ def _describe_exclusions(selection: BoardSelection) -> Iterator[str]:
     """Yield a line per unsuitable board: as lines, reasons are whole in any terminal."""
     for offer in selection.offers:
         if not offer.is_suitable:
-            yield f"{offer.board} is not suitable: {'; '.join((*offer.broken, *_describe_memory_shortage(offer)))}"
-
-
-def _describe_memory_shortage(offer: BoardOffer) -> tuple[str, ...]:
-    if offer.memory.fits:
-        return ()
-    largest = offer.memory.batch_size
-    return (f"batch {largest} is the largest that fits" if largest else "not even one sample fits",)
+            largest, reasons = offer.memory.batch_size, [*offer.broken]
+            if not offer.memory.fits:
+                reasons.append(f"batch {largest} is the largest that fits" if largest else "not even one sample fits")
+            yield f"{offer.board} is not suitable: {'; '.join(reasons)}"
 
 
 def _describe_best(selection: BoardSelection) -> list[str]:

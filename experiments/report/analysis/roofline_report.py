@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    highlight_trace,
-    line_trace,
-    log_ticks,
-    menu_chart,
-    scatter_trace,
-    xy_chart,
-    xy_layout,
-)
+from experiments.report import chart
+from experiments.report.chart import ALARM, COLOURS, GREY, SYMBOLS, Chart, ChartFrame, Trace, line_trace, scatter_trace
 from experiments.report.page import Card, Section, render_badge, write_page
-from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, percent_cell, print_lines, text_cell, value_cell
+from experiments.report.tables import Cell, Table, build_table, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.roofline.board_constants import activation_intensity
 from fedge.analysis.roofline.microbenchmark import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
 from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_balance_side, describe_implication
 from fedge.costs.layers.network_cost import LayerCost
 from fedge.modes import find_mode_index
-from fedge.types import Floats
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
 
 
 def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
@@ -50,20 +34,19 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     counts = f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
     head = f"{network.name} on {analysis.basis.spec.name}, inference in batches of {options.batch_size}"
     print_lines(console, [f"{head}: {counts}"])
-    modes_table(analysis).print(console)
+    _modes_table(analysis).print(console)
     modes, shown = analysis.basis.modes, analysis.lines.mode_roofline(analysis.shown_row)
     limit = f"at most {percent(options.max_slowdown - 1)} slower than MAXN"
     lines = (
         f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}",
-        describe_implying_modes(analysis),
+        _describe_implying_modes(analysis),
         f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}",
         describe_constants(analysis),
     )
     print_lines(console, lines)
 
 
-def describe_implying_modes(analysis: RooflineAnalysis) -> str:
-    """Say in how many modes time-efficient implies energy-efficient."""
+def _describe_implying_modes(analysis: RooflineAnalysis) -> str:
     count, total = analysis.implying_mode_count, len(analysis.basis.modes)
     return f"Time-efficient implies energy-efficient in {count:,} of {total:,} modes."
 
@@ -75,9 +58,9 @@ def describe_constants(analysis: RooflineAnalysis) -> str:
         f"Constants are {analysis.lines.label}, fitted to {constants.source}, within "
         f"{percent(constants.time_sd_log)} in time and {percent(constants.power_sd_log)} in power (robust spread)."
     )
-    if not is_fitted(constants, activation_intensity(analysis.network)):
+    mine = activation_intensity(analysis.network)
+    if not is_fitted(constants, mine):
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
-        mine = activation_intensity(analysis.network)
         text += (
             f" This network, of {mine:.3g} FLOP per byte, was not among them; its rooflines are drawn as if it "
             f"used the board like {near}. {analysis.caution}"
@@ -87,46 +70,62 @@ def describe_constants(analysis: RooflineAnalysis) -> str:
     return text
 
 
-def list_shown_rows(analysis: RooflineAnalysis) -> list[tuple[str, int]]:
-    """Return the label and row of MAXN, the chosen mode and the requested one."""
-    rows = [("MAXN", analysis.choice.maxn_row), ("chosen", analysis.choice.row)]
-    if analysis.shown_row not in {row for _, row in rows}:
-        rows.append(("requested", analysis.shown_row))
-    return rows
-
-
-MODE_QUANTITIES = (
-    "ms", "W", "J", "GFLOP/s", "GB/s", "pJ/FLOP", "pJ/B", "constant W", "balance, FLOP/B", "energy balance, FLOP/B",
-)  # fmt: skip
-
-
-def list_mode_values(analysis: RooflineAnalysis, row: int) -> list[float]:
-    """Return one mode's costs, constants and balance points, one value per entry of ``MODE_QUANTITIES``."""
-    line: Roofline = analysis.lines.mode_roofline(row)
-    seconds, joules = float(analysis.batch_times.total_s[row]), float(analysis.joules[row])
-    costs = (1e3 * seconds, joules / seconds, joules)
-    constants = (1e-9 / line.tau_f, 1e-9 / line.tau_m, 1e12 * line.eps_f, 1e12 * line.eps_m, line.pi_0_w)
-    return [float(value) for value in (*costs, *constants, line.balance, line.energy_balance)]
-
-
-def modes_table(analysis: RooflineAnalysis) -> Table:
-    """Build a table of MAXN, the chosen mode and the requested one, one column each."""
-    shown = list_shown_rows(analysis)
+def _modes_table(analysis: RooflineAnalysis) -> Table:
+    shown = [("MAXN", analysis.choice.maxn_row), ("chosen", analysis.choice.row)]
+    if analysis.shown_row not in {row for _, row in shown}:
+        shown.append(("requested", analysis.shown_row))
+    columns = [_list_mode_values(analysis, row) for _, row in shown]
     modes = (Cell(str(analysis.basis.modes[row]).removesuffix(" MHz"), numeric=True) for _, row in shown)
-    columns = [list_mode_values(analysis, row) for _, row in shown]
     rows = [(text_cell("mode, MHz"), *modes)]
-    for quantity, *values in zip(MODE_QUANTITIES, *columns, strict=True):
-        rows.append((text_cell(quantity), *(value_cell(value, number) for value in values)))
+    rows += [(text_cell(name), *(value_cell(column[name], number) for column in columns)) for name in columns[0]]
     return Table("roofline-constants", ("quantity", *(word for word, _ in shown)), tuple(rows))
+
+
+def _list_mode_values(analysis: RooflineAnalysis, row: int) -> dict[str, float]:
+    """Return one mode's costs, constants and balance points, by quantity."""
+    line: Roofline = analysis.lines.mode_roofline(row)
+    seconds, joules = _read_cost(analysis, row)
+    return {
+        "ms": 1e3 * seconds,
+        "W": joules / seconds,
+        "J": joules,
+        "GFLOP/s": 1e-9 / line.tau_f,
+        "GB/s": 1e-9 / line.tau_m,
+        "pJ/FLOP": 1e12 * line.eps_f,
+        "pJ/B": 1e12 * line.eps_m,
+        "constant W": line.pi_0_w,
+        "balance, FLOP/B": line.balance,
+        "energy balance, FLOP/B": line.energy_balance,
+    }
+
+
+def _read_cost(analysis: RooflineAnalysis, row: int) -> tuple[float, float]:
+    """Return the seconds and joules of a batch in a mode."""
+    return float(analysis.batch_times.total_s[row]), float(analysis.joules[row])
 
 
 def print_sweep(console: Console, sweep: RooflineSweep) -> None:
     """Print a micro-benchmark: its kernels, and the constants fitted to them."""
-    sweep_table(sweep).print(console)
-    gflops, gbps = 1e-9 / sweep.tau_f, 1e-9 / sweep.tau_m
+    kernels = build_table(
+        "kernels",
+        (
+            ("kernel", lambda point: text_cell(point.kernel)),
+            ("FLOP/B", lambda point: value_cell(point.work.intensity, number)),
+            ("ms", lambda point: value_cell(1e3 * point.seconds, number)),
+            ("GFLOP/s", lambda point: value_cell(1e-9 * point.flop / point.seconds, number)),
+            ("GB/s", lambda point: value_cell(1e-9 * point.bytes / point.seconds, number)),
+            (
+                "of the roof",
+                lambda point: percent_cell(max(point.flop * sweep.tau_f, point.bytes * sweep.tau_m) / point.seconds, 0),
+            ),
+            ("J", lambda point: value_cell(point.joules, number, "J")),
+        ),
+        sweep.points,
+    )
+    kernels.print(console)
     balance = f"balance {number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label})"
     reached = f"{percent(sweep.reached, 0)} of the roof is reached in the median"
-    rates = f"{number(gflops)} GFLOP/s, {number(gbps)} GB/s"
+    rates = f"{number(1e-9 / sweep.tau_f)} GFLOP/s, {number(1e-9 / sweep.tau_m)} GB/s"
     lines = [f"{sweep.device}, {sweep.mode}: {rates}, {balance}; {reached}."]
     line = sweep.roofline
     if line is not None:
@@ -135,23 +134,6 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
             f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
         )
     print_lines(console, [*lines, f"{sweep.note[0].upper()}{sweep.note[1:]}."])
-
-
-def sweep_table(sweep: RooflineSweep) -> Table:
-    """Build a table of a micro-benchmark's kernels."""
-    heads = ("kernel", "FLOP/B", "ms", "GFLOP/s", "GB/s", "of the roof", "J")
-    rows = []
-    for point in sweep.points:
-        reached = max(point.flop * sweep.tau_f, point.bytes * sweep.tau_m) / point.seconds
-        figures = (point.work.intensity, 1e3 * point.seconds)
-        rates = (1e-9 * point.flop / point.seconds, 1e-9 * point.bytes / point.seconds)
-        rows.append((
-            text_cell(point.kernel),
-            *(value_cell(value, number) for value in (*figures, *rates)),
-            percent_cell(reached, 0),
-            value_cell(point.joules, number, "J"),
-        ))  # fmt: skip
-    return Table("kernels", heads, tuple(rows))
 
 
 MAX_BACKGROUND_MODES = 1500
@@ -166,64 +148,55 @@ MAX_TIME_RATIO = 1.6
 """Default end of the time axis, as a multiple of MAXN's time; slower modes appear when zooming out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RooflineAxis:
-    """One of the two rooflines.
-
-    Attributes:
-        roof: Attainable value of a mode at an intensity (FLOP per byte).
-        balance: A mode's balance point, in FLOP per byte.
-    """
-
-    key: str
-    title: str
-    unit: str
-    roof: Callable[[Roofline, float], float]
-    balance: Callable[[Roofline], float]
+Side = Literal["time", "energy"]
+"""One of the two rooflines."""
+SIDE_UNITS: dict[Side, str] = {"time": "GFLOP/s", "energy": "GFLOP/J"}
 
 
-TIME_AXIS = _RooflineAxis(
-    "time", "Time roofline", "GFLOP/s", lambda line, at: line.flop_per_s(at) / 1e9, balance=lambda line: line.balance
-)
-ENERGY_AXIS = _RooflineAxis(
-    "energy",
-    "Energy roofline",
-    "GFLOP/J",
-    lambda line, at: line.flop_per_j(at) / 1e9,
-    balance=lambda line: line.energy_balance,
-)
+def _read_roof(side: Side, line: Roofline, at: float) -> float:
+    """Return the attainable value of a mode at an intensity (FLOP per byte)."""
+    return (line.flop_per_s(at) if side == "time" else line.flop_per_j(at)) / 1e9
 
 
-def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
-    """Plot performance, or performance per joule, over intensity, with a menu of modes."""
-    frames = tuple(_mode_frame(found, side, word, row) for word, row in _list_menu_modes(found))
-    other = (
+def _roofline_chart(found: RooflineAnalysis, side: Side) -> Chart:
+    listed = _list_menu_modes(found)
+    frames = (_mode_frame(found, side, word, row, listed) for word, row in listed)
+    caption = (
         "Dotted: MAXN's roof. Marks: layers, at the limit of the roof. Star: the predicted whole network, below the "
         "roof because a roofline omits launching, loading and copying on the CPU."
     )
-    return menu_chart(side.key, side.title, frames, caption=other, height_px=460, menu="power mode")
+    title = f"{side.capitalize()} roofline"
+    return chart.frame_chart(side, title, frames, caption=caption, height_px=460, menu="power mode")
 
 
-def time_energy_chart(found: RooflineAnalysis) -> Chart:
-    """Plot time over energy of every mode, with MAXN, the chosen mode, the front and the allowed slowdown."""
+def _time_energy_chart(found: RooflineAnalysis) -> Chart:
     spent_ms, joules = 1e3 * found.batch_times.total_s, found.joules
     maxn, chosen = found.choice.maxn_row, found.choice.row
-    front = found.front
-    rows = np.random.default_rng(0).permutation(len(spent_ms))[:MAX_BACKGROUND_MODES]
+    rows = chart.thin_rows(len(spent_ms), MAX_BACKGROUND_MODES)
     limit_ms = found.options.max_slowdown * float(spent_ms[maxn])
     last_ms = max(MAX_TIME_RATIO * float(spent_ms[maxn]), 1.05 * limit_ms)
     near = spent_ms <= last_ms
     low, high = float(joules[near].min()), float(joules[near].max())
+    plane: dict[str, Any] = {"x": lambda row: float(spent_ms[row]), "y": lambda row: float(joules[row])}
+    marked = [("MAXN", maxn, "star"), ("chosen", chosen, "diamond")]
+    if found.shown_row not in {maxn, chosen}:
+        marked.append(("requested", found.shown_row, "square"))
     data = [
-        _background_trace(found, rows, spent_ms, joules),
+        scatter_trace(
+            "other modes",
+            of=rows.tolist(),
+            **plane,
+            marker={"color": GREY, "size": 4, "opacity": 0.4},
+            hover=lambda row: str(found.basis.modes[row]),
+        ),
         line_trace(
             "front",
-            spent_ms[front].tolist(),
-            joules[front].tolist(),
+            of=found.front,
+            **plane,
             colour=COLOURS[0],
             markers=True,
             marker={"size": 5},
-            hover=[_hover_text(found, row) for row in front],
+            hover=lambda row: _hover_text(found, row),
         ),
         line_trace(
             f"{percent(found.options.max_slowdown - 1)} slower than MAXN",
@@ -233,29 +206,26 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
             dash="dash",
             markers=False,
         ),
-        _highlight_mode(found, "MAXN", maxn, "star"),
-        _highlight_mode(found, "chosen", chosen, "diamond"),
+        *(
+            chart.highlight_trace(name, float(spent_ms[row]), float(joules[row]), symbol, hover=_hover_text(found, row))
+            for name, row, symbol in marked
+        ),
     ]
-    if found.shown_row not in {maxn, chosen}:
-        data.append(_highlight_mode(found, "requested", found.shown_row, "square"))
-    caption = (
-        f"Grey: {min(MAX_BACKGROUND_MODES, len(spent_ms)):,} of {len(spent_ms):,} modes; zoom out for slower ones. "
-        "Front: the non-dominated modes."
-    )
-    return xy_chart(
+    return chart.xy_chart(
         "plane",
         "Time and energy of all modes",
         data,
-        xaxis=axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
-        yaxis=axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
-        caption=caption,
+        xaxis=chart.axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
+        yaxis=chart.axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
+        caption=f"Grey: {len(rows):,} of {len(spent_ms):,} modes; zoom out for slower ones. "
+        "Front: the non-dominated modes.",
         height_px=460,
     )
 
 
 def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
     """Return the menu's modes: the chosen one, the requested one, MAXN, the presets and part of the front."""
-    spec, modes = found.basis.spec, found.basis.modes
+    spec, modes, front = found.basis.spec, found.basis.modes, found.front
     rows: dict[int, str] = {}
     requested = [("requested", found.shown_row)] if found.options.mode is not None else []
     for word, row in (*requested, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
@@ -264,51 +234,58 @@ def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
         known = find_mode_index(modes, preset)
         if known is not None:
             rows.setdefault(known, name)
-    front = found.front
     for place in np.linspace(0, len(front) - 1, min(MAX_FRONT_MODES, len(front))).round().astype(int):
         rows.setdefault(front[int(place)], "front")
     return [(word, row) for row, word in rows.items()]
 
 
-def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: int) -> ChartFrame:
-    """Plot the roof of the mode in ``row`` over MAXN's; ``kind`` says why the menu lists it."""
+def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed: list[tuple[str, int]]) -> ChartFrame:
+    """Plot the roof of the mode in ``row`` over MAXN's; ``kind`` says why the menu lists it.
+
+    The axes are the same for all ``listed`` modes, so that switching modes shows what changes.
+    """
     roof, maxn_roof = found.lines.mode_roofline(row), found.lines.mode_roofline(found.choice.maxn_row)
-    low, high = _intensity_range(found, maxn_roof)
-    intensities = np.geomspace(low, high, ROOF_POINTS)
-    data = [
-        _roof_trace("MAXN's roof", side, maxn_roof, intensities, colour=GREY, width=1.5, dash="dot"),
-        _roof_trace("roof", side, roof, intensities, colour=COLOURS[0], width=2.5),
-        *_layer_traces(found, side, roof),
-        _balance_trace(side, roof),
-        _network_trace(found, side, row),
-    ]
-    lowest, highest = _height_range(found, side, low, high)
-    x_range, y_range = np.log10([low, high]).tolist(), np.log10([lowest, highest]).tolist()
-    layout = xy_layout(
-        axis("intensity (FLOP per byte)", type="log", range=x_range, **log_ticks(*x_range)),
-        axis(side.unit, type="log", range=y_range, **log_ticks(*y_range)),
+    intensities = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
+    intensities += [batch_to_work(found.batch).intensity, maxn_roof.balance, maxn_roof.energy_balance]
+    low, high = 0.6 * max(min(intensities), 1e-2), 1.8 * max(intensities)
+    lines = [found.lines.mode_roofline(other) for _, other in listed]
+    least = min(
+        *(_read_roof(side, line, low) for line in lines), *(_network_height(found, side, one) for _, one in listed)
     )
-    batch_s, batch_j = float(found.batch_times.total_s[row]), float(found.joules[row])
+    most = max(_read_roof(side, line, high) for line in lines)
+    along = np.geomspace(low, high, ROOF_POINTS).tolist()
+    at = roof.balance if side == "time" else roof.energy_balance
+    batch_s, batch_j = _read_cost(found, row)
+    data = [
+        _roof_trace("MAXN's roof", side, maxn_roof, along, colour=GREY, width=1.5, dash="dot"),
+        _roof_trace("roof", side, roof, along, colour=COLOURS[0], width=2.5),
+        *_layer_traces(found, side, roof),
+        scatter_trace(
+            "balance",
+            [at],
+            [_read_roof(side, roof, at)],
+            marker={"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}},
+            hover="balance: %{x:.3g} FLOP per byte",
+        ),
+        scatter_trace(
+            found.network.name,
+            [batch_to_work(found.batch).intensity],
+            [_network_height(found, side, row)],
+            marker={"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
+            hover=[
+                f"<b>{escape(found.network.name)}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"
+            ],
+        ),
+    ]
+    layout = chart.xy_layout(
+        chart.log_axis("intensity (FLOP per byte)", *np.log10([low, high]).tolist()),
+        chart.log_axis(SIDE_UNITS[side], *np.log10([0.6 * least, 2.0 * most]).tolist()),
+    )
     summary = (
         f"{number(1e3 * batch_s)} ms, {number(batch_j / batch_s)} W, {number(batch_j)} J; balance "
-        f"{number(side.balance(roof))} FLOP per byte. {describe_implication(roof).partition(':')[0]}."
+        f"{number(at)} FLOP per byte. {describe_implication(roof).partition(':')[0]}."
     )
     return ChartFrame(f"{found.basis.modes[row]} ({kind})", data, layout, summary)
-
-
-def _intensity_range(found: RooflineAnalysis, line: Roofline) -> tuple[float, float]:
-    """Return a range of intensities that covers every layer, the network and the balance point."""
-    intensities = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
-    intensities += [batch_to_work(found.batch).intensity, line.balance, line.energy_balance]
-    return 0.6 * max(min(intensities), 1e-2), 1.8 * max(intensities)
-
-
-def _height_range(found: RooflineAnalysis, side: _RooflineAxis, low: float, high: float) -> tuple[float, float]:
-    """Return a range that is the same for all modes, so that switching modes shows what changes."""
-    lines = [found.lines.mode_roofline(row) for _, row in _list_menu_modes(found)]
-    least = min(side.roof(line, low) for line in lines)
-    whole = min(_network_height(found, side, row) for _, row in _list_menu_modes(found))
-    return 0.6 * min(least, whole), 2.0 * max(side.roof(line, high) for line in lines)
 
 
 def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
@@ -316,94 +293,47 @@ def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
     return found.options.batch_size * layer.flop / size if size > 0 else 0.0
 
 
-def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: Floats, **style: Any) -> Trace:
-    heights = [side.roof(line, float(at)) for at in along]
-    hover = f"{name}: %{{y:.4g}} {side.unit} at %{{x:.3g}} FLOP per byte"
-    return line_trace(name, along.tolist(), heights, markers=False, hover=hover, **style)
+def _roof_trace(name: str, side: Side, line: Roofline, along: list[float], **style: Any) -> Trace:
+    hover = f"{name}: %{{y:.4g}} {SIDE_UNITS[side]} at %{{x:.3g}} FLOP per byte"
+    return line_trace(name, along, [_read_roof(side, line, at) for at in along], markers=False, hover=hover, **style)
 
 
-def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) -> list[Trace]:
-    """Return one trace per kind of layer, those with most FLOP first."""
+def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterator[Trace]:
     flop: dict[str, float] = {}
-    for layer in found.network.layers:
-        if _layer_intensity(found, layer) > 0:
-            flop[layer.kind] = flop.get(layer.kind, 0.0) + layer.flop
+    layers = [layer for layer in found.network.layers if _layer_intensity(found, layer) > 0]
+    for layer in layers:
+        flop[layer.kind] = flop.get(layer.kind, 0.0) + layer.flop
     ordered = sorted(flop, key=lambda kind: -flop[kind])
-    kinds = [(kind, {kind}) for kind in ordered[:MAX_LAYER_KINDS]]
+    kinds: list[tuple[str, AbstractSet[str]]] = [(kind, {kind}) for kind in ordered[:MAX_LAYER_KINDS]]
     if ordered[MAX_LAYER_KINDS:]:
-        kinds.append(("others", set(ordered[MAX_LAYER_KINDS:])))
+        kinds.append(("others", {*ordered[MAX_LAYER_KINDS:]}))
     shades = (*COLOURS[2:], *COLOURS[1:2], GREY)
-    marks = [{"color": shades[i % len(shades)], "symbol": SYMBOLS[i % len(SYMBOLS)]} for i in range(len(kinds))]
-    return [
-        _layer_kind_trace(found, side, line, name, kinds=those, mark=mark)
-        for (name, those), mark in zip(kinds, marks, strict=True)
-    ]
-
-
-def _layer_kind_trace(
-    found: RooflineAnalysis,
-    side: _RooflineAxis,
-    line: Roofline,
-    name: str,
-    kinds: AbstractSet[str],
-    mark: Mapping[str, str],
-) -> Trace:
-    layers = [one for one in found.network.layers if one.kind in kinds and _layer_intensity(found, one) > 0]
     most = max(layer.flop for layer in found.network.layers)
-    at = [_layer_intensity(found, layer) for layer in layers]
-    sizes = [8.0 + 9.0 * float(np.sqrt(layer.flop / most)) for layer in layers]
-    return scatter_trace(
-        name.replace("_", " "),
-        at,
-        [side.roof(line, one) for one in at],
-        marker={**mark, "opacity": 0.75, "size": sizes},
-        hover=[
-            f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
-            f"{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, {one:.3g} FLOP per byte"
-            for layer, one in zip(layers, at, strict=True)
-        ],
-    )
+    for i, (name, those) in enumerate(kinds):
+        own = [layer for layer in layers if layer.kind in those]
+        sizes = [8.0 + 9.0 * float(np.sqrt(layer.flop / most)) for layer in own]
+        mark = {"color": shades[i % len(shades)], "symbol": SYMBOLS[i % len(SYMBOLS)]}
+        yield scatter_trace(
+            name.replace("_", " "),
+            of=own,
+            x=lambda layer: _layer_intensity(found, layer),
+            y=lambda layer: _read_roof(side, line, _layer_intensity(found, layer)),
+            marker={**mark, "opacity": 0.75, "size": sizes},
+            hover=lambda layer: (
+                f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
+                f"{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, "
+                f"{_layer_intensity(found, layer):.3g} FLOP per byte"
+            ),
+        )
 
 
-def _balance_trace(side: _RooflineAxis, line: Roofline) -> Trace:
-    at = side.balance(line)
-    marker = {"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}}
-    return scatter_trace("balance", [at], [side.roof(line, at)], marker=marker, hover="balance: %{x:.3g} FLOP per byte")
-
-
-def _network_height(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> float:
-    per = found.batch_times.total_s[row] if side is TIME_AXIS else found.joules[row]
+def _network_height(found: RooflineAnalysis, side: Side, row: int) -> float:
+    per = found.batch_times.total_s[row] if side == "time" else found.joules[row]
     return batch_to_work(found.batch).flop / float(per) / 1e9
 
 
-def _network_trace(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> Trace:
-    name = found.network.name
-    return scatter_trace(
-        name,
-        [batch_to_work(found.batch).intensity],
-        [_network_height(found, side, row)],
-        marker={"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
-        hover=[f"<b>{escape(name)}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"],
-    )
-
-
-def _background_trace(found: RooflineAnalysis, rows: Any, spent_ms: Floats, joules: Floats) -> Trace:
-    return scatter_trace(
-        "other modes",
-        spent_ms[rows].tolist(),
-        joules[rows].tolist(),
-        marker={"color": GREY, "size": 4, "opacity": 0.4},
-        hover=[str(found.basis.modes[int(row)]) for row in rows],
-    )
-
-
-def _highlight_mode(found: RooflineAnalysis, name: str, row: int, symbol: str) -> Trace:
-    milliseconds, joules = 1e3 * float(found.batch_times.total_s[row]), float(found.joules[row])
-    return highlight_trace(name, milliseconds, joules, symbol, hover=_hover_text(found, row))
-
-
 def _hover_text(found: RooflineAnalysis, row: int) -> str:
-    seconds, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
+    seconds, joules = _read_cost(found, row)
     return (
         f"<b>{found.basis.modes[row]}</b><br>{number(1e3 * seconds)} ms, {number(joules / seconds)} W, "
         f"{number(joules)} J"
@@ -412,26 +342,24 @@ def _hover_text(found: RooflineAnalysis, row: int) -> str:
 
 def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
     """Write the page atomically."""
-    sections = [
-        Section(
-            "Rooflines",
-            "Attainable performance, and performance per joule, over arithmetic intensity in the selected mode. Left "
-            "of the balance, bytes dominate time or energy; right of it, FLOP.",
-            (
-                roofline_chart(found, TIME_AXIS),
-                roofline_chart(found, ENERGY_AXIS),
-            ),
-        ),
-        Section("All modes", _describe_implication(found), (time_energy_chart(found),)),
-        Section("Constants", "Constants of the modes above, and predictions per batch.", html=modes_table(found).html),
-        Section("Sources", "Provenance of each number.", html=_sources_table(found).html),
-    ]
+    lead = (
+        "Attainable performance, and performance per joule, over arithmetic intensity in the selected mode. Left "
+        "of the balance, bytes dominate time or energy; right of it, FLOP."
+    )
+    line = found.lines.mode_roofline(found.choice.row)
+    implied = f"{_describe_implying_modes(found)} In the chosen one: {describe_implication(line)}"
+    modes = "Constants of the modes above, and predictions per batch."
     work = batch_to_work(found.batch)
     label = Markup("Constants are {}; all times and energies are predicted from them.")
     write_page(
         out,
         f"{found.network.name} on {found.basis.spec.name}: rooflines",
-        sections,
+        (
+            Section("Rooflines", lead, (_roofline_chart(found, "time"), _roofline_chart(found, "energy"))),
+            Section("All modes", implied, (_time_energy_chart(found),)),
+            Section("Constants", modes, html=_modes_table(found).html),
+            Section("Sources", "Provenance of each number.", html=_sources_table(found).html),
+        ),
         "All values are predicted, per batch.",
         heading=f"{found.network.name} on {found.basis.spec.title}",
         facts=(
@@ -441,40 +369,28 @@ def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
             f"{work.intensity:.3g} FLOP per byte",
             f"{len(found.network.layers)} layers",
         ),
-        cards=_list_cards(found),
+        cards=_list_cards(found, line),
         notes=(found.explanation, label.format(render_badge(found.lines.label))),
     )
 
 
-def _list_cards(found: RooflineAnalysis) -> list[Card]:
-    maxn, chosen = found.choice.maxn_row, found.choice.row
-    line = found.lines.mode_roofline(chosen)
-    slower, limit = percent(found.choice.slowdown - 1), percent(found.options.max_slowdown - 1)
+def _list_cards(found: RooflineAnalysis, line: Roofline) -> Iterator[Card]:
     # Two values need the full width of a narrow screen.
-    return [
-        Card("MAXN", _format_time_energy(found, maxn), str(found.basis.modes[maxn]), wide=True),
-        Card("Chosen", _format_time_energy(found, chosen), str(found.basis.modes[chosen]), wide=True),
-        Card("Energy saved", percent(found.choice.saving), f"{slower} slower; limit {limit}"),
-        Card("Balance", f"{number(line.balance)} FLOP/B", f"of energy {number(line.energy_balance)}; chosen mode"),
-    ]
-
-
-def _format_time_energy(found: RooflineAnalysis, row: int) -> str:
-    seconds, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
-    return f"{number(1e3 * seconds, 3, 'ms')}, {number(joules, 3, 'J')}"
-
-
-def _describe_implication(found: RooflineAnalysis) -> str:
-    line = found.lines.mode_roofline(found.choice.row)
-    return f"{describe_implying_modes(found)} In the chosen one: {describe_implication(line)}"
+    for name, row in (("MAXN", found.choice.maxn_row), ("Chosen", found.choice.row)):
+        seconds, joules = _read_cost(found, row)
+        cost = f"{number(1e3 * seconds, 3, 'ms')}, {number(joules, 3, 'J')}"
+        yield Card(name, cost, str(found.basis.modes[row]), wide=True)
+    slower, limit = percent(found.choice.slowdown - 1), percent(found.options.max_slowdown - 1)
+    yield Card("Energy saved", percent(found.choice.saving), f"{slower} slower; limit {limit}")
+    yield Card("Balance", f"{number(line.balance)} FLOP/B", f"of energy {number(line.energy_balance)}; chosen mode")
 
 
 def _sources_table(found: RooflineAnalysis) -> Table:
     spec, network = found.basis.spec, found.network
-    rows = [
+    rows = (
         ("constants", describe_constants(found)),
         ("network", f"{network.source}; counted per operator, without fusion, at four bytes per element"),
         ("peak arithmetic", f"{spec.gpu_gflops.value:g} GFLOP/s; {spec.gpu_gflops.label}: {spec.gpu_gflops.source}"),
         ("peak memory", f"{spec.mem_gbps.value:g} GB/s; {spec.mem_gbps.label}: {spec.mem_gbps.source}"),
-    ]
-    return Table("sources", ("what", "source"), tuple((text_cell(word), text_cell(source)) for word, source in rows))
+    )
+    return Table("sources", ("what", "source"), tuple(tuple(map(text_cell, row)) for row in rows))

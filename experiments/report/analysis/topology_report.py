@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import Chart, axis, bar_trace, line_trace, scatter_trace, xy_chart
-from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
-from experiments.report.palette import ALARM, COLOURS, GREY
+from experiments.report.chart import ALARM, COLOURS, GREY, Chart, axis, bar_trace, line_trace, scatter_trace, xy_chart
+from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
+from experiments.report.tables import Column, Table, build_table, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.topology_result import StepLimits, VariantFit
 from fedge.analysis.topology.variant_files import TrainingCheck
@@ -37,52 +36,32 @@ def variants_table(
     key: str, title: str, variants: Sequence[VariantFit], limits: StepLimits, front: Sequence[VariantFit] = ()
 ) -> Table:
     """Build a table of variants; with a ``front``, a column says which variants are on it."""
-    heads = ("batch", "parameters", "of all", "channels", "GFLOP", "MB", "with margin", "s", "with margin", "ms/sample")
-    rows = [
-        (*_variant_cells(one, limits), *((text_cell("yes" if one in front else "no"),) if front else ()))
-        for one in variants
-    ]
-    return Table(key, (*heads, *(("on the front",) if front else ())), tuple(rows), title)
-
-
-def _variant_cells(fit: VariantFit, limits: StepLimits) -> tuple[Cell, ...]:
-    variant, need = fit.variant, fit.need
-    cautious_mb, cautious_s = limits.memory_with_margin_mb(need), limits.step_with_margin_s(need)
-    return (
-        value_cell(fit.batch_size),
-        number_cell(_format_millions(variant), variant.cost.parameters),
-        percent_cell(variant.parameter_share),
-        percent_cell(variant.channel_share),
-        value_cell(variant.cost.flop / 1e9, ".3g", "GFLOP"),
-        value_cell(need.memory_mb, number, "MB"),
-        value_cell(cautious_mb, number, "MB"),
-        value_cell(need.step_s, number, "s"),
-        value_cell(cautious_s, number, "s"),
-        value_cell(1e3 * fit.sample_s, number, "ms"),
+    columns: tuple[Column[VariantFit], ...] = (
+        ("batch", lambda one: value_cell(one.batch_size)),
+        ("parameters", lambda one: value_cell(one.variant.cost.parameters, _format_millions)),
+        ("of all", lambda one: percent_cell(one.variant.parameter_share)),
+        ("channels", lambda one: percent_cell(one.variant.channel_share)),
+        ("GFLOP", lambda one: value_cell(one.variant.cost.flop / 1e9, ".3g", "GFLOP")),
+        ("MB", lambda one: value_cell(one.need.memory_mb, number, "MB")),
+        ("with margin", lambda one: value_cell(limits.memory_with_margin_mb(one.need), number, "MB")),
+        ("s", lambda one: value_cell(one.need.step_s, number, "s")),
+        ("with margin", lambda one: value_cell(limits.step_with_margin_s(one.need), number, "s")),
+        ("ms/sample", lambda one: value_cell(1e3 * one.sample_s, number, "ms")),
     )
+    if front:
+        columns += (("on the front", lambda one: text_cell("yes" if one in front else "no")),)
+    return build_table(key, columns, variants, title)
 
 
 def layers_table(layers: Sequence[tuple[str, LayerCut]]) -> Table:
     """Build a table of the channels that layers keep."""
-    heads = ("layer", "inputs kept", "of", "outputs kept", "of")
-    return Table(
-        "layers", heads, tuple((text_cell(name), *_channel_cells(cut)) for name, cut in layers), "Channels kept, of all"
-    )
-
-
-def _channel_cells(cut: LayerCut) -> tuple[Cell, ...]:
-    inputs, outputs = cut.of or (0, 0)
-    kept_in = inputs if cut.inputs is None else len(cut.inputs)
-    kept_out = outputs if cut.outputs is None else len(cut.outputs)
-    return tuple(value_cell(count) for count in (kept_in, inputs, kept_out, outputs))
-
-
-def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
-    """Return some layers that compute, evenly spaced over the network and in its order."""
-    names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
-    count = min(MAX_LAYERS, len(names))
-    places = [round(i * (len(names) - 1) / max(1, count - 1)) for i in range(count)]
-    return [(names[place], variant.plan[names[place]]) for place in places]
+    rows = []
+    for name, cut in layers:
+        inputs, outputs = cut.of or (0, 0)
+        kept_in = inputs if cut.inputs is None else len(cut.inputs)
+        kept_out = outputs if cut.outputs is None else len(cut.outputs)
+        rows.append((text_cell(name), *map(value_cell, (kept_in, inputs, kept_out, outputs))))
+    return Table("layers", ("layer", "inputs kept", "of", "outputs kept", "of"), tuple(rows), "Channels kept, of all")
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------
@@ -92,11 +71,11 @@ def print_topology(
     console: Console, result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None
 ) -> None:
     """Print the whole result."""
-    print_lines(console, describe_request(result))
+    print_lines(console, _describe_request(result))
     variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
     title = "Other batch sizes: non-dominated largest variants that fit"
     variants_table("batches", title, result.front, result.limits).print(console)
-    print_lines(console, describe_limitations(result))
+    print_lines(console, _describe_limitations(result))
     if folders:
         print_lines(console, [f"Written: {', '.join(str(folder) for folder in folders)}"])
     if training is not None:
@@ -112,51 +91,49 @@ def print_variant(console: Console, variant: NetworkVariant, *, every_layer: boo
     """Print a variant with some of its layers, or with all."""
     shape = "x".join(map(str, variant.input_shape))
     shares = (
-        f"{percent(variant.parameter_share)} of the parameters ({_format_millions(variant)}), "
+        f"{percent(variant.parameter_share)} of the parameters ({_format_millions(variant.cost.parameters)}), "
         f"{percent(variant.flop_share)} of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
         f"{percent(variant.channel_share)} of the channels"
     )
     print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
-    shown = list(variant.plan.items()) if every_layer else select_layers(variant)
+    # Some layers that compute, evenly spaced over the network and in its order.
+    names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
+    last, count = len(names) - 1, min(MAX_LAYERS, len(names))
+    some = [names[round(i * last / max(1, count - 1))] for i in range(count)]
+    shown = [(name, variant.plan[name]) for name in (variant.plan if every_layer else some)]
     layers_table(shown).print(console)
     if len(shown) < len(variant.plan):
         print_lines(console, [f"and {len(variant.plan) - len(shown)} more layers (--all)"])
 
 
-def describe_request(result: TopologyResult) -> list[str]:
-    """Describe the request and the needs of the unpruned network."""
+def _describe_request(result: TopologyResult) -> Iterator[str]:
     options, limits, whole = result.options, result.limits, result.whole_network
-    allowed = [f"{number(limits.memory_mb)} MB ({result.memory_limit_source})"]
+    within = f"within {number(limits.memory_mb)} MB ({result.memory_limit_source})"
     if limits.step_s is not None:
-        allowed.append(f"{limits.step_s:g} s per step")
-    size = f"{_format_millions(whole.variant)} parameters, {whole.variant.cost.flop / 1e9:.3g} GFLOP per sample"
+        within += f" and {limits.step_s:g} s per step"
     request = f"{options.network} on {result.device.name}, training at batch {options.batch_size}"
-    confidence = f"each met with {100 * options.confidence:g} % confidence"
+    yield f"{request} {within}, each met with {100 * options.confidence:g} % confidence"
+    cost = whole.variant.cost
+    size = f"{_format_millions(cost.parameters)} parameters, {cost.flop / 1e9:.3g} GFLOP per sample"
     needs = f"{number(whole.need.memory_mb)} MB, {number(whole.need.step_s)} s per step"
-    return [
-        f"{request} within {' and '.join(allowed)}, {confidence}",
-        f"Unpruned: {size}, {needs}: {_verdict(whole)}",
-    ]
+    yield f"Unpruned: {size}, {needs}: {_format_verdict(whole)}"
 
 
-def describe_limitations(result: TopologyResult) -> list[str]:
-    """Describe the layers that cannot be pruned, and the uncertainty of the predictions."""
+def _describe_limitations(result: TopologyResult) -> Iterator[str]:
     reasons = Counter(layer.reason for layer in result.uncut_layers)
     stays = "; ".join(f"{count} x {reason}" if count > 1 else reason for reason, count in reasons.items())
+    yield f"Not pruned: {stays}." if stays else "Every layer is pruned."
     need = result.whole_network.need
     spread = f"memory {100 * need.memory_sd_log:.2g} %, time {100 * need.step_sd_log:.2g} %"
-    return [
-        f"Not pruned: {stays}." if stays else "Every layer is pruned.",
-        f"Predictions are {need.label} ({need.source}); one standard deviation: {spread}.",
-        AT_MAXN_NOTE,
-    ]
+    yield f"Predictions are {need.label} ({need.source}); one standard deviation: {spread}."
+    yield AT_MAXN_NOTE
 
 
-def _format_millions(variant: NetworkVariant) -> str:
-    return f"{variant.cost.parameters / 1e6:.3g} M"
+def _format_millions(count: float) -> str:
+    return f"{count / 1e6:.3g} M"
 
 
-def _verdict(fit: VariantFit) -> str:
+def _format_verdict(fit: VariantFit) -> str:
     return "fits" if fit.fits else "does not fit"
 
 
@@ -166,135 +143,113 @@ def _verdict(fit: VariantFit) -> str:
 def write_topology_page(result: TopologyResult, training: TrainingCheck | None, out: Path) -> None:
     """Write the page atomically; without ``training`` it has no section about it."""
     options, need = result.options, result.whole_network.need
-    title = f"{options.network} on {result.device.name}: variants that fit"
-    facts = (
-        f"training at batch {options.batch_size}",
-        f"channels ranked by {options.ranking}",
-        f"each limit met with {100 * options.confidence:g} % confidence",
-    )
-    note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}").format(
-        render_badge(need.label), need.source, AT_MAXN_NOTE
-    )
+    note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}")
     write_page(
         out,
-        title,
+        f"{options.network} on {result.device.name}: variants that fit",
         _build_sections(result, training),
         "Made by fedge topology.",
-        facts=facts,
+        facts=(
+            f"training at batch {options.batch_size}",
+            f"channels ranked by {options.ranking}",
+            f"each limit met with {100 * options.confidence:g} % confidence",
+        ),
         cards=_list_cards(result),
-        notes=(note,),
+        notes=(note.format(render_badge(need.label), need.source, AT_MAXN_NOTE),),
     )
 
 
-def _list_cards(result: TopologyResult) -> list[Card]:
+def _list_cards(result: TopologyResult) -> Iterator[Card]:
     limits, whole, best = result.limits, result.whole_network, result.variants[0]
     memory_mb, whole_mb = limits.memory_with_margin_mb(best.need), limits.memory_with_margin_mb(whole.need)
     allowed_s = "no limit on time" if limits.step_s is None else f"limit {limits.step_s:g} s"
-    size = f"{100 * best.variant.parameter_share:.3g} %"
-    return [
-        Card("Largest that fits", size, f"of {whole.variant.cost.parameters / 1e6:.3g} M parameters"),
-        Card("Memory", number(memory_mb, 3, "MB"), f"with margin; limit {number(limits.memory_mb)} MB"),
-        Card("Step time", number(limits.step_with_margin_s(best.need), 3, "s"), f"with margin; {allowed_s}"),
-        Card("Unpruned network", number(whole_mb, 3, "MB"), f"with margin: {_verdict(whole)}"),
-    ]
+    yield Card(
+        "Largest that fits",
+        f"{100 * best.variant.parameter_share:.3g} %",
+        f"of {_format_millions(whole.variant.cost.parameters)} parameters",
+    )
+    yield Card("Memory", number(memory_mb, 3, "MB"), f"with margin; limit {number(limits.memory_mb)} MB")
+    yield Card("Step time", number(limits.step_with_margin_s(best.need), 3, "s"), f"with margin; {allowed_s}")
+    yield Card("Unpruned network", number(whole_mb, 3, "MB"), f"with margin: {_format_verdict(whole)}")
 
 
-def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> list[Section]:
+def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> Iterator[Section]:
     limits, largest = result.limits, result.variants[0]
+    yield Section(
+        "Memory and time by width",
+        "A variant fits if the dashed line, the prediction with margin, is below the limit.",
+        (
+            _need_chart(
+                result,
+                "memory",
+                "Memory",
+                "peak memory above idle (MB)",
+                plain=lambda one: one.need.memory_mb,
+                cautious=lambda one: limits.memory_with_margin_mb(one.need),
+                limit=limits.memory_mb,
+            ),
+            _need_chart(
+                result,
+                "time",
+                "Time",
+                "seconds per step at MAXN",
+                plain=lambda one: one.need.step_s,
+                cautious=lambda one: limits.step_with_margin_s(one.need),
+                limit=limits.step_s,
+            ),
+        ),
+        variants_table("variants", "", result.variants, limits).html,
+    )
+    yield Section(
+        "Width against batch size",
+        "The largest variant that fits at each batch size, by the share of parameters that it keeps.",
+        _batch_size_charts(result),
+        variants_table("batches", "", result.largest_by_batch, limits, front=result.front).html,
+    )
     uncut = tuple((text_cell(layer.root), text_cell(layer.reason)) for layer in result.uncut_layers)
     is_pruned = bool(largest.variant.plan)
-    sections = [
-        Section(
-            "Memory and time by width",
-            "A variant fits if the dashed line, the prediction with margin, is below the limit.",
-            (memory_chart(result), time_chart(result)),
-            variants_table("variants", "", result.variants, limits).html,
-        ),
-        Section(
-            "Width against batch size",
-            "The largest variant that fits at each batch size, by the share of parameters that it keeps.",
-            (batch_size_chart(result), sample_time_chart(result)),
-            variants_table("batches", "", result.largest_by_batch, limits, front=result.front).html,
-        ),
-        Section(
-            "Layers of the largest variant",
-            "Output channels, in the order of the network." if is_pruned else "The unpruned network fits.",
-            (layer_width_chart(largest),) if is_pruned else (),
-            Table("kept", ("layer", "reason it is not pruned"), uncut).html if uncut else EMPTY,
-        ),
-    ]
+    yield Section(
+        "Layers of the largest variant",
+        "Output channels, in the order of the network." if is_pruned else "The unpruned network fits.",
+        (_layer_width_chart(largest),) if is_pruned else (),
+        Table("kept", ("layer", "reason it is not pruned"), uncut).html,
+    )
     if training is not None:
         grown = "" if training.grown_mb is None else f" Its memory grew by {number(training.grown_mb)} MB."
         lead = Markup("{}, {} steps of SGD on {} synthetic samples.{} {} on this machine, not on the board.").format(
             largest.variant.name, len(training.losses), training.batch_size, grown, render_badge("measured")
         )
-        sections.append(Section("Training test", lead, (loss_chart(training),)))
-    return sections
-
-
-VariantFigure = Callable[[VariantFit], float]
-
-
-def memory_chart(answer: TopologyResult) -> Chart:
-    """Plot predicted memory over the kept share of parameters, with margin and limit."""
-    limits, words = answer.limits, ("memory", "Memory", "peak memory above idle (MB)")
-    return _need_chart(
-        answer,
-        words,
-        plain=lambda one: one.need.memory_mb,
-        cautious=lambda one: limits.memory_with_margin_mb(one.need),
-        limit=limits.memory_mb,
-    )
-
-
-def time_chart(answer: TopologyResult) -> Chart:
-    """Plot the predicted step time over the kept share of parameters, with margin and limit."""
-    limits, words = answer.limits, ("time", "Time", "seconds per step at MAXN")
-    return _need_chart(
-        answer,
-        words,
-        plain=lambda one: one.need.step_s,
-        cautious=lambda one: limits.step_with_margin_s(one.need),
-        limit=limits.step_s,
-    )
+        steps, hover = list(range(1, len(training.losses) + 1)), "step %{x}: %{y:.4g}"
+        data = [line_trace("loss", steps, training.losses, colour=COLOURS[0], hover=hover)]
+        at, loss = axis("step", dtick=1), axis("loss")
+        chart = xy_chart("loss", "Loss on the same samples", data, xaxis=at, yaxis=loss, height_px=260)
+        yield Section("Training test", lead, (chart,))
 
 
 def _need_chart(
-    answer: TopologyResult,
-    words: tuple[str, str, str],
-    plain: VariantFigure,
-    cautious: VariantFigure,
+    result: TopologyResult,
+    key: str,
+    title: str,
+    unit: str,
+    *,
+    plain: Callable[[VariantFit], float],
+    cautious: Callable[[VariantFit], float],
     limit: float | None,
 ) -> Chart:
-    key, title, unit = words
-    curve = sorted(
-        {_parameter_percent(one): one for one in (*answer.curve, *answer.variants)}.values(), key=_parameter_percent
-    )
-    shares, texts = [_parameter_percent(one) for one in curve], [_hover_text(one) for one in curve]
-    blue, fitting = COLOURS[0], answer.variants
+    by_share = {_parameter_percent(one): one for one in (*result.curve, *result.variants)}
+    curve = [by_share[share] for share in sorted(by_share)]
+    along: dict[str, Any] = {"x": _parameter_percent, "hover": _hover_text}
+    line: dict[str, Any] = {"of": curve, **along, "colour": COLOURS[0], "markers": False}
+    marker = {"symbol": "diamond", "size": 11, "color": COLOURS[2], "line": {"width": 1.5, "color": "white"}}
     data = [
-        line_trace("predicted", shares, [plain(one) for one in curve], colour=blue, markers=False, hover=texts),
-        line_trace(
-            "with margin",
-            shares,
-            [cautious(one) for one in curve],
-            colour=blue,
-            dash="dash",
-            markers=False,
-            hover=texts,
-        ),
-        scatter_trace(
-            "variants that fit",
-            [_parameter_percent(one) for one in fitting],
-            [cautious(one) for one in fitting],
-            marker={"symbol": "diamond", "size": 11, "color": COLOURS[2], "line": {"width": 1.5, "color": "white"}},
-            hover=[_hover_text(one) for one in fitting],
-        ),
+        line_trace("predicted", y=plain, **line),
+        line_trace("with margin", y=cautious, dash="dash", **line),
+        scatter_trace("variants that fit", of=result.variants, **along, y=cautious, marker=marker),
     ]
     if limit is not None:
         text = f"limit {limit:,.4g}"
         data.append(line_trace("limit", [0, 102], [limit, limit], colour=ALARM, dash="dot", markers=False, hover=text))
-    share, caption = axis("parameters kept (%)", range=[0, 102]), f"Batch {answer.options.batch_size}."
+    share, caption = axis("parameters kept (%)", range=[0, 102]), f"Batch {result.options.batch_size}."
     return xy_chart(key, title, data, xaxis=share, yaxis=axis(unit, rangemode="tozero"), caption=caption, height_px=360)
 
 
@@ -312,55 +267,38 @@ def _hover_text(found: VariantFit) -> str:
     )
 
 
-def batch_size_chart(answer: TopologyResult) -> Chart:
-    """Plot the size of the largest variant that fits over the batch size."""
-    found = answer.largest_by_batch
-    bars = bar_trace(
-        "parameters kept",
-        _batch_size_labels(found),
-        [_parameter_percent(one) for one in found],
-        colour=[COLOURS[0] if one in answer.front else GREY for one in found],
-        hover=[_hover_text(one) for one in found],
-    )
-    return xy_chart(
-        "batches",
-        "Largest variant that fits",
-        [bars],
-        xaxis=axis("batch size", type="category"),
-        yaxis=axis("parameters kept (%)", range=[0, 104]),
-        caption="Grey: dominated in network size, batch size and time per sample.",
-    )
-
-
-def sample_time_chart(answer: TopologyResult) -> Chart:
-    """Plot the time per sample of the largest variant that fits over the batch size."""
-    found = answer.largest_by_batch
+def _batch_size_charts(result: TopologyResult) -> tuple[Chart, Chart]:
+    found, batch = result.largest_by_batch, axis("batch size", type="category")
+    labels = [str(one.batch_size) for one in found]
+    colours = [COLOURS[0] if one in result.front else GREY for one in found]
+    bars = bar_trace("parameters kept", labels, _parameter_percent, of=found, colour=colours, hover=_hover_text)
     line = line_trace(
-        "time per sample",
-        _batch_size_labels(found),
-        [1e3 * one.sample_s for one in found],
-        colour=COLOURS[1],
-        hover=[_hover_text(one) for one in found],
+        "time per sample", labels, lambda one: 1e3 * one.sample_s, of=found, colour=COLOURS[1], hover=_hover_text
     )
-    batch, time = axis("batch size", type="category"), axis("ms per sample at MAXN", rangemode="tozero")
-    return xy_chart("sample", "Time per sample", [line], xaxis=batch, yaxis=time)
+    time = axis("ms per sample at MAXN", rangemode="tozero")
+    return (
+        xy_chart(
+            "batches",
+            "Largest variant that fits",
+            [bars],
+            xaxis=batch,
+            yaxis=axis("parameters kept (%)", range=[0, 104]),
+            caption="Grey: dominated in network size, batch size and time per sample.",
+        ),
+        xy_chart("sample", "Time per sample", [line], xaxis=batch, yaxis=time),
+    )
 
 
-def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
-    return [str(one.batch_size) for one in found]
-
-
-def layer_width_chart(found: VariantFit) -> Chart:
-    """Plot the output channels of every pruned layer, kept and original."""
+def _layer_width_chart(found: VariantFit) -> Chart:
     plan = found.variant.plan
     cuts = [(layer.name, plan[layer.name]) for layer in found.variant.cost.layers if layer.name in plan]
-    cuts = [(name, one) for name, one in cuts if one.outputs is not None and one.of is not None]
-    names = [name for name, _ in cuts]
-    kept = [len(one.outputs or ()) for _, one in cuts]
-    gone = [(one.of or (0, 0))[1] - stays for (_, one), stays in zip(cuts, kept, strict=True)]
+    kept = {name: (len(cut.outputs), cut.of[1]) for name, cut in cuts if cut.outputs is not None and cut.of is not None}
     data = [
-        bar_trace(name, names, counts, colour=colour, hover=f"%{{x}}: %{{y}} {name}")
-        for name, counts, colour in (("kept", kept, COLOURS[0]), ("removed", gone, "rgba(128,138,150,0.35)"))
+        bar_trace(name, list(kept), counts, colour=colour, hover=f"%{{x}}: %{{y}} {name}")
+        for name, counts, colour in (
+            ("kept", [stays for stays, _ in kept.values()], COLOURS[0]),
+            ("removed", [all_ - stays for stays, all_ in kept.values()], "rgba(128,138,150,0.35)"),
+        )
     ]
     return xy_chart(
         "layers",
@@ -371,13 +309,4 @@ def layer_width_chart(found: VariantFit) -> Chart:
         caption="Layers that are not pruned are omitted.",
         barmode="stack",
         bargap=0.1,
-    )
-
-
-def loss_chart(trained: TrainingCheck) -> Chart:
-    """Plot the loss of every step."""
-    steps = list(range(1, len(trained.losses) + 1))
-    data = [line_trace("loss", steps, trained.losses, colour=COLOURS[0], hover="step %{x}: %{y:.4g}")]
-    return xy_chart(
-        "loss", "Loss on the same samples", data, xaxis=axis("step", dtick=1), yaxis=axis("loss"), height_px=260
     )

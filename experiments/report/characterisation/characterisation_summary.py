@@ -75,14 +75,9 @@ class SettingSummary:
         """The stall's share of an epoch; NaN if the epoch took no time."""
         return self.stats.stall_s.value / self.stats.e2e_s.value if self.stats.e2e_s.value > 0 else math.nan
 
-    def get_estimate(self, field: str) -> Estimate | None:
-        """Return an estimate by the name of its field, such as ``e2e_s``, or None if not metered."""
-        estimate: Estimate | None = getattr(self.stats, field)
-        return estimate
-
     def get_mean(self, field: str) -> float | None:
-        """Return the value of an estimate without its interval."""
-        estimate = self.get_estimate(field)
+        """Return the value of an estimate by its field, such as ``e2e_s``, or None if not metered."""
+        estimate: Estimate | None = getattr(self.stats, field)
         return None if estimate is None else estimate.value
 
 
@@ -92,19 +87,17 @@ def summarise_settings(
     """Summarise settings in the order in which they first occur; ``points`` are the pooled ones if known already."""
     by_key = {one.key: one for one in stats}
     points = pool_repeats(stats) if points is None else points
-    boards: dict[str, list[SweepPoint]] = {}
+    boards: dict[str, list[dict[str, Any]]] = {}
     for one in points:
-        boards.setdefault(one.point.board, []).append(one.point)
-    references = {board: _find_reference(own, base) for board, own in boards.items()}
+        boards.setdefault(one.point.board, []).append(collect_knobs(one.point))
+    references = {
+        board: {name: _most_common([knobs[name] for knobs in own], base.get(name)) for name in own[0]}
+        for board, own in boards.items()
+    }
     return tuple(
         SettingSummary(one.stats, tuple(by_key[key] for key in one.points), references[one.point.board])
         for one in points
     )
-
-
-def _find_reference(points: Sequence[SweepPoint], base: Mapping[str, Any]) -> Mapping[str, Any]:
-    knobs = [collect_knobs(point) for point in points]
-    return {name: _most_common([one[name] for one in knobs], base.get(name)) for name in knobs[0]}
 
 
 def _most_common(values: Sequence[Any], base: Any) -> Any:
@@ -143,7 +136,7 @@ class FigureBasis:
 
     def get_estimate(self, setting: SettingSummary, field: str) -> Estimate | None:
         """Return an estimate of the setting on this basis, or None if not metered."""
-        estimate = setting.get_estimate(field)
+        estimate: Estimate | None = getattr(setting.stats, field)
         if estimate is None or self.whole or not field.endswith(TOTAL_SUFFIXES):
             return estimate
         return estimate.scale(BASIS_SAMPLES / setting.stats.samples)
@@ -184,9 +177,7 @@ def choose_settings(settings: Sequence[SettingSummary], most: int) -> list[tuple
 
 
 def _list_notable(settings: Sequence[SettingSummary]) -> Iterator[tuple[SettingSummary, str]]:
-    if not settings:
-        return
-    yield min(settings, key=lambda one: one.distance), "typical"
+    yield from ((one, "typical") for one in sorted(settings, key=lambda one: one.distance)[:1])
     timed = [one for one in settings if one.stats.e2e_s.value > 0]
     if len(timed) > 1:
         yield max(timed, key=lambda one: one.stall_share), "most stall"
@@ -253,22 +244,25 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
 def summary_to_json(summary: CharacterisationSummary) -> dict[str, Any]:
     """Convert the results to JSON-compatible data; numbers that are not finite become null."""
     result = summary.result
-    counts = {
-        "finished": len(result.points),
-        "skipped": len(result.skipped),
-        "failed": len(result.failed),
-        "planned": len(result.plan.points),
-    }
+    labels = Counter((one.label, one.power_label, one.source) for one in result.points)
     data: dict[str, Any] = to_json_value(
         {
             "plan": result.plan.name,
-            "points": counts,
+            "points": {
+                "finished": len(result.points),
+                "skipped": len(result.skipped),
+                "failed": len(result.failed),
+                "planned": len(result.plan.points),
+            },
             "findings": [asdict(one) for one in summary.findings],
             "advice": [_advice_to_json(one) for one in summary.advice],
             "effects": [_effect_to_json(one) for one in summary.effects],
             "effects_from_first": [_effect_to_json(one) for one in summary.effects_from_first],
             "variability": [_to_record(one, values=list(one.values)) for one in summary.variability],
-            "labels": _labels_to_json(summary),
+            "labels": [
+                {"time": time, "power": power, "source": source, "points": count}
+                for (time, power, source), count in labels.items()
+            ],
         }
     )
     return data
@@ -290,12 +284,3 @@ def _to_record(one: TuningAdvice | KnobEffect | Variability, **figures: Any) -> 
     unit = one.quantity.rpartition("_")[2]
     rest = {name: value for name, value in asdict(one).items() if name not in figures}
     return {**rest, **{f"{name}_{unit}": value for name, value in figures.items()}}
-
-
-def _labels_to_json(summary: CharacterisationSummary) -> list[dict[str, Any]]:
-    """Return the labels of time and power with their source and number of points."""
-    counts = Counter((one.label, one.power_label, one.source) for one in summary.result.points)
-    return [
-        {"time": time, "power": power, "source": source, "points": count}
-        for (time, power, source), count in counts.items()
-    ]

@@ -8,49 +8,19 @@ from typing import Any
 
 from markupsafe import Markup
 
+from experiments.report import chart
+from experiments.report.characterisation import setting_charts, setting_families
 from experiments.report.characterisation.characterisation_summary import (
     FigureBasis,
     SettingSummary,
     choose_basis,
     has_later_epochs,
 )
-from experiments.report.characterisation.setting_charts import (
-    LINE_COLOURS,
-    REST_OF_EPOCH,
-    STACKED_PARTS,
-    EpochPart,
-    format_with_interval,
-    make_error_bars,
-)
-from experiments.report.characterisation.setting_families import (
-    NUMERIC_KNOBS,
-    SAME_NAME,
-    SettingFamily,
-    build_families,
-    describe_change,
-    describe_fixed_knobs,
-    describe_stall,
-    find_axes,
-    format_axis_value,
-    make_short_names,
-    split_by_scale,
-)
-from experiments.report.chart import (
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    bar_trace,
-    legend_layout,
-    line_trace,
-    menu_chart,
-    row_axis,
-    scatter_trace,
-    xy_layout,
-)
+from experiments.report.characterisation.setting_charts import LINE_COLOURS, REST_OF_EPOCH, STACKED_PARTS, EpochPart
+from experiments.report.characterisation.setting_families import NUMERIC_KNOBS, SAME_NAME, SettingFamily
+from experiments.report.chart import GREY, SYMBOLS, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section
-from experiments.report.palette import GREY, SYMBOLS
-from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
+from experiments.report.quantities import UnitScale, capitalise, energy_scale, number, percent, time_scale
 from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point
 
 MAX_BARS = 12
@@ -111,64 +81,59 @@ def build_knob_section(settings: Sequence[SettingSummary], *, metered: bool) -> 
 
     There is at least one setting. ``metered`` says whether the power of any point was metered.
     """
-    axes = find_axes(settings)
+    axes = setting_families.find_axes(settings)
     charts = tuple(_build_knob_chart(settings, one, metered=metered) for one in axes) or (_build_plain_chart(settings),)
     lead = (
         "Stall is the time in which training waits for a batch; without workers it is the loading itself. "
         "All intervals are 95 % intervals."
     )
     unmetered = "" if metered else " Power was not measured, so energy is missing."
-    quantities = "Time and energy" if metered else "Time"
-    title = f"{quantities} by knob" if axes else f"{quantities} of an epoch"
+    title = f"{'Time and energy' if metered else 'Time'} {'by knob' if axes else 'of an epoch'}"
     return Section(title, lead + unmetered, charts, min_width="460px" if len(charts) > 1 else "")
 
 
 def _build_plain_chart(settings: Sequence[SettingSummary]) -> Chart:
-    names = make_short_names(settings)
+    names = setting_families.make_short_names(settings)
     rows: list[Row] = [(names[one.key], one) for one in settings[:MAX_BARS]]
     omitted = f"The first {MAX_BARS} of {len(settings)} settings." if len(settings) > MAX_BARS else ""
     shown, basis = _list_visible_parts(settings), choose_basis(settings)
     frame = _make_breakdown_frame("parts of an epoch", "", rows, shown=shown, basis=basis)
     height = AROUND_PX + BAR_PX * len(rows)
-    return menu_chart("knob-none", "Parts of an epoch", [frame], caption=omitted, height_px=height)
+    return chart.frame_chart("knob-none", "Parts of an epoch", [frame], caption=omitted, height_px=height)
 
 
 def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered: bool) -> Chart:
-    families = build_families(settings, knob)
-    groups = split_by_scale(families)
+    families = setting_families.build_families(settings, knob)
+    groups = setting_families.split_by_scale(families)
     views = _split_views(groups)
-    basis = choose_basis([one for family in families for one in family.settings])
-    shown = _list_visible_parts(settings)
-    parts = [
-        _make_breakdown_frame(
-            f"parts of {basis.title}{_name_view(view, len(views))}",
-            describe_stall(view),
-            _list_rows(view),
-            shown=shown,
-            basis=basis,
+    basis, shown = choose_basis([one for family in families for one in family.settings]), _list_visible_parts(settings)
+    parts = []
+    for view in views:
+        more = f" and {len(view) - 1} more" if len(view) > 1 else ""
+        label = f"parts of {basis.title}" + (f": {view[0].name}{more}" if len(views) > 1 else "")
+        rows = _list_rows(view)
+        parts.append(
+            _make_breakdown_frame(label, setting_families.describe_stall(view), rows, shown=shown, basis=basis)
         )
-        for view in views
-    ]
     first = FIRST_EPOCH if knob in {"storage", "cache"} and has_later_epochs(settings) else ()
     drawn = [group[:MAX_FAMILIES] for group in groups]
     figures = [
         frame
         for quantity in (*TIMES, *(METERED if metered else ()), *first)
         for group in drawn
-        if (frame := _make_quantity_frame(group, quantity, mark_workload=len(groups) > 1)) is not None
+        for frame in _make_quantity_frames(group, quantity, mark_workload=len(groups) > 1)
     ]
     height = max(HEIGHT_PX, AROUND_PX + BAR_PX * max(len(_list_rows(view)) for view in views))
     whose = "Other knobs of the first group" if len(families) > 1 else "Other knobs"
-    caption = f"{whose}: {describe_fixed_knobs(families[0], settings)}."
+    caption = f"{whose}: {setting_families.describe_fixed_knobs(families[0], settings)}."
     in_bars, in_lines = sum(map(len, views)), sum(map(len, drawn))
     if min(in_bars, in_lines) < len(families):
         caption += (
             f" {in_bars:,} of {len(families):,} groups are shown as parts, {in_lines:,} as lines or bars of one "
             "quantity: those nearest to the plan's base."
         )
-    title = KNOB_TITLES[knob][:1].upper() + KNOB_TITLES[knob][1:]
     frames = [parts[0], *figures, *parts[1:]]
-    return menu_chart(f"knob-{knob}", title, frames, caption=caption, height_px=height)
+    return chart.frame_chart(f"knob-{knob}", capitalise(KNOB_TITLES[knob]), frames, caption=caption, height_px=height)
 
 
 def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[SettingFamily]]:
@@ -185,17 +150,12 @@ def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[Setting
     return views[:MAX_VIEWS]
 
 
-def _name_view(view: Sequence[SettingFamily], views: int) -> str:
-    more = f" and {len(view) - 1} more" if len(view) > 1 else ""
-    return f": {view[0].name}{more}" if views > 1 else ""
-
-
 def _list_rows(view: Sequence[SettingFamily]) -> list[Row]:
     rows: list[Row] = []
     for family in view:
         if len(view) > 1 or family.name != SAME_NAME:
             rows.append((family.name, None))
-        rows += [(format_axis_value(one, family.axis), one) for one in family.settings[:MAX_BARS]]
+        rows += [(setting_families.format_axis_value(one, family.axis), one) for one in family.settings[:MAX_BARS]]
     return rows
 
 
@@ -211,31 +171,53 @@ def _make_breakdown_frame(
 ) -> ChartFrame:
     bars = [(place, one) for place, (_, one) in enumerate(rows) if one is not None]
     places, settings = [place for place, _ in bars], [one for _, one in bars]
-    data = [
-        bar_trace(
-            part.name,
-            places,
-            [_part_s(one, part, basis) for one in settings],
-            colour=part.colour,
-            horizontal=True,
-            hover=[_describe_part(one, part, basis) for one in settings],
-            width=0.72,
-        )
-        for part in shown
+    data = []
+    for part in shown:
+        spent = [_part_s(one, part, basis) for one in settings]
+        texts = [_describe_part(one, part, basis) for one in settings]
+        look: dict[str, Any] = {"colour": part.colour, "horizontal": True, "width": 0.72}
+        data.append(chart.bar_trace(part.name, places, spent, hover=texts, **look))
+    totals = [basis.get_estimate(one, "e2e_s") for one in settings]
+    # Intervals are cut at three times the total; the hover text has the full ones.
+    ends = [
+        min(total.high, 3.0 * total.value) if total.is_bounded else total.value for total in totals if total is not None
     ]
-    ends = [_bar_end_s(one, basis) for one in settings]
-    layout = xy_layout(
+    figures = [None if total is None else total.value for total in totals]
+    data += [
+        chart.scatter_trace(
+            "end to end",
+            figures,
+            places,
+            marker={"color": GREY, "size": 5, "symbol": "line-ns-open"},
+            hover=[
+                Markup("end to end {}<br>{}").format(
+                    setting_charts.format_with_interval(total, "s"), describe_point(one.point)
+                )
+                for one, total in zip(settings, totals, strict=True)
+            ],
+            error_x=setting_charts.make_error_bars(totals, colour=GREY),
+            customdata=[one.key for one in settings],
+        ),
+        chart.scatter_trace(
+            "",
+            ends,
+            places,
+            mode="text",
+            legend=False,
+            text=[f"  {number(figure, 3, 's')}" for figure in figures],
+            textposition="middle right",
+            textfont={"size": 12},
+        ),
+    ]
+    names = ["" if one is None else _shorten(name, LONGEST_NAME) for name, one in rows]
+    layout = chart.xy_layout(
         axis(f"seconds per {basis.unit_name}", range=[0, 1.24 * max(ends, default=1.0)]),
-        {
-            **row_axis(["" if one is None else _shorten(name, LONGEST_NAME) for name, one in rows]),
-            "tickcolor": "rgba(0,0,0,0)",
-            "showline": False,
-        },
-        legend_layout(len(shown) + 1),
+        {**chart.row_axis(names), "tickcolor": "rgba(0,0,0,0)", "showline": False},
+        chart.legend_layout(len(shown) + 1),
         barmode="stack",
         annotations=[_make_group_heading(name, place) for place, (name, one) in enumerate(rows) if one is None],
     )
-    return ChartFrame(label, [*data, *_make_total_traces(places, settings, basis, ends)], layout, stall)
+    return ChartFrame(label, data, layout, stall)
 
 
 def _make_group_heading(name: str, place: int) -> dict[str, Any]:
@@ -258,68 +240,32 @@ def _part_s(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> flo
 def _describe_part(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> str:
     seconds, whole = _part_s(setting, part, basis), basis.get_mean(setting, "e2e_s") or 0.0
     estimate = None if part is REST_OF_EPOCH else basis.get_estimate(setting, part.field)
-    amount = number(seconds, 3, "s") if estimate is None else format_with_interval(estimate, "s")
+    amount = number(seconds, 3, "s") if estimate is None else setting_charts.format_with_interval(estimate, "s")
     return f"<b>{part.name}</b> {amount}, {percent(seconds / whole if whole > 0 else None)}"
 
 
-def _bar_end_s(setting: SettingSummary, basis: FigureBasis) -> float:
-    """Return the end of the bar's interval, cut at three times the total; the hover text has the full interval."""
-    total = basis.get_estimate(setting, "e2e_s")
-    if total is None:
-        return 0.0
-    return min(total.high, 3.0 * total.value) if total.is_bounded else total.value
-
-
-def _make_total_traces(
-    places: Sequence[int], settings: Sequence[SettingSummary], basis: FigureBasis, ends: Sequence[float]
-) -> Iterator[Trace]:
-    """Draw the interval of each bar's total, and the total to the right of it."""
-    totals = [basis.get_estimate(one, "e2e_s") for one in settings]
-    figures = [None if total is None else total.value for total in totals]
-    yield scatter_trace(
-        "end to end",
-        figures,
-        places,
-        marker={"color": GREY, "size": 5, "symbol": "line-ns-open"},
-        hover=[
-            Markup("end to end {}<br>{}").format(format_with_interval(total, "s"), describe_point(one.point))
-            for one, total in zip(settings, totals, strict=True)
-        ],
-        error_x=make_error_bars(totals, colour=GREY),
-        customdata=[one.key for one in settings],
-    )
-    yield scatter_trace(
-        "",
-        ends,
-        places,
-        mode="text",
-        legend=False,
-        text=[f"  {number(figure, 3, 's')}" for figure in figures],
-        textposition="middle right",
-        textfont={"size": 12},
-    )
-
-
-def _make_quantity_frame(
+def _make_quantity_frames(
     families: Sequence[SettingFamily], quantity: ChartQuantity, *, mark_workload: bool
-) -> ChartFrame | None:
-    """Draw one quantity against the knob; None if it is unknown for all settings."""
+) -> Iterator[ChartFrame]:
+    """Yield a view of one quantity against the knob; none if it is unknown for all settings."""
     settings = [one for family in families for one in family.settings]
     basis, knob = choose_basis(settings), families[0].axis
     values = [basis.get_mean(one, quantity.field) for one in settings]
     if all(value is None for value in values):
-        return None
+        return
     scale = quantity.choose_scale(values)
     numeric = knob in NUMERIC_KNOBS
-    flat = not numeric and max(len(format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
+    flat = (
+        not numeric and max(len(setting_families.format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
+    )
     name = quantity.format_name(basis)
     amounts = axis(f"{name} ({scale.unit})", rangemode="tozero")
     title = "" if flat else AXIS_TITLES.get(knob, KNOB_TITLES[knob])
     knobs = axis(title, **(_number_ticks(families, knob) if numeric else {"type": "category"}))
-    layout = xy_layout(
+    layout = chart.xy_layout(
         amounts if flat else knobs,
         {**knobs, "autorange": "reversed"} if flat else amounts,
-        legend_layout(len(families), [family.name for family in families]),
+        chart.legend_layout(len(families), [family.name for family in families]),
         showlegend=len(families) > 1,
         barmode="group",
     )
@@ -328,8 +274,8 @@ def _make_quantity_frame(
         _make_family_trace(family, place, quantity, basis=basis, per=scale.per, flat=flat)
         for place, family in enumerate(families)
     ]
-    change = describe_change(f"{name[:1].upper()}{name[1:]}", families, quantity.field, basis)
-    return ChartFrame(f"{name}{workload}", data, layout, change)
+    change = setting_families.describe_change(capitalise(name), families, quantity.field, basis)
+    yield ChartFrame(f"{name}{workload}", data, layout, change)
 
 
 def _number_ticks(families: Sequence[SettingFamily], knob: str) -> dict[str, Any]:
@@ -348,12 +294,14 @@ def _make_family_trace(
     amounts = [basis.get_estimate(one, quantity.field) for one in family.settings]
     heights = [None if one is None else one.value / per for one in amounts]
     hover = [
-        Markup("<b>{}</b><br>{}").format(format_with_interval(amount, quantity.unit), describe_point(one.point))
+        Markup("<b>{}</b><br>{}").format(
+            setting_charts.format_with_interval(amount, quantity.unit), describe_point(one.point)
+        )
         for one, amount in zip(family.settings, amounts, strict=True)
     ]
     keys = [one.key for one in family.settings]
     if family.axis in NUMERIC_KNOBS:
-        return line_trace(
+        return chart.line_trace(
             family.name,
             [float(value) for value in family.values],
             heights,
@@ -361,9 +309,9 @@ def _make_family_trace(
             markers=True,
             hover=hover,
             marker={"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-            error_y=make_error_bars(amounts, per, colour),
+            error_y=setting_charts.make_error_bars(amounts, per, colour),
             customdata=keys,
         )
-    names = [format_axis_value(one, family.axis) for one in family.settings]
-    bars = bar_trace(family.name, names, heights, colour=colour, horizontal=flat, hover=hover, customdata=keys)
-    return {**bars, "error_x" if flat else "error_y": make_error_bars(amounts, per, GREY)}
+    names = [setting_families.format_axis_value(one, family.axis) for one in family.settings]
+    bars = chart.bar_trace(family.name, names, heights, colour=colour, horizontal=flat, hover=hover, customdata=keys)
+    return {**bars, "error_x" if flat else "error_y": setting_charts.make_error_bars(amounts, per, GREY)}

@@ -14,20 +14,14 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from experiments.report import chart
 from experiments.report.characterisation.characterisation_summary import SettingSummary, choose_settings
-from experiments.report.characterisation.setting_charts import (
-    FETCH,
-    PREPROCESS,
-    TIMELINE_PARTS,
-    EpochPart,
-    select_extremes,
-)
+from experiments.report.characterisation.setting_charts import FETCH, PREPROCESS, TIMELINE_PARTS, select_extremes
 from experiments.report.characterisation.setting_families import make_short_names
-from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, menu_chart, scatter_trace, xy_layout
+from experiments.report.chart import ALARM, WAIT, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section, render_paragraph
-from experiments.report.palette import ALARM, WAIT
 from experiments.report.quantities import number
-from fedge.characterisation.point_measurement import MinibatchTimes, PointMeasurement, SensorTrace
+from fedge.characterisation.point_measurement import MinibatchTimes, PointMeasurement
 from fedge.characterisation.stability import assess_steadiness
 from fedge.errors import BadInput
 from fedge.types import Floats
@@ -83,9 +77,9 @@ def build_point_section(
         ("steps", "Step times", steps, "No steps are recorded."),
         ("sensors", "Sensors", sensors, "No point has sensor samples."),
     ):
+        omitted = f"The menu has {len(frames)} of {len(settings):,} settings." * (len(frames) < len(settings))
         if frames:
-            omitted = f"The menu has {len(frames)} of {len(settings):,} settings." * (len(frames) < len(settings))
-            charts.append(menu_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point"))
+            charts.append(chart.frame_chart(key, title, frames, caption=omitted, height_px=HEIGHT_PX, menu="point"))
         else:
             missing.append(none)
     missing += [f"Not shown: {reason}." for reason in dict.fromkeys([*lost_steps, *lost_sensors])]
@@ -154,9 +148,39 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
     if not len(times):
         return None
     steps = _select_steps(times)
-    data = [_make_part_trace(part, steps, finished.point.key) for part in TIMELINE_PARTS]
-    data += [_make_outlier_trace(steps), *_make_cut_traces(steps)]
-    layout = xy_layout(
+    rows, outliers, cut = steps.rows, np.flatnonzero(steps.outliers)[:MAX_MARKED], steps.rows_above_axis
+    parts_ms = {part.name: 1e3 * getattr(times, part.field) for part in TIMELINE_PARTS}
+    data = [
+        chart.line_trace(
+            part.name,
+            times.start_s[rows].tolist(),
+            np.minimum(parts_ms[part.name][rows], steps.top_ms).tolist(),
+            colour=part.colour,
+            width=1.1 if part in {FETCH, PREPROCESS} else 2.2,
+            markers=False,
+            hover=f"{part.name} %{{y:.4g}} ms<br>epoch %{{customdata[0]}}, step %{{customdata[1]}}",
+            customdata=[[int(times.epoch[row]), int(times.step[row])] for row in rows],
+            meta=finished.point.key,
+        )
+        for part in TIMELINE_PARTS
+    ]
+    data.append(
+        chart.scatter_trace(
+            "outlier",
+            times.start_s[outliers].tolist(),
+            np.minimum(steps.longest_ms[outliers], steps.top_ms).tolist(),
+            marker={"symbol": "circle-open", "size": 11, "color": ALARM, "line": {"width": 1.6}},
+            hover=[
+                f"outlier: {number(1e3 * float(times.step_s[row]), 4)} ms from end to end<br>"
+                f"epoch {int(times.epoch[row])}, step {int(times.step[row])}"
+                for row in outliers
+            ],
+            cliponaxis=False,
+        )
+    )
+    if len(cut):
+        data.append(_make_cut_trace(steps, parts_ms))
+    layout = chart.xy_layout(
         axis("time since the point began (s)"),
         axis("milliseconds", range=[0, steps.top_ms]),
         shapes=_make_shades(steps, finished, discard),
@@ -164,53 +188,15 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
     return ChartFrame(label, data, layout, _describe_steps(steps))
 
 
-def _make_part_trace(part: EpochPart, steps: _StepSelection, key: str) -> Trace:
-    times, rows = steps.times, steps.rows
-    hover = f"{part.name} %{{y:.4g}} ms<br>epoch %{{customdata[0]}}, step %{{customdata[1]}}"
-    return line_trace(
-        part.name,
-        times.start_s[rows].tolist(),
-        np.minimum(1e3 * getattr(times, part.field)[rows], steps.top_ms).tolist(),
-        colour=part.colour,
-        width=1.1 if part in {FETCH, PREPROCESS} else 2.2,
-        markers=False,
-        hover=hover,
-        customdata=[[int(times.epoch[row]), int(times.step[row])] for row in rows],
-        meta=key,
-    )
-
-
-def _make_outlier_trace(steps: _StepSelection) -> Trace:
-    rows, times = np.flatnonzero(steps.outliers)[:MAX_MARKED], steps.times
-    return scatter_trace(
-        "outlier",
-        times.start_s[rows].tolist(),
-        np.minimum(steps.longest_ms[rows], steps.top_ms).tolist(),
-        marker={"symbol": "circle-open", "size": 11, "color": ALARM, "line": {"width": 1.6}},
-        hover=[
-            f"outlier: {number(1e3 * float(times.step_s[row]), 4)} ms from end to end<br>"
-            f"epoch {int(times.epoch[row])}, step {int(times.step[row])}"
-            for row in rows
-        ],
-        cliponaxis=False,
-    )
-
-
-def _make_cut_traces(steps: _StepSelection) -> list[Trace]:
-    """Draw values above the axis as markers at its top."""
-    rows = steps.rows_above_axis
-    if not len(rows):
-        return []
-    parts_ms = {part.name: 1e3 * getattr(steps.times, part.field) for part in TIMELINE_PARTS}
+def _make_cut_trace(steps: _StepSelection, parts_ms: Mapping[str, Floats]) -> Trace:
+    rows, top_ms = steps.rows_above_axis, steps.top_ms
     hover = [
-        "<br>".join(f"{name} {number(float(ms[row]), 4)} ms" for name, ms in parts_ms.items() if ms[row] > steps.top_ms)
+        "<br>".join(f"{name} {number(float(ms[row]), 4)} ms" for name, ms in parts_ms.items() if ms[row] > top_ms)
         for row in rows
     ]
     marker = {"symbol": "triangle-up", "size": 9, "color": ALARM}
-    x = steps.times.start_s[rows].tolist()
-    return [
-        scatter_trace("higher than the axis", x, [steps.top_ms] * len(x), marker=marker, hover=hover, cliponaxis=False)
-    ]
+    x, y = steps.times.start_s[rows].tolist(), [top_ms] * len(rows)
+    return chart.scatter_trace("higher than the axis", x, y, marker=marker, hover=hover, cliponaxis=False)
 
 
 def _make_shades(steps: _StepSelection, finished: PointMeasurement, discard: int) -> list[dict[str, Any]]:
@@ -243,29 +229,26 @@ def _make_sensor_frame(label: str, finished: PointMeasurement) -> ChartFrame | N
     if not present:
         return None
     rows = select_extremes([getattr(samples, one.field) for one in present], MAX_SAMPLES)
-    key = finished.point.key
-    data = [
-        {**_make_sensor_trace(one, samples, rows), "yaxis": f"y{place}" if place > 1 else "y", "meta": key}
-        for place, one in enumerate(present, 1)
-    ]
+    data = []
+    for place, one in enumerate(present, 1):
+        values = one.factor * getattr(samples, one.field)[rows]
+        trace = chart.line_trace(
+            one.name,
+            samples.at_s[rows].tolist(),
+            [float(value) if np.isfinite(value) else None for value in values],
+            colour=one.colour,
+            width=1.6,
+            markers=False,
+            hover=f"{one.name} %{{y:.4g}} {one.unit} at %{{x:.4g}} s",
+            yaxis=f"y{place}" if place > 1 else "y",
+            meta=finished.point.key,
+        )
+        data.append(trace)
     absent = [one.name for one in SENSORS if one not in present]
     remark = f"No sensor: {', '.join(absent)}." if absent else "All sensors."
     if len(rows) < len(samples.at_s):
         remark += f" {len(rows)} of {len(samples.at_s):,} samples shown, with all extremes."
     return ChartFrame(label, data, _make_sensor_layout(present, samples.at_s), remark)
-
-
-def _make_sensor_trace(sensor: SensorStrip, samples: SensorTrace, rows: NDArray[np.int64]) -> Trace:
-    values = sensor.factor * getattr(samples, sensor.field)[rows]
-    return line_trace(
-        sensor.name,
-        samples.at_s[rows].tolist(),
-        [float(value) if np.isfinite(value) else None for value in values],
-        colour=sensor.colour,
-        width=1.6,
-        markers=False,
-        hover=f"{sensor.name} %{{y:.4g}} {sensor.unit} at %{{x:.4g}} s",
-    )
 
 
 def _make_sensor_layout(sensors: Sequence[SensorStrip], at_s: Floats) -> dict[str, Any]:

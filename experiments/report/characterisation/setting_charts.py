@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,26 +11,15 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from experiments.report import chart
 from experiments.report.characterisation.characterisation_summary import (
     FigureBasis,
     SettingSummary,
     choose_basis,
     find_preset_name,
 )
-from experiments.report.chart import (
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    error_bars,
-    legend_layout,
-    line_trace,
-    menu_chart,
-    scatter_trace,
-    xy_layout,
-)
+from experiments.report.chart import ALARM, GREY, SYMBOLS, Chart, ChartFrame, Trace, axis
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
-from experiments.report.palette import ALARM, GREY, SYMBOLS
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
 from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
@@ -75,7 +64,7 @@ def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour
         return {"visible": False}
     upper = [None if one is None else (one.high - one.value) / per for one in bounded]
     lower = [None if one is None else (one.value - max(one.low, 0.0)) / per for one in bounded]
-    return error_bars(upper, lower, colour=colour, thickness=1.3, width=3)
+    return chart.error_bars(upper, lower, colour=colour, thickness=1.3, width=3)
 
 
 def format_with_interval(amount: Estimate | None, unit: str) -> str:
@@ -117,13 +106,15 @@ MAX_DOTS_IN_ALL = 8000
 """Dominated settings drawn in all views together."""
 NEAR = (0.045, 0.06)
 """Distance below which named modes share a label, as shares of the axes: about the size of a label."""
-PlaneGroup = tuple[str, str, str]
+NamedMode = tuple[int, str, SettingSummary]
+"""Number, name and fastest setting of a power mode that has a name."""
 
 
 @dataclass(frozen=True, slots=True)
-class _PlaneStyle:
-    """Style that all marks of a view share: the basis of the values and the axes' units."""
+class _Plane:
+    """One view: its settings, the basis of their values, and the axes' units."""
 
+    settings: Sequence[SettingSummary]
     basis: FigureBasis
     times: UnitScale
     joules: UnitScale
@@ -133,75 +124,79 @@ class _PlaneStyle:
         time_s, energy_j = (self.basis.get_mean(setting, field) for field in ("e2e_s", "energy_j"))
         return self.times.convert(time_s), self.joules.convert(energy_j)
 
+    def measure_s(self, setting: SettingSummary) -> float:
+        """Return a setting's time in seconds."""
+        return self.basis.get_mean(setting, "e2e_s") or 0.0
 
-def build_plane_section(settings: Sequence[SettingSummary]) -> Section | None:
-    """Build the plane with a menu of workload, board and kind; None if no power was metered."""
-    groups: dict[PlaneGroup, list[SettingSummary]] = {}
+    def mark(self, settings: Sequence[SettingSummary]) -> dict[str, Any]:
+        """Return what all traces of settings have: places, hover texts and keys."""
+        return {
+            "of": settings,
+            "x": lambda one: self.locate(one)[0],
+            "y": lambda one: self.locate(one)[1],
+            "hover": lambda one: _describe_setting(one, self.basis),
+            "customdata": [one.key for one in settings],
+        }
+
+
+def build_plane_section(settings: Sequence[SettingSummary]) -> Iterator[Section]:
+    """Yield the plane with a menu of workload, board and kind; nothing if no power was metered."""
+    groups: dict[tuple[str, str, str], list[SettingSummary]] = {}
     for one in settings:
         if one.get_mean("energy_j") is not None:
             groups.setdefault((one.point.workload, one.point.board, one.point.kind), []).append(one)
-    if not groups:
-        return None
+    several = {group: some for group, some in groups.items() if len(some) > 1}
     title = "Time against energy"
-    groups = {group: some for group, some in groups.items() if len(some) > 1}
-    if not groups:
-        return Section(title, "Each board has only one setting of each workload.")
-    lead = "Time and energy of an epoch for each setting. Coloured: the Pareto front. Faint: dominated settings."
-    return Section(title, lead, (_build_plane_chart(groups),))
+    if several:
+        lead = "Time and energy of an epoch for each setting. Coloured: the Pareto front. Faint: dominated settings."
+        yield Section(title, lead, (_build_plane_chart(several),))
+    elif groups:
+        yield Section(title, "Each board has only one setting of each workload.")
 
 
-def _build_plane_chart(groups: dict[PlaneGroup, list[SettingSummary]]) -> Chart:
+def _build_plane_chart(groups: dict[tuple[str, str, str], list[SettingSummary]]) -> Chart:
     listed = list(groups.items())[:MAX_VIEWS]
     most = min(MAX_DOTS, MAX_DOTS_IN_ALL // len(listed))
-    frames = tuple(
+    frames = [
         _make_plane_frame(f"{workload}, {board}, {KIND_NAMES[kind]}", settings, most)
         for (workload, board, kind), settings in listed
-    )
+    ]
     caption = "Bars: 95 % intervals of the settings on the front."
     if any(len(frame.data) > 2 for frame in frames):
         caption += " Stars: the power modes with a name, each at its fastest; numbers as in the legend."
     if len(listed) < len(groups):
         caption += f" The menu has the first {len(listed)} of {len(groups)}."
-    return menu_chart("plane", "Pareto front of settings", frames, caption=caption, height_px=380)
+    return chart.frame_chart("plane", "Pareto front of settings", frames, caption=caption, height_px=380)
 
 
 def _make_plane_frame(label: str, settings: Sequence[SettingSummary], most: int) -> ChartFrame:
     basis = choose_basis(settings)
     times_s, energies_j = ([basis.get_mean(one, field) for one in settings] for field in ("e2e_s", "energy_j"))
-    style = _PlaneStyle(basis, time_scale(times_s), energy_scale(energies_j))
+    plane = _Plane(settings, basis, time_scale(times_s), energy_scale(energies_j))
     on_front = front_mask(np.array(times_s, dtype=np.float64), np.array(energies_j, dtype=np.float64))
-    front = sorted(
-        (one for one, best in zip(settings, on_front, strict=True) if best), key=lambda one: _setting_time_s(one, basis)
-    )
+    front = sorted((one for one, best in zip(settings, on_front, strict=True) if best), key=plane.measure_s)
     others = [one for one, best in zip(settings, on_front, strict=True) if not best]
-    hidden = max(0, len(others) - most)
-    if hidden:
-        rows = np.sort(np.random.default_rng(0).permutation(len(others))[:most])
-        others = [others[int(row)] for row in rows]
-    named = _group_named_modes(_find_named_modes(settings, basis), settings, style)
-    data = [_make_dominated_trace(others, style), _make_front_trace(front, style)]
-    data += [_make_named_modes_trace(group, style) for group in named]
-    layout = xy_layout(
-        axis(f"time of {basis.title} ({style.times.unit})"),
-        axis(f"energy of {basis.title} ({style.joules.unit})"),
-        legend_layout(len(data), [trace["name"] for trace in data]),
+    drawn, colour = [others[row] for row in chart.thin_rows(len(others), most)], LINE_COLOURS[0]
+    data = [
+        chart.scatter_trace("dominated", **plane.mark(drawn), marker={"color": GREY, "size": 7, "opacity": 0.5}),
+        chart.line_trace(
+            "front",
+            **plane.mark(front),
+            colour=colour,
+            markers=True,
+            marker={"color": colour, "size": 8},
+            error_x=make_error_bars([basis.get_estimate(one, "e2e_s") for one in front], plane.times.per, colour),
+            error_y=make_error_bars([basis.get_estimate(one, "energy_j") for one in front], plane.joules.per, colour),
+        ),
+        *(_make_named_modes_trace(group, plane) for group in _group_named_modes(plane)),
+    ]
+    layout = chart.xy_layout(
+        axis(f"time of {basis.title} ({plane.times.unit})"),
+        axis(f"energy of {basis.title} ({plane.joules.unit})"),
+        chart.legend_layout(len(data), [trace["name"] for trace in data]),
     )
-    omitted = f"; {hidden:,} dominated not shown" if hidden else ""
+    omitted = f"; {len(others) - len(drawn):,} dominated not shown" if len(drawn) < len(others) else ""
     return ChartFrame(label, data, layout, f"{len(settings):,} settings, {len(front)} on the front{omitted}")
-
-
-def _setting_time_s(setting: SettingSummary, basis: FigureBasis) -> float:
-    return basis.get_mean(setting, "e2e_s") or 0.0
-
-
-def _mark_settings(settings: Sequence[SettingSummary], style: _PlaneStyle) -> dict[str, Any]:
-    places = [style.locate(one) for one in settings]
-    return {
-        "x": [x for x, _ in places],
-        "y": [y for _, y in places],
-        "hover": [_describe_setting(one, style.basis) for one in settings],
-        "customdata": [one.key for one in settings],
-    }
 
 
 def _describe_setting(one: SettingSummary, basis: FigureBasis) -> str:
@@ -210,63 +205,32 @@ def _describe_setting(one: SettingSummary, basis: FigureBasis) -> str:
     return Markup("<b>{}</b><br>{}<br>point {}").format(describe_point(one.point), figures, one.key)
 
 
-def _make_dominated_trace(settings: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
-    return scatter_trace(
-        "dominated", **_mark_settings(settings, style), marker={"color": GREY, "size": 7, "opacity": 0.5}
-    )
-
-
-def _make_front_trace(front: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
-    colour = LINE_COLOURS[0]
-    times, joules = ([style.basis.get_estimate(one, field) for one in front] for field in ("e2e_s", "energy_j"))
-    return line_trace(
-        "front",
-        **_mark_settings(front, style),
-        colour=colour,
-        markers=True,
-        marker={"color": colour, "size": 8},
-        error_x=make_error_bars(times, style.times.per, colour),
-        error_y=make_error_bars(joules, style.joules.per, colour),
-    )
-
-
-NamedMode = tuple[str, SettingSummary]
-
-
-def _find_named_modes(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[NamedMode]:
-    """Return the fastest setting of each named power mode, the fastest mode first."""
+def _group_named_modes(plane: _Plane) -> list[list[NamedMode]]:
+    """Number the named power modes, the fastest first, and group those whose labels would overlap."""
     fastest: dict[str, SettingSummary] = {}
-    for one in sorted(settings, key=lambda one: _setting_time_s(one, basis)):
+    for one in sorted(plane.settings, key=plane.measure_s):
         name = find_preset_name(one.point.board, one.point.mode)
         if name is not None:
             fastest.setdefault(name, one)
-    return list(fastest.items())
-
-
-def _group_named_modes(
-    named: Sequence[NamedMode], settings: Sequence[SettingSummary], style: _PlaneStyle
-) -> list[list[tuple[int, NamedMode]]]:
-    """Number the modes, and group those whose labels would overlap among the settings of the view."""
-    least = np.array(NEAR) * np.ptp(np.array([style.locate(one) for one in settings], dtype=np.float64), axis=0)
-    places = [np.array(style.locate(one), dtype=np.float64) for _, one in named]
-    groups: list[list[int]] = []
-    for row, place in enumerate(places):
-        near = (group for group in groups if (np.abs(place - places[group[0]]) <= least).all())
-        group = next(near, None)
-        if group is None:
-            groups.append([row])
+    least = np.array(NEAR) * np.ptp(np.array([plane.locate(one) for one in plane.settings], dtype=np.float64), axis=0)
+    groups: list[tuple[Floats, list[NamedMode]]] = []
+    for row, (name, one) in enumerate(fastest.items(), 1):
+        place = np.array(plane.locate(one), dtype=np.float64)
+        near = next((group for first, group in groups if (np.abs(place - first) <= least).all()), None)
+        if near is None:
+            groups.append((place, [(row, name, one)]))
         else:
-            group.append(row)
-    return [[(row + 1, named[row]) for row in group] for group in groups]
+            near.append((row, name, one))
+    return [group for _, group in groups]
 
 
-def _make_named_modes_trace(group: Sequence[tuple[int, NamedMode]], style: _PlaneStyle) -> Trace:
-    numbers = [number for number, _ in group]
+def _make_named_modes_trace(group: Sequence[NamedMode], plane: _Plane) -> Trace:
+    numbers = [number for number, _, _ in group]
     consecutive = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
     label = f"{numbers[0]}–{numbers[-1]}" if consecutive else ", ".join(map(str, numbers))
-    return scatter_trace(
-        ", ".join(f"{number} {name}" for number, (name, _) in group),
-        **_mark_settings([one for _, (_, one) in group], style),
+    return chart.scatter_trace(
+        ", ".join(f"{number} {name}" for number, name, _ in group),
+        **plane.mark([one for _, _, one in group]),
         mode="markers+text",
         marker={"symbol": "star", "size": 13, "color": ALARM, "line": {"width": 1.2, "color": "white"}},
         text=[label, *[""] * (len(group) - 1)],
@@ -308,7 +272,7 @@ def build_variability_section(variability: Sequence[Variability]) -> Section:
 def _build_deviation_chart(scope: str, variability: Sequence[Variability]) -> Chart:
     by_quantity = {name: [one for one in variability if one.quantity == name] for name in QUANTITY_TITLES}
     frames = [_make_deviation_frame(name, scope, rows) for name, rows in by_quantity.items() if rows]
-    return menu_chart(scope, f"Deviation {SCOPE_TITLES[scope]}", frames, height_px=300)
+    return chart.frame_chart(scope, f"Deviation {SCOPE_TITLES[scope]}", frames, height_px=300)
 
 
 def _make_deviation_frame(quantity: str, scope: str, variability: Sequence[Variability]) -> ChartFrame:
@@ -320,7 +284,7 @@ def _make_deviation_frame(quantity: str, scope: str, variability: Sequence[Varia
         "xaxis": axis("repeat", dtick=1) if scope == "within" else axis("board", categoryorder="category ascending"),
         # At least +-0.5 %, so that negligible noise does not look large.
         "yaxis": axis("deviation from mean (%)", range=[-reach, reach], zeroline=True, zerolinecolor="#8c959f"),
-        "legend": legend_layout(len(boards), boards),
+        "legend": chart.legend_layout(len(boards), boards),
         "showlegend": len(boards) > 1,
         "hovermode": "closest",
     }
@@ -331,7 +295,6 @@ def _make_deviation_frame(quantity: str, scope: str, variability: Sequence[Varia
 
 
 def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> Trace:
-    """Draw each value of a board's settings as its deviation from their mean, in percent."""
     means = [(one, sum(one.values) / len(one.values)) for one in drawn if one.board == board]
     dots = [
         (one, name, 100.0 * (value / mean - 1.0) if mean else 0.0)
@@ -340,7 +303,7 @@ def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> T
     ]
     colour, symbol = LINE_COLOURS[place % len(LINE_COLOURS)], SYMBOLS[place % len(SYMBOLS)]
     hover = Markup("{}, {}<br>{}: {:+.2f} %")
-    return scatter_trace(
+    return chart.scatter_trace(
         board,
         [int(name) if name.isdigit() else name for _, name, _ in dots],
         [deviation for *_, deviation in dots],

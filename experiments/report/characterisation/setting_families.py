@@ -52,8 +52,6 @@ class SettingFamily:
     axis: str
     name: str
     settings: tuple[SettingSummary, ...]
-    distance: int
-    """Number of knobs that differ from the reference."""
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -72,18 +70,19 @@ def format_axis_value(setting: SettingSummary, axis: str) -> str:
     return (axis == "mode" and find_preset_name(setting.point.board, value)) or format_knob_value(axis, value)
 
 
-def find_axes(settings: Sequence[SettingSummary]) -> tuple[str, ...]:
+def find_axes(settings: Sequence[SettingSummary]) -> list[str]:
     """Return the axes along which the settings vary."""
-    return tuple(axis for axis in KNOB_AXES if _is_worth_drawing(settings, axis))
-
-
-def _is_worth_drawing(settings: Sequence[SettingSummary], axis: str) -> bool:
-    values = {get_axis_value(one, axis) for one in settings}
-    if len(values) < 2 or (axis == "mode" and len(values) > MAX_MODE_BARS):
-        return False
-    groups = _group_along(settings, axis)
-    # Modes that differ in one clock alone are drawn along that clock instead.
-    return any(len(_varied_knobs(group, MODE_KNOBS)) > 1 for group in groups) if axis == "mode" else bool(groups)
+    axes = []
+    for axis in KNOB_AXES:
+        groups = _group_along(settings, axis)
+        if axis == "mode":
+            # Modes that differ in one clock alone are drawn along that clock instead.
+            groups = [group for group in groups if len(_varied_knobs(group, MODE_KNOBS)) > 1]
+            modes = {one.point.mode for one in settings}
+            groups = groups if len(modes) <= MAX_MODE_BARS else []
+        if groups:
+            axes.append(axis)
+    return axes
 
 
 def _varied_knobs(settings: Sequence[SettingSummary], names: Sequence[str]) -> list[str]:
@@ -92,23 +91,24 @@ def _varied_knobs(settings: Sequence[SettingSummary], names: Sequence[str]) -> l
 
 
 def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[SettingFamily, ...]:
-    """Build all families along an axis of ``KNOB_AXES`` with two or more values, the nearest to the reference first."""
+    """Build all families along an axis of ``KNOB_AXES`` with two or more values, the nearest to the reference first.
+
+    Of equally near ones, those with more values are first, then those of the plan's own workload.
+    """
     compared = [name for name in _varied_knobs(settings, COMPARED_KNOBS) if name != axis]
-    groups = _group_along(settings, axis)
-    away = [_list_knobs_off_reference(group[0], axis) for group in groups]
+    silent, groups, away = {*_axis_knobs(axis), *COMPARED_KNOBS}, _group_along(settings, axis), []
+    for first, *_ in groups:
+        knobs = collect_knobs(first.point).items()
+        away.append([name for name, value in knobs if name not in silent and value != first.reference[name]])
     named = list(dict.fromkeys(name for names in away for name in names))
     families = []
     for group, names in zip(groups, away, strict=True):
-        knobs = named if len(named) <= MAX_NAMED_KNOBS else names
-        name = _describe_by(group[0], [*compared, *knobs]) or SAME_NAME
-        families.append(SettingFamily(axis, name, _order_settings(group, axis), len(names)))
-    return tuple(sorted(families, key=_family_rank))
-
-
-def _list_knobs_off_reference(setting: SettingSummary, axis: str) -> list[str]:
-    silent = {*_axis_knobs(axis), *COMPARED_KNOBS}
-    knobs = collect_knobs(setting.point)
-    return [name for name, value in knobs.items() if name not in silent and value != setting.reference[name]]
+        shown = named if len(named) <= MAX_NAMED_KNOBS else names
+        name = _describe_by(group[0], [*compared, *shown]) or SAME_NAME
+        usual = group[0].point.workload == group[0].reference["workload"]
+        rank = (len(names), -len(group), not usual, name)
+        families.append((rank, SettingFamily(axis, name, _order_settings(group, axis))))
+    return tuple(family for _, family in sorted(families, key=lambda one: one[0]))
 
 
 def _describe_by(setting: SettingSummary, names: Sequence[str]) -> str:
@@ -122,13 +122,6 @@ def _describe_by(setting: SettingSummary, names: Sequence[str]) -> str:
         words.append(find_preset_name(setting.point.board, setting.point.mode) or mode)
     words += [describe_knob(name, knobs[name]) for name in names if name not in (*COMPARED_KNOBS, *MODE_KNOBS)]
     return ", ".join(words)
-
-
-def _family_rank(family: SettingFamily) -> tuple[int, int, bool, str]:
-    """Rank by distance, then by number of values, then the plan's own workload first."""
-    first = family.settings[0]
-    usual = first.point.workload == first.reference["workload"]
-    return family.distance, -len(family.settings), not usual, family.name
 
 
 def split_by_scale(families: Sequence[SettingFamily]) -> tuple[tuple[SettingFamily, ...], ...]:
@@ -233,13 +226,13 @@ def _describe_numbers(families: Sequence[SettingFamily], field: str, basis: Figu
     if not ends:
         return ""
     ratios = [last.value / first.value for first, last in ends]
-    low, high = min(ratios), max(ratios)
     knob, values = families[0].axis, [value for family in families for value in family.values]
     span = " to ".join(format_knob_value(knob, end) for end in (min(values), max(values)))
-    unchanged = max(abs(low - 1), abs(high - 1)) < MIN_CHANGE
-    doubt = "" if unchanged or any(are_disjoint(*pair) for pair in ends) else OVERLAP_TEXT
-    change = "changes by less than 2 %" if unchanged else _describe_ratios(low, high)
-    return f"{change} from {span} {KNOB_UNITS.get(knob, KNOB_TITLES[knob])}{doubt}"
+    over = f"from {span} {KNOB_UNITS.get(knob, KNOB_TITLES[knob])}"
+    if all(abs(ratio - 1) < MIN_CHANGE for ratio in ratios):
+        return f"changes by less than 2 % {over}"
+    doubt = "" if any(are_disjoint(*pair) for pair in ends) else OVERLAP_TEXT
+    return f"{_describe_ratios(min(ratios), max(ratios))} {over}{doubt}"
 
 
 def are_disjoint(one: Estimate, other: Estimate) -> bool:
@@ -250,7 +243,6 @@ def are_disjoint(one: Estimate, other: Estimate) -> bool:
 
 
 def _describe_ratios(low: float, high: float) -> str:
-    """Describe a range of ratios, given the smallest and the largest."""
     if high < NEAR_ZERO:
         return "falls to nothing"
     if high < 1:

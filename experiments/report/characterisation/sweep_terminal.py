@@ -13,7 +13,7 @@ from fedge.characterisation.findings import describe_step, format_count
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_prediction import EpochPrediction
-from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome
+from fedge.characterisation.sweep_run import SweepListing, SweepOutcome
 from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.json_reader import read_json
@@ -29,21 +29,26 @@ def describe_outcome(outcome: SweepOutcome) -> list[str]:
     """Return the lines of a sweep's summary."""
     result = outcome.result
     lines = [*_list_missing("skipped", result.skipped), *_list_missing("failed", result.failed)]
-    lines += _suggest_retry(result.failed, outcome.attempts)
+    once = sum(outcome.attempts.get(point.key, 0) < MAX_ATTEMPTS for point, _ in result.failed)
+    if once:
+        lines.append(f"the same command tries {'it' if once == 1 else 'them'} once more")
+    elif result.failed:
+        lines.append("failed twice: --again tries once more")
     lines += _list_notes(result)
     if result.points:
         lines += _list_findings(read_json(result.folder / FINDINGS_FILE, "the findings of the sweep", finite=False))
     odd = [f"{len(gone)} {word}" for word, gone in (("skipped", result.skipped), ("failed", result.failed)) if gone]
     counts = f"{len(result.points)} of {format_count(len(result.plan.points), 'point')}"
     omitted = f" ({', '.join(odd)})" if odd else ""
-    lines.append(f"{counts}{omitted}; {duration(outcome.board_s)} of {_time_owner(result)} time")
+    kinds = {board == sweep_plan.HERE for board in result.plan.boards}
+    whose = "this machine's" if kinds == {True} else "the emulated boards'" if kinds == {False} else "the boards'"
+    lines.append(f"{counts}{omitted}; {duration(outcome.board_s)} of {whose} time")
     if result.points:
         lines.append(f"report: {result.folder / run_folder.REPORT}")
     return lines
 
 
 def _list_missing(word: str, gone: MissingPoints) -> Iterator[str]:
-    """Yield a line per reason for missing points, with the first of them."""
     reasons: dict[str, list[SweepPoint]] = {}
     for point, reason in gone:
         reasons.setdefault(reason, []).append(point)
@@ -55,14 +60,6 @@ def _list_missing(word: str, gone: MissingPoints) -> Iterator[str]:
             f"{word} for {format_count(len(reasons) - MOST_REASONS, 'other reason')}: see the journal's lines "
             f"({JOURNAL_FILE})"
         )
-
-
-def _suggest_retry(failed: MissingPoints, attempts: Mapping[str, int]) -> Iterator[str]:
-    once = sum(attempts.get(point.key, 0) < MAX_ATTEMPTS for point, _ in failed)
-    if once:
-        yield f"the same command tries {'it' if once == 1 else 'them'} once more"
-    elif failed:
-        yield "failed twice: --again tries once more"
 
 
 def _list_notes(result: SweepResult) -> Iterator[str]:
@@ -98,15 +95,11 @@ def _describe_advice(one: Mapping[str, Any]) -> str:
     return f"{step}: {saved}, {where}"
 
 
-def _time_owner(result: SweepResult) -> str:
-    kinds = {board == sweep_plan.HERE for board in result.plan.boards}
-    return "this machine's" if kinds == {True} else "the emulated boards'" if kinds == {False} else "the boards'"
-
-
 def describe_listing(listing: SweepListing) -> Iterator[str]:
     """Yield a line per point in the order of measurement, then the totals."""
     for row in listing.points:
-        yield _describe_row(row)
+        why = f" ({row.reason})" if row.reason and row.state != "done" else ""
+        yield "  ".join([row.key, f"{row.state:7}", f"{duration(row.seconds):>12}", row.point + why])
     times_s = [row.seconds for row in listing.points if row.seconds is not None]
     about = f", about {duration(sum(times_s))} of the emulated boards' time" if times_s else ""
     between_s = listing.repeats_s
@@ -116,11 +109,6 @@ def describe_listing(listing: SweepListing) -> Iterator[str]:
     yield f"{format_count(len(listing.points), 'point')}{known}{about}{spread}"
     if listing.default_modes:
         yield listing.default_modes
-
-
-def _describe_row(row: PlannedPoint) -> str:
-    why = f" ({row.reason})" if row.reason and row.state != "done" else ""
-    return "  ".join([row.key, f"{row.state:7}", f"{duration(row.seconds):>12}", row.point + why])
 
 
 def build_prediction_table(predictions: Sequence[EpochPrediction]) -> Table:

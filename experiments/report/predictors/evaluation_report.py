@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from experiments.report.chart import (
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    error_bars,
-    line_trace,
-    log_ticks,
-    scatter_trace,
-    xy_chart,
-    xy_layout,
-)
+from experiments.report import chart
+from experiments.report.chart import GREY, Chart, ChartFrame, Trace, assign_styles, axis, line_trace, scatter_trace
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph, write_page
-from experiments.report.palette import GREY, assign_colours, assign_symbols
-from experiments.report.predictors.mode_choice_report import ChoiceColumn, describe_seeds, list_known_values
+from experiments.report.predictors.mode_choice_report import (
+    ChoiceColumn,
+    build_choice_table,
+    describe_seeds,
+    list_known_values,
+)
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Cell, Column, Table, build_table, print_lines, swatch_cell, text_cell, value_cell
+from experiments.report.tables import Table, build_table, print_lines, swatch_cell, text_cell, value_cell
 from fedge.pareto import front_mask
-from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, MethodSetup, PredictionRow, PredictionTarget
+from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionRow, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
 from fedge.types import Floats, weakest_label
 
@@ -45,12 +38,8 @@ EvaluationGroups = Mapping[EvaluationKey, Sequence[PredictionRow]]
 """Rows that differ only in the seed, by what they have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationColumn(ChoiceColumn):
-    """A column of a predictor study."""
-
-    digits: int = 1
-    large_digits: int = 0
+study_column = partial(ChoiceColumn, digits=1, large_digits=0)
+"""A column of a predictor study."""
 
 
 def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
@@ -70,29 +59,29 @@ def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:
 
 
 ERROR_COLUMNS = (
-    EvaluationColumn("time, %", "time_mape"),
-    EvaluationColumn("power, %", "power_mape"),
-    EvaluationColumn("in 90 %, %", "coverage90", 0, min),
-    EvaluationColumn("fit, s", "fit_s", 2, None),
-    EvaluationColumn("predict, ms", field="predict_s", digits=0, worst=None, factor=1e3),
-    EvaluationColumn("profile, s", "profiling_s", 0, None),
+    study_column("time, %", "time_mape"),
+    study_column("power, %", "power_mape"),
+    study_column("in 90 %, %", "coverage90", digits=0, worst=min),
+    study_column("fit, s", "fit_s", digits=2, worst=None),
+    study_column("predict, ms", field="predict_s", digits=0, worst=None, factor=1e3),
+    study_column("profile, s", "profiling_s", digits=0, worst=None),
 )
 CHOICE_COLUMNS = (
-    EvaluationColumn("penalty median, %", "penalty_median"),
-    EvaluationColumn("mean, %", "penalty_mean"),
-    EvaluationColumn("excess, W", "excess_w", 2),
-    EvaluationColumn("over, %", "over_limit", 0),
-    EvaluationColumn("by > 1 W, %", "over_limit_1w", 0),
-    EvaluationColumn("verified modes", "verify_modes", 2, None),
+    study_column("penalty median, %", "penalty_median"),
+    study_column("mean, %", "penalty_mean"),
+    study_column("excess, W", "excess_w", digits=2),
+    study_column("over, %", "over_limit", digits=0),
+    study_column("by > 1 W, %", "over_limit_1w", digits=0),
+    study_column("verified modes", "verify_modes", digits=2, worst=None),
 )
 PLAUSIBLE_COLUMNS = (
-    EvaluationColumn("time, plausible rows, %", "time_mape_plausible"),
-    EvaluationColumn("power, plausible rows, %", "power_mape_plausible"),
+    study_column("time, plausible rows, %", "time_mape_plausible"),
+    study_column("power, plausible rows, %", "power_mape_plausible"),
 )
 ALL_ROWS_COLUMNS = (
-    EvaluationColumn("with implausible rows: penalty median, %", "penalty_median_all"),
-    EvaluationColumn("mean, %", "penalty_mean_all"),
-    EvaluationColumn("by > 1 W, %", "over_limit_1w_all", 0),
+    study_column("with implausible rows: penalty median, %", "penalty_median_all"),
+    study_column("mean, %", "penalty_mean_all"),
+    study_column("by > 1 W, %", "over_limit_1w_all", digits=0),
 )
 """Further columns of a page's tables of errors and choices."""
 COLUMNS_NOTE = "time, power: MAPE; in 90 %: share inside the 90 % interval."
@@ -100,45 +89,30 @@ COLUMNS_NOTE = "time, power: MAPE; in 90 %: share inside the 90 % interval."
 
 def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
     """Print two tables per target: mean over the seeds, worst in brackets, and how each method works."""
-    for table in build_evaluation_tables(rows):
-        table.print(console)
+    every = group_seeds(rows)
+    for target in dict.fromkeys(target for target, _, _ in every):
+        groups = {key: group for key, group in every.items() if key[0] == target}
+        problems = _count_problems(row for group in groups.values() for row in group) or 0
+        evaluation_table("errors", groups, ERROR_COLUMNS, f"{target}: errors on modes not profiled").print(console)
+        title = f"{target}: fastest mode within {problems} power budgets"
+        evaluation_table("choices", groups, CHOICE_COLUMNS, title).print(console)
     note = describe_seeds(len({row.seed for row in rows}))
     ways = {f"{row.method}: profiles by {row.explorer}, chooses {row.choice}" for row in rows}
     print_lines(console, (note, COLUMNS_NOTE, *sorted(ways)))
 
 
-def build_evaluation_tables(rows: Sequence[PredictionRow]) -> list[Table]:
-    """Build tables per target with one line per method and number of modes."""
-    groups = group_seeds(rows)
-    return [
-        table
-        for target in dict.fromkeys(target for target, _, _ in groups)
-        for table in _target_tables(target, {key: group for key, group in groups.items() if key[0] == target})
-    ]
+def _count_problems(rows: Iterable[PredictionRow]) -> int | None:
+    return next((row.problems for row in rows if row.problems is not None), None)
 
 
-def _target_tables(target: str, groups: EvaluationGroups) -> tuple[Table, Table]:
-    problems = next((row.problems for group in groups.values() for row in group if row.problems is not None), 0)
-    errors, choices = (
-        f"{target}: errors on modes not profiled",
-        f"{target}: fastest mode within {problems} power budgets",
-    )
-    return (
-        evaluation_table("errors", groups, ERROR_COLUMNS, errors),
-        evaluation_table("choices", groups, CHOICE_COLUMNS, choices),
-    )
-
-
-def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[EvaluationColumn], title: str = "") -> Table:
+def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[ChoiceColumn], title: str = "") -> Table:
     """Build a table of one target with one line per method and number of modes."""
-    colour = assign_colours(tuple(dict.fromkeys(method for _, method, _ in groups)))
-    rows: list[tuple[Cell, ...]] = []
+    styles, named = assign_styles(method for _, method, _ in groups), []
     for (_, method, count), group in groups.items():
         failed = sum(row.error is not None for row in group)
         name = f"{method} ({failed} failed)" if failed else method
-        cells = (column.make_cell(group) for column in columns)
-        rows.append((swatch_cell(colour[method], name), value_cell(count), *cells))
-    return Table(key, ("method", "modes", *(column.heading for column in columns)), tuple(rows), title)
+        named.append(((swatch_cell(styles[method].colour, name), value_cell(count)), group))
+    return build_choice_table(key, ("method", "modes"), named, columns, title)
 
 
 CHOICE_DESCRIPTIONS = {
@@ -155,11 +129,8 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
     sections = [
         section
         for place, target in enumerate(study.targets)
-        for section in _target_sections(
-            f"t{place}",
-            names[target.table.path],
-            target,
-            [outcome for outcome in outcomes if outcome.cell.target == place],
+        for section in _list_target_sections(
+            f"t{place}", names[target.table.path], target, [one for one in outcomes if one.cell.target == place]
         )
     ]
     foot = Markup("<br>").join(target.table.path for target in study.targets)
@@ -186,76 +157,65 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
 
 
 def _methods_table(study: PredictionStudy) -> Table:
-    colour = assign_colours([setup.method for setup in study.setups])
-    columns: tuple[Column[MethodSetup], ...] = (
-        ("method", lambda setup: swatch_cell(colour[setup.method], setup.method)),
-        ("explorer", lambda setup: text_cell(setup.explorer)),
-        ("mode choice", lambda setup: text_cell(f"{setup.choice}: {CHOICE_DESCRIPTIONS[setup.choice]}")),
+    styles = assign_styles(setup.method for setup in study.setups)
+    return build_table(
+        "methods",
+        (
+            ("method", lambda setup: swatch_cell(styles[setup.method].colour, setup.method)),
+            ("explorer", lambda setup: text_cell(setup.explorer)),
+            ("mode choice", lambda setup: text_cell(f"{setup.choice}: {CHOICE_DESCRIPTIONS[setup.choice]}")),
+        ),
+        study.setups,
     )
-    return build_table("methods", columns, study.setups)
 
 
-def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> list[Section]:
+def _list_target_sections(
+    key: str, name: str, target: PredictionTarget, outcomes: Sequence[CellResult]
+) -> Iterator[Section]:
     rows = [outcome.row for outcome in outcomes]
-    groups = group_seeds(rows)
-    drawn = any(outcome.predictions is not None for outcome in outcomes)
-    pictures = [
-        Section(
+    groups, table, background = group_seeds(rows), target.table, target.background
+    strange = int((~target.plausible).sum())
+    modes = f"{len(table.modes):,} modes ({table.label}), {strange} of them implausible; batch {table.batch_size}."
+    yield Section(
+        f"{name}: errors",
+        f"{modes} In the table, {COLUMNS_NOTE}",
+        (
+            build_error_chart(f"{key}-time-error", "Error of predicted time", "time_mape", rows),
+            build_error_chart(f"{key}-power-error", "Error of predicted power", "power_mape", rows),
+        ),
+        evaluation_table(f"{key}-errors", groups, (*ERROR_COLUMNS, *PLAUSIBLE_COLUMNS)).html,
+    )
+    if any(outcome.predictions is not None for outcome in outcomes):
+        yield Section(
             f"{name}: predicted and measured",
             "One seed. The slider sets the number of profiled modes.",
-            build_scatter_charts(key, target, outcomes),
-        ),
-        Section(
-            f"{name}: fronts",
-            "How close is each predicted front to the measured one?",
-            (build_fronts_chart(key, target, outcomes),),
-        ),
-    ]
-    return [
-        Section(
-            f"{name}: errors",
-            _describe_table(target),
-            build_error_charts(key, rows),
-            evaluation_table(f"{key}-errors", groups, (*ERROR_COLUMNS, *PLAUSIBLE_COLUMNS)).html,
-        ),
-        *(pictures if drawn else ()),
-        Section(
-            f"{name}: choices",
-            _describe_budgets(target, rows),
-            html=evaluation_table(f"{key}-choices", groups, (*CHOICE_COLUMNS, *ALL_ROWS_COLUMNS)).html,
-        ),
-        Section(
-            f"{name}: prior knowledge", "None of it includes the table's workload.", html=_background_table(target).html
-        ),
-    ]
-
-
-def _describe_table(target: PredictionTarget) -> str:
-    count, strange = len(target.table.modes), int((~target.plausible).sum())
-    modes = f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
-    return f"{modes} In the table, {COLUMNS_NOTE}"
+            (
+                build_scatter_chart(f"{key}-predicted-time", "time per step", "ms", target, outcomes),
+                build_scatter_chart(f"{key}-predicted-power", "power", "W", target, outcomes),
+            ),
+        )
+        lead = "How close is each predicted front to the measured one?"
+        yield Section(f"{name}: fronts", lead, (build_fronts_chart(key, target, outcomes),))
+    choices = evaluation_table(f"{key}-choices", groups, (*CHOICE_COLUMNS, *ALL_ROWS_COLUMNS))
+    yield Section(f"{name}: choices", _describe_budgets(target, rows), html=choices.html)
+    facts = (
+        ("board's top mode", background.knowledge.maxn),
+        ("priors, calibrated to", "; ".join(background.prior_tables) or "none"),
+        ("reference tables", "; ".join(background.references) or "none"),
+        *(("note", note) for note in background.notes),
+    )
+    known = Table("prior", ("what", "which"), tuple((text_cell(what), text_cell(which)) for what, which in facts))
+    yield Section(f"{name}: prior knowledge", "None of it includes the table's workload.", html=known.html)
 
 
 def _describe_budgets(target: PredictionTarget, rows: Sequence[PredictionRow]) -> str:
     budgets = target.budgets_w
-    problems = next((row.problems for row in rows if row.problems is not None), None)
     which = f"{number(budgets[0])} to {number(budgets[-1])} W" if budgets else UNKNOWN
     return (
-        f"{len(budgets)} power budgets, {which}; {problems or UNKNOWN} of them are feasible. "
+        f"{len(budgets)} power budgets, {which}; {_count_problems(rows) or UNKNOWN} of them are feasible. "
         "The penalty compares the measured time of the chosen mode with that of the fastest mode within the budget. "
         "Implausible rows are excluded, except in the last three columns."
     )
-
-
-def _background_table(target: PredictionTarget) -> Table:
-    background = target.background
-    rows = [
-        (text_cell("board's top mode"), text_cell(background.knowledge.maxn)),
-        (text_cell("priors, calibrated to"), text_cell("; ".join(background.prior_tables) or "none")),
-        (text_cell("reference tables"), text_cell("; ".join(background.references) or "none")),
-        *((text_cell("note"), text_cell(note)) for note in background.notes),
-    ]
-    return Table("prior", ("what", "which"), tuple(rows))
 
 
 MAX_SCATTER_POINTS = 700
@@ -264,136 +224,90 @@ METHOD_SHIFT_DECADES = 0.012
 """Horizontal shift between methods, in decades, so that their error bars do not overlap."""
 
 
-def build_error_charts(key: str, rows: Sequence[PredictionRow]) -> tuple[Chart, Chart]:
-    """Plot the mean errors of time and power over the number of profiled modes; bars span the seeds."""
-    return (
-        _error_chart(f"{key}-time", "Error of predicted time", "time_mape", rows),
-        _error_chart(f"{key}-power", "Error of predicted power", "power_mape", rows),
-    )
-
-
-def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> tuple[Chart, Chart]:
-    """Plot predicted over measured time and power of modes not profiled (seed 0), with a slider over profiled modes."""
-    table = target.table
-    return (
-        _scatter_chart(f"{key}-predicted-time", ("time per step", "ms"), 1e3 * table.step_s, target, outcomes=outcomes),
-        _scatter_chart(f"{key}-predicted-power", ("power", "W"), table.power_w, target, outcomes=outcomes),
-    )
-
-
-def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> Chart:
-    """Plot the measured front, each method's predicted front, and measured values of the latter's modes (seed 0)."""
-    layout = xy_layout(
-        axis("time per step (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))),
-        axis("power (W)", rangemode="normal"),
-    )
-    frames = []
-    for count in _list_counts(outcomes):
-        data = [_measured_front_trace(target)]
-        for outcome in _outcomes_with_predictions(outcomes, count):
-            data += _predicted_front_traces(target, outcome, _list_methods(outcomes))
-        frames.append(ChartFrame(f"{count} modes profiled", data, layout))
-    caption = (
-        "Line: the measured front, without implausible rows. Dashed: the front that a method predicts. Marks: the "
-        "measured values of the modes on the predicted front; on the line they are optimal."
-    )
-    title = "Fronts of time and power"
-    return Chart(f"{key}-fronts", title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
-
-
-def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
-    methods = tuple(dict.fromkeys(row.method for row in rows))
-    counts = sorted({row.modes for row in rows})
-    colour, symbol = assign_colours(methods), assign_symbols(methods)
+def build_error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]) -> Chart:
+    """Plot the mean error over the number of profiled modes; bars span the seeds."""
+    styles, counts = assign_styles(row.method for row in rows), sorted({row.modes for row in rows})
     data: list[Trace] = []
-    for place, method in enumerate(methods):
-        shift = 10 ** (METHOD_SHIFT_DECADES * (place - (len(methods) - 1) / 2))
-        values_by_count = {
-            n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts
-        }
-        known = {n: values for n, values in values_by_count.items() if values}
-        means = [sum(values) / len(values) for values in known.values()]
+    for place, (method, style) in enumerate(styles.items()):
+        shift = 10 ** (METHOD_SHIFT_DECADES * (place - (len(styles) - 1) / 2))
+        found = {n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts}
+        known = [(n, values, sum(values) / len(values)) for n, values in found.items() if values]
         data.append(
             line_trace(
                 method,
-                [shift * n for n in known],
-                means,
-                colour=colour[method],
+                [shift * n for n, _, _ in known],
+                [mean for _, _, mean in known],
+                colour=style.colour,
                 markers=True,
-                marker={"symbol": symbol[method], "size": 8},
-                error_y=error_bars(
-                    [max(values) - mean for values, mean in zip(known.values(), means, strict=True)],
-                    [mean - min(values) for values, mean in zip(known.values(), means, strict=True)],
-                    colour=colour[method],
+                marker={"symbol": style.symbol, "size": 8},
+                error_y=chart.error_bars(
+                    [max(values) - mean for _, values, mean in known],
+                    [mean - min(values) for _, values, mean in known],
+                    colour=style.colour,
                 ),
-                hover=[_hover_text(method, n, values) for n, values in known.items()],
+                hover=[
+                    f"<b>{escape(method)}</b>, {n} modes: {mean:.2f} %<br>{min(values):.2f} to {max(values):.2f} %"
+                    for n, values, mean in known
+                ],
             )
         )
-    values = list_known_values(rows, field)
-    ticks = {"tickvals": counts, "ticktext": [str(n) for n in counts], "range": _log_range(counts)}
-    return xy_chart(
-        f"{key}-error",
+    ticks: dict[str, Any] = {"tickvals": counts, "ticktext": [str(n) for n in counts]}
+    return chart.xy_chart(
+        key,
         title,
         data,
-        xaxis=axis("modes profiled", type="log", **ticks),
-        yaxis=axis("MAPE (%), logarithmic", type="log", range=_log_range(values), **log_ticks(*_log_range(values))),
+        xaxis=chart.log_axis("modes profiled", *chart.log_range(counts), **ticks),
+        yaxis=chart.log_axis("MAPE (%), logarithmic", *chart.log_range(list_known_values(rows, field))),
         caption="Mean absolute error over the modes not profiled: mean over seeds, bars from best to worst seed.",
         height_px=330,
     )
 
 
-def _hover_text(method: str, count: int, values: Sequence[float]) -> str:
-    mean = sum(values) / len(values)
-    return f"<b>{escape(method)}</b>, {count} modes: {mean:.2f} %<br>{min(values):.2f} to {max(values):.2f} %"
+def _list_frames(outcomes: Sequence[CellResult]) -> Iterator[tuple[str, list[CellResult]]]:
+    """Yield the label and the outcomes with predictions (seed 0) of every number of profiled modes."""
+    known = [outcome for outcome in outcomes if outcome.predictions is not None]
+    for count in sorted({outcome.cell.modes for outcome in known}):
+        yield f"{count} modes profiled", [outcome for outcome in known if outcome.cell.modes == count]
 
 
-def _log_range(values: Sequence[float]) -> list[float]:
-    """Return the range of a logarithmic axis, slightly wider than the values."""
-    positive = [value for value in values if value > 0]
-    if not positive:
-        return [0.0, 1.0]
-    return [math.log10(min(positive)) - 0.1, math.log10(max(positive)) + 0.1]
-
-
-def _scatter_chart(
-    key: str, words: tuple[str, str], measured: Floats, target: PredictionTarget, outcomes: Sequence[CellResult]
+def build_scatter_chart(
+    key: str, quantity: str, unit: str, target: PredictionTarget, outcomes: Sequence[CellResult]
 ) -> Chart:
-    """Build one chart; ``words`` are the quantity and its unit."""
-    title, unit = words
-    reach = _log_range(measured.tolist())
-    ends = {"type": "log", "range": reach, **log_ticks(*reach)}
-    layout = xy_layout(axis(f"measured {title} ({unit})", **ends), axis(f"predicted {title} ({unit})", **ends))
+    """Plot predicted over measured time or power of modes not profiled, with a slider over profiled modes."""
+    measured = _scale_quantity(target.table, unit)
+    styles, ends = assign_styles(outcome.row.method for outcome in outcomes), chart.log_range(measured.tolist())
+    axes = [chart.log_axis(f"{what} {quantity} ({unit})", *ends) for what in ("measured", "predicted")]
     frames = []
-    for count in _list_counts(outcomes):
-        known, methods = _outcomes_with_predictions(outcomes, count), _list_methods(outcomes)
-        points = (_points_trace(outcome, methods, measured, unit, plausible=target.plausible) for outcome in known)
-        data: list[Trace] = [_diagonal_trace(reach), *points]
-        frames.append(ChartFrame(f"{count} modes profiled", data, layout))
+    for label, known in _list_frames(outcomes):
+        data: list[Trace] = [chart.diagonal_trace(*ends)]
+        for outcome in known:
+            method, rows = outcome.row.method, _select_rows(len(measured), outcome.profiled)
+            style = styles[method]
+            shapes = [style.symbol if target.plausible[row] else f"{style.symbol}-open" for row in rows]
+            hover = f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>"
+            data.append(
+                scatter_trace(
+                    method,
+                    measured[rows].tolist(),
+                    _scale_quantity(outcome.predictions, unit)[rows].tolist(),
+                    marker=style.marker(4.5, symbol=shapes, opacity=0.55),
+                    hover=hover,
+                )
+            )
+        frames.append(ChartFrame(label, data, chart.xy_layout(*axes)))
+    some = f", {MAX_SCATTER_POINTS} of them" if len(measured) > MAX_SCATTER_POINTS else ""
     caption = (
-        "Marks above the diagonal are predicted too high. Seed 0, modes that were not profiled"
-        f"{f', {MAX_SCATTER_POINTS} of them' if len(measured) > MAX_SCATTER_POINTS else ''}. Hollow: implausible "
-        f"rows of the table."
+        f"Marks above the diagonal are predicted too high. Seed 0, modes that were not profiled{some}. Hollow: "
+        "implausible rows of the table."
     )
-    title = f"Predicted and measured {title}"
-    return Chart(key, title, caption, [], layout=layout, height_px=420, frames=tuple(frames))
+    title = f"Predicted and measured {quantity}"
+    return chart.frame_chart(key, title, frames, caption=caption, height_px=420, menu="")
 
 
-def _points_trace(
-    outcome: CellResult, methods: Sequence[str], measured: Floats, unit: str, plausible: NDArray[np.bool_]
-) -> Trace:
-    assert outcome.predictions is not None
-    method, predictions = outcome.row.method, outcome.predictions
-    predicted = 1e3 * predictions.step_s if unit == "ms" else predictions.power_w
-    rows = _select_rows(len(measured), outcome.profiled)
-    colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
-    shapes = [symbol if plausible[row] else f"{symbol}-open" for row in rows]
-    return scatter_trace(
-        method,
-        measured[rows].tolist(),
-        predicted[rows].tolist(),
-        marker={"color": colour, "symbol": shapes, "size": 4.5, "opacity": 0.55},
-        hover=f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>",
-    )
+def _scale_quantity(costs: Any, unit: str) -> Floats:
+    """Return the step times in ms or the powers in W of a table or of predictions."""
+    values: Floats = 1e3 * costs.step_s if unit == "ms" else costs.power_w
+    return values
 
 
 def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
@@ -403,68 +317,48 @@ def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
     return [row for row in order if row not in excluded][:MAX_SCATTER_POINTS]
 
 
-def _diagonal_trace(reach: Sequence[float]) -> Trace:
-    ends = [10.0**end for end in reach]
-    return line_trace("equal", ends, ends, colour=GREY, width=1, dash="dash", markers=False, legend=False)
-
-
-def _measured_front_trace(target: PredictionTarget) -> Trace:
-    rows = np.flatnonzero(target.plausible)
-    step_s, power_w = target.table.step_s[rows], target.table.power_w[rows]
-    best = _front_rows(step_s, power_w)
-    return line_trace(
-        "measured",
-        (1e3 * step_s[best]).tolist(),
-        power_w[best].tolist(),
-        colour=GREY,
-        width=4,
-        markers=False,
-        hover="%{x:.4g} ms, %{y:.3g} W<extra>measured front</extra>",
+def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> Chart:
+    """Plot the measured front, each method's predicted front, and measured values of the latter's modes."""
+    styles = assign_styles(outcome.row.method for outcome in outcomes)
+    ends = chart.log_range((1e3 * target.table.step_s).tolist())
+    layout = chart.xy_layout(chart.log_axis("time per step (ms)", *ends), axis("power (W)", rangemode="normal"))
+    plausible = np.flatnonzero(target.plausible)
+    best = _front_rows(target.table, plausible)
+    measured = _front_line("measured", target.table, best, "measured front", colour=GREY, width=4)
+    frames = []
+    for label, known in _list_frames(outcomes):
+        data = [measured]
+        for outcome in known:
+            method, style = outcome.row.method, styles[outcome.row.method]
+            best = _front_rows(outcome.predictions, plausible)
+            look = {"colour": style.colour, "width": 1.5, "dash": "dash", "legendgroup": method}
+            data += [
+                _front_line(f"{method}: predicted", outcome.predictions, best, f"{escape(method)} predicts", **look),
+                scatter_trace(
+                    f"{method}: measured there",
+                    (1e3 * target.table.step_s[best]).tolist(),
+                    target.table.power_w[best].tolist(),
+                    marker=style.marker(6, opacity=0.75),
+                    legendgroup=method,
+                    hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
+                ),
+            ]
+        frames.append(ChartFrame(label, data, layout))
+    caption = (
+        "Line: the measured front, without implausible rows. Dashed: the front that a method predicts. Marks: the "
+        "measured values of the modes on the predicted front; on the line they are optimal."
     )
+    title = "Fronts of time and power"
+    return chart.frame_chart(f"{key}-fronts", title, frames, caption=caption, height_px=420, menu="")
 
 
-def _predicted_front_traces(target: PredictionTarget, outcome: CellResult, methods: Sequence[str]) -> list[Trace]:
-    assert outcome.predictions is not None
-    method, predictions = outcome.row.method, outcome.predictions
-    rows = np.flatnonzero(target.plausible)
-    best = rows[_front_rows(predictions.step_s[rows], predictions.power_w[rows])]
-    colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
-    return [
-        line_trace(
-            f"{method}: predicted",
-            (1e3 * predictions.step_s[best]).tolist(),
-            predictions.power_w[best].tolist(),
-            colour=colour,
-            width=1.5,
-            dash="dash",
-            markers=False,
-            legendgroup=method,
-            hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{escape(method)} predicts</extra>",
-        ),
-        scatter_trace(
-            f"{method}: measured there",
-            (1e3 * target.table.step_s[best]).tolist(),
-            target.table.power_w[best].tolist(),
-            marker={"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
-            legendgroup=method,
-            hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
-        ),
-    ]
+def _front_line(name: str, costs: Any, rows: NDArray[np.intp], words: str, **look: Any) -> Trace:
+    times_ms, watts = (1e3 * costs.step_s[rows]).tolist(), costs.power_w[rows].tolist()
+    hover = f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{words}</extra>"
+    return line_trace(name, times_ms, watts, markers=False, hover=hover, **look)
 
 
-def _front_rows(step_s: Floats, power_w: Floats) -> NDArray[np.intp]:
-    """Return the rows on the Pareto front of time and power, from fastest to slowest."""
-    rows = np.flatnonzero(front_mask(step_s, power_w))
-    return rows[np.argsort(step_s[rows])]
-
-
-def _list_methods(outcomes: Sequence[CellResult]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(outcome.row.method for outcome in outcomes))
-
-
-def _list_counts(outcomes: Sequence[CellResult]) -> list[int]:
-    return sorted({outcome.cell.modes for outcome in outcomes if outcome.predictions is not None})
-
-
-def _outcomes_with_predictions(outcomes: Sequence[CellResult], count: int) -> list[CellResult]:
-    return [outcome for outcome in outcomes if outcome.cell.modes == count and outcome.predictions is not None]
+def _front_rows(costs: Any, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return those of the rows that are on the Pareto front of time and power, from fastest to slowest."""
+    best = rows[front_mask(costs.step_s[rows], costs.power_w[rows])]
+    return best[np.argsort(costs.step_s[best])]

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    Chart,
-    Trace,
-    axis,
-    line_trace,
-    round_axis,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import GREY, Chart, SeriesStyle, Trace, assign_styles, axis
 from experiments.report.page import Section, render_badge, write_page
-from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.quantities import UNKNOWN, energy_scale
 from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell
 from fedge.studies.mode_choice_study import ModeChoiceResult
@@ -56,27 +48,19 @@ class ChoiceColumn:
     total_field: str = ""
     large_digits: int = 1
 
-    def format_cell(self, rows: Sequence[object]) -> str:
-        """Format the mean and, in brackets, the worst value over the seeds; a dash if no seed has a value."""
-        values = self._list_values(rows)
+    def make_cell(self, rows: Sequence[object]) -> Cell:
+        """Show the mean and, in brackets, the worst value over the seeds; a dash if no seed has a value."""
+        values = [self.factor * value for value in list_known_values(rows, self.field)]
         if not values:
-            return UNKNOWN
-        digits = 0 if self.total_field and len(values) == 1 else self.digits
-        mean = self._format_figure(sum(values) / len(values), digits)
+            return number_cell(UNKNOWN)
+        mean = sum(values) / len(values)
+        shown = self._format_figure(mean, 0 if self.total_field and len(values) == 1 else self.digits)
         if self.total_field:
             most = sum(list_known_values(rows, self.total_field)) / len(rows)
-            return f"{mean} of {self._format_figure(most, 0)}" if most else UNKNOWN
-        if self.worst is None or len(values) == 1:
-            return mean
-        return f"{mean} ({self._format_figure(self.worst(values), 0 if self.is_whole_number else self.digits)})"
-
-    def make_cell(self, rows: Sequence[object]) -> Cell:
-        """Return the formatted cell with the unrounded mean behind it."""
-        shown, values = self.format_cell(rows), self._list_values(rows)
-        return number_cell(shown, None if shown == UNKNOWN else sum(values) / len(values))
-
-    def _list_values(self, rows: Sequence[object]) -> list[float]:
-        return [self.factor * value for value in list_known_values(rows, self.field)]
+            return number_cell(f"{shown} of {self._format_figure(most, 0)}", mean) if most else number_cell(UNKNOWN)
+        if self.worst is not None and len(values) > 1:
+            shown += f" ({self._format_figure(self.worst(values), 0 if self.is_whole_number else self.digits)})"
+        return number_cell(shown, mean)
 
     def _format_figure(self, value: float, digits: int) -> str:
         return f"{value:,.{min(digits, self.large_digits) if abs(value) >= 100.0 else digits}f}"
@@ -86,6 +70,18 @@ def list_known_values(rows: Sequence[object], field: str) -> list[float]:
     """Return the values of a field that are not None."""
     values = [row.get(field) if isinstance(row, Mapping) else getattr(row, field) for row in rows]
     return [float(value) for value in values if value is not None]
+
+
+def build_choice_table(
+    key: str,
+    heads: Sequence[str],
+    groups: Iterable[tuple[Sequence[Cell], Sequence[object]]],
+    columns: Sequence[ChoiceColumn],
+    title: str = "",
+) -> Table:
+    """Build a table of groups of rows that differ only in the seed: the cells under ``heads``, then the columns."""
+    rows = tuple((*names, *(column.make_cell(group) for column in columns)) for names, group in groups)
+    return Table(key, (*heads, *(column.heading for column in columns)), rows, title)
 
 
 def describe_seeds(count: int) -> str:
@@ -100,60 +96,35 @@ MODE_CHOICE_COLUMNS = (
     ChoiceColumn("missed", "deadlines_missed", 1, is_whole_number=True),
     ChoiceColumn("modes", "modes_explored", 1, is_whole_number=True),
 )
-
-
-def group_rows(rows: Sequence[FigureRow], *keys: str) -> dict[tuple[object, ...], list[FigureRow]]:
-    """Group rows by the values of ``keys``, in the order of first occurrence."""
-    groups: dict[tuple[object, ...], list[FigureRow]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
-
-
 COLUMNS_NOTE = "Saved: energy, against MAXN. From 10 on: from round 10 on."
 
 
 def print_mode_choice(console: Console, table: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult]) -> None:
     """Print the mode-choice study: regret, saving, missed deadlines and explored modes."""
-    rows: list[FigureRow] = [choice.row for choice in choices]
     title = f"{table.device}/{table.workload}: {steps} steps per round"
-    mode_choice_table(rows, title).print(console)
-    print_lines(console, (COLUMNS_NOTE, describe_seeds(len({row["seed"] for row in rows}))))
+    _mode_choice_table(choices, title).print(console)
+    print_lines(console, (COLUMNS_NOTE, describe_seeds(len({choice.seed for choice in choices}))))
 
 
-def mode_choice_table(rows: Sequence[FigureRow], title: str = "") -> Table:
-    """Build a table with one line per policy and deadline ratio."""
-    groups = group_rows(rows, "policy", "ratio")
-    colour = assign_colours(tuple(dict.fromkeys(str(policy) for policy, _ in groups)))
-    lines = tuple(
-        (
-            swatch_cell(colour[str(policy)], str(policy)),
-            number_cell(f"{ratio:g}"),
-            *(column.make_cell(group) for column in MODE_CHOICE_COLUMNS),
-        )
-        for (policy, ratio), group in groups.items()
+def _mode_choice_table(choices: Sequence[ModeChoiceResult], title: str = "") -> Table:
+    styles, groups = _assign_policy_styles(choices), dict[tuple[str, float], list[FigureRow]]()
+    for choice in choices:
+        groups.setdefault((choice.policy, choice.ratio), []).append(choice.row)
+    named = (
+        ((swatch_cell(styles[policy].colour, policy), number_cell(f"{ratio:g}")), rows)
+        for (policy, ratio), rows in groups.items()
     )
-    return Table("policies", ("policy", "ratio", *(column.heading for column in MODE_CHOICE_COLUMNS)), lines, title)
+    return build_choice_table("policies", ("policy", "ratio"), named, MODE_CHOICE_COLUMNS, title)
 
 
 def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult], out: Path) -> None:
     """Write the page atomically."""
-    ratios = list(dict.fromkeys(choice.ratio for choice in choices))
-    sections = [
-        Section(
-            "Figures",
-            "Means over seeds, the worst seed in brackets. Saved: energy, against MAXN. From 10 on: from round 10 on.",
-            html=mode_choice_table([choice.row for choice in choices]).html,
-        ),
-        *(
-            Section(
-                f"Deadlines up to {ratio:g} times the fastest round",
-                "How close is each round to the oracle's, and how quickly?",
-                tuple(_ratio_charts(f"r{place}", [choice for choice in choices if choice.ratio == ratio])),
-            )
-            for place, ratio in enumerate(ratios)
-        ),
-    ]
+    means = f"Means over seeds, the worst seed in brackets. {COLUMNS_NOTE}"
+    sections = [Section("Figures", means, html=_mode_choice_table(choices).html)]
+    for place, ratio in enumerate(dict.fromkeys(choice.ratio for choice in choices)):
+        title = f"Deadlines up to {ratio:g} times the fastest round"
+        charts = _list_ratio_charts(f"r{place}", [choice for choice in choices if choice.ratio == ratio])
+        sections.append(Section(title, "How close is each round to the oracle's, and how quickly?", tuple(charts)))
     seeds, rounds = len({choice.seed for choice in choices}), len(choices[0].rounds)
     note = Markup(
         "{} The table serves as the true time and power. Deadlines differ between rounds. The oracle knows the table "
@@ -175,32 +146,72 @@ def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[M
     )
 
 
-def _ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterator[Chart]:
+def _list_ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterator[Chart]:
+    """Yield one seed's energy over deadlines, then regret so far and modes tried, averaged over the seeds."""
     yield _energy_chart(key, [choice for choice in choices if choice.seed == choices[0].seed])
-    yield _regret_chart(key, choices)
-    yield _explored_chart(key, choices)
+    rounds, styles = [one.round for one in choices[0].rounds], _assign_policy_styles(choices)
+    caption = "Cumulative energy in excess of the oracle's, including exploration; mean over seeds."
+    drawn: tuple[tuple[str, str, str, str, Callable[[ModeChoiceResult], Sequence[float]]], ...] = (
+        ("regret", "Regret", "regret so far (%)", caption, _list_regrets),
+        (
+            "explored",
+            "Modes tried",
+            "distinct modes tried",
+            "Mean over seeds.",
+            lambda one: [played.explored for played in one.rounds],
+        ),
+    )
+    for what, title, label, words, values in drawn:
+        data = [
+            mean_line_trace(
+                policy, rounds, (values(one) for one in choices if one.policy == policy), colour=style.colour
+            )
+            for policy, style in styles.items()
+        ]
+        along, up = chart.round_axis(len(rounds)), axis(label, rangemode="tozero")
+        more: dict[str, Any] = {"caption": words, "height_px": 340, "showlegend": True}
+        yield chart.xy_chart(f"{key}-{what}", title, data, xaxis=along, yaxis=up, **more)
+
+
+def _assign_policy_styles(choices: Sequence[ModeChoiceResult]) -> dict[str, SeriesStyle]:
+    return assign_styles(choice.policy for choice in choices)
+
+
+def _list_regrets(choice: ModeChoiceResult) -> list[float]:
+    """Return the cumulative energy in excess of the oracle's after every round, in percent."""
+    spent = accumulate(one.energy_j for one in choice.rounds)
+    best = accumulate(one.oracle_j for one in choice.rounds)
+    return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
 
 
 def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
-    """Plot every round's energy over its deadline, for one seed."""
-    first = choices[0].rounds
+    first = sorted(choices[0].rounds, key=lambda one: one.deadline_s)
     scale = energy_scale([one.maxn_j for one in first])
-    colour, symbol = assign_colours(_list_policies(choices)), assign_symbols(_list_policies(choices))
     data: list[Trace] = [
-        _deadline_trace("MAXN", [(one.deadline_s, one.maxn_j / scale.per) for one in first], "dot"),
-        _deadline_trace("oracle", [(one.deadline_s, one.oracle_j / scale.per) for one in first], "solid"),
+        chart.line_trace(
+            name,
+            [one.deadline_s for one in first],
+            [getattr(one, field) / scale.per for one in first],
+            colour=GREY,
+            dash=dash,
+            markers=False,
+            hover=f"{name}: %{{y:.4g}} at %{{x:.4g}} s",
+        )
+        for name, field, dash in (("MAXN", "maxn_j", "dot"), ("oracle", "oracle_j", "solid"))
     ]
+    styles = _assign_policy_styles(choices)
     data += [
-        scatter_trace(
+        chart.scatter_trace(
             choice.policy,
-            [one.deadline_s for one in choice.rounds],
-            [one.energy_j / scale.per for one in choice.rounds],
-            marker={"color": colour[choice.policy], "symbol": symbol[choice.policy], "size": 6, "opacity": 0.8},
-            hover=[f"round {one.round}: {escape(one.modes)}" for one in choice.rounds],
+            of=choice.rounds,
+            x=lambda one: one.deadline_s,
+            y=lambda one: one.energy_j / scale.per,
+            marker=styles[choice.policy].marker(6, opacity=0.8),
+            hover=lambda one: f"round {one.round}: {escape(one.modes)}",
         )
         for choice in choices
     ]
-    return xy_chart(
+    return chart.xy_chart(
         f"{key}-energy",
         "Energy of every round",
         data,
@@ -209,67 +220,6 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         caption="One mark per round, one seed. On the lower line the mode is optimal. Hover for modes.",
         height_px=340,
     )
-
-
-def _deadline_trace(name: str, points: Sequence[tuple[float, float]], dash: str) -> Trace:
-    ordered = sorted(points)
-    return line_trace(
-        name,
-        [x for x, _ in ordered],
-        [y for _, y in ordered],
-        colour=GREY,
-        dash=dash,
-        markers=False,
-        hover=f"{name}: %{{y:.4g}} at %{{x:.4g}} s",
-    )
-
-
-def _regret_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
-    """Plot the cumulative energy in excess of the oracle's, averaged over the seeds."""
-
-    def so_far(choice: ModeChoiceResult) -> list[float]:
-        spent = list(accumulate(one.energy_j for one in choice.rounds))
-        best = list(accumulate(one.oracle_j for one in choice.rounds))
-        return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
-
-    caption = "Cumulative energy in excess of the oracle's, including exploration; mean over seeds."
-    return _line_chart(f"{key}-regret", "Regret", "regret so far (%)", caption, choices=choices, values=so_far)
-
-
-def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
-    """Plot the number of distinct modes tried up to each round, averaged over the seeds."""
-
-    def count_tried(choice: ModeChoiceResult) -> list[float]:
-        return [float(one.explored) for one in choice.rounds]
-
-    return _line_chart(
-        f"{key}-explored",
-        "Modes tried",
-        "distinct modes tried",
-        "Mean over seeds.",
-        choices=choices,
-        values=count_tried,
-    )
-
-
-def _line_chart(
-    key: str,
-    title: str,
-    label: str,
-    caption: str,
-    choices: Sequence[ModeChoiceResult],
-    values: Callable[[ModeChoiceResult], list[float]],
-) -> Chart:
-    policies, numbers = _list_policies(choices), [one.round for one in choices[0].rounds]
-    colour = assign_colours(policies)
-    data = [
-        mean_line_trace(
-            policy, numbers, [values(choice) for choice in choices if choice.policy == policy], colour=colour[policy]
-        )
-        for policy in policies
-    ]
-    along, up = round_axis(len(numbers)), axis(label, rangemode="tozero")
-    return xy_chart(key, title, data, xaxis=along, yaxis=up, caption=caption, height_px=340, showlegend=True)
 
 
 def mean_line_trace(
@@ -284,8 +234,4 @@ def mean_line_trace(
     """Return the line of means over ``runs``, each of which has a value per round."""
     means = [sum(of_round) / len(of_round) for of_round in zip(*runs, strict=True)]
     hover = f"{escape(name)}, round %{{x}}: %{{y:.4g}}{unit}"
-    return line_trace(name, rounds, means, colour=colour, dash=dash, markers=False, hover=hover)
-
-
-def _list_policies(choices: Sequence[ModeChoiceResult]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(choice.policy for choice in choices))
+    return chart.line_trace(name, rounds, means, colour=colour, dash=dash, markers=False, hover=hover)

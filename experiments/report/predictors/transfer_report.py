@@ -23,12 +23,6 @@ BLOCK_END = "<!-- end of figures -->"
 def write_figures(page: Path, table: Table, command: str, date: str) -> None:
     """Replace the block ``<!-- figures: KEY -->`` ... ``<!-- end of figures -->`` of a page, KEY being the table's.
 
-    Args:
-        page: The Markdown page.
-        table: The table of figures.
-        command: The command that computed them.
-        date: The day on which it did.
-
     Raises:
         BadInput: If the page cannot be read or has no such block.
     """

@@ -5,26 +5,14 @@ from __future__ import annotations
 import operator
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    CATEGORY_AXIS,
-    Chart,
-    Trace,
-    axis,
-    heatmap_trace,
-    horizontal_line,
-    line_mode,
-    round_axis,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import ALARM, CATEGORY_AXIS, GREY, LINE_DASHES, Chart, Trace, axis
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
-from experiments.report.palette import ALARM, GREY, LINE_DASHES, SHARE_COLOURS, assign_colours
 from experiments.report.quantities import duration, number, percent, ratio
 from experiments.report.run.loaded_runs import LoadedRun, sample_run
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
@@ -43,45 +31,69 @@ MAX_LABELLED_ROUNDS = 12
 """Number of rounds up to which a heatmap's cells show their value."""
 
 
-def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
+def build_mode_charts(run: LoadedRun) -> Iterator[Chart]:
     """Plot one heatmap (boards by rounds) per knob as a share of its maximum, and one of the second mode's share.
 
     If a board completed several tasks for one model version, the last one counts.
     """
     view = sample_run(run)
     rows = {(row.board, row.round): row for row in view.select_rows(run)}
-    numbers = [row.round for row in view.rounds]
-    charts = []
-    mixed = {(board, number): _describe_mix(row) for (board, number), row in rows.items()}
+    table = [[rows.get((board, one.round)) for one in view.rounds] for board in view.boards]
     for knob, title, unit in KNOB_TITLES:
-        top = _knob_maxima(run, knob)
-        cells = [[getattr(rows.get((board, n)), knob, None) for n in numbers] for board in view.boards]
-        tops = [top[run.device_by_board[board]] for board in view.boards]
-        trace = _heatmap_trace(run, view.boards, numbers, cells, tops=tops, unit=unit)
-        trace["hovertext"] = [
-            [text + mixed.get((board, number), Markup()) for number, text in zip(numbers, line, strict=True)]
-            for board, line in zip(view.boards, trace["hovertext"], strict=True)
-        ]
-        charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
-    if any(mixed.values()):
-        shares = [[_mix_percent(rows.get((board, number))) for number in numbers] for board in view.boards]
-        trace = _heatmap_trace(run, view.boards, numbers, shares, tops=[100.0] * len(view.boards), unit=" %")
+        cells = [[getattr(row, knob, None) for row in line] for line in table]
+        tops = {device: _find_knob_top(run, device, knob) for device in run.styles}
+        scale = [tops[run.device_by_board[board]] for board in view.boards]
+        mixes = [[_describe_mix(row) for row in line] for line in table]
+        yield _heatmap_chart(run, f"modes-{knob}", title, cells, tops=scale, unit=unit, mixes=mixes)
+    if any(row.mix_mode is not None for row in rows.values()):
+        shares = [[_mix_percent(row) for row in line] for line in table]
         caption = "Share of a round's steps, in percent, that ran first in a second, slower mode."
-        charts.append(_heatmap_chart("modes-mix", "Second mode", trace, len(view.boards), caption=caption))
-    return tuple(charts)
+        tops_percent = [100.0] * len(view.boards)
+        yield _heatmap_chart(run, "modes-mix", "Second mode", shares, tops=tops_percent, unit=" %", caption=caption)
 
 
-def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
-    along, up = axis("round", type="category", showgrid=False, nticks=12), {**CATEGORY_AXIS, "dtick": 1}
-    height_px = 66 + 24 * max(3, boards)
-    return Chart(
-        key, title, caption, [trace], layout={"xaxis": along, "yaxis": up, "margin": {"t": 8}}, height_px=height_px
+def _heatmap_chart(
+    run: LoadedRun,
+    key: str,
+    title: str,
+    cells: Sequence[Sequence[float | None]],
+    *,
+    tops: Sequence[float],
+    unit: str,
+    mixes: Sequence[Sequence[Markup]] = (),
+    caption: str = "",
+) -> Chart:
+    view = sample_run(run)
+    hover = [
+        [
+            Markup("{} ({}), round {}: {}").format(
+                board,
+                run.device_by_board[board],
+                one.round,
+                "unknown" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %",
+            )
+            for one, v in zip(view.rounds, line, strict=True)
+        ]
+        for board, line, top in zip(view.boards, cells, tops, strict=True)
+    ]
+    if mixes:
+        hover = [[a + b for a, b in zip(line, mix, strict=True)] for line, mix in zip(hover, mixes, strict=True)]
+    labelled = len(view.rounds) <= MAX_LABELLED_ROUNDS
+    trace = chart.heatmap_trace(
+        [str(one.round) for one in view.rounds],
+        view.boards,
+        [[None if value is None else value / top for value in line] for line, top in zip(cells, tops, strict=True)],
+        hover=hover,
+        texts=[["" if v is None else f"{v:.0f}" for v in line] for line in cells] if labelled else None,
     )
+    along, up = axis("round", type="category", showgrid=False, nticks=12), {**CATEGORY_AXIS, "dtick": 1}
+    layout = {"xaxis": along, "yaxis": up, "margin": {"t": 8}}
+    return Chart(key, title, caption, [trace], layout=layout, height_px=66 + 24 * max(3, len(view.boards)))
 
 
-def _describe_mix(row: ClientRow) -> Markup:
-    if row.mix_mode is None:
-        return Markup()
+def _describe_mix(row: ClientRow | None) -> Markup:
+    if row is None or row.mix_mode is None:
+        return EMPTY
     return Markup("<br>{} of {} minibatches first in {}").format(row.mix_steps, row.steps, row.mix_mode)
 
 
@@ -90,102 +102,74 @@ def _mix_percent(row: ClientRow | None) -> float | None:
     return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
 
 
-def _knob_maxima(run: LoadedRun, knob: str) -> dict[str, float]:
-    """Return the knob's maximum per kind of board: the catalogue's, otherwise the largest observed value."""
-    tops = {}
-    for device in run.devices:
-        observed = [value for row in run.clients if row.device == device and (value := getattr(row, knob)) is not None]
-        try:
-            maxn = catalogue.find(device).maxn
-        except FedgeError:
-            tops[device] = max(observed, default=1.0)
-        else:
-            tops[device] = float(getattr(maxn, knob))
-    return tops
-
-
-def _heatmap_trace(
-    run: LoadedRun,
-    boards: Sequence[str],
-    numbers: Sequence[int],
-    cells: Sequence[Sequence[float | None]],
-    tops: Sequence[float],
-    unit: str,
-) -> Trace:
-    shares = [[None if v is None else v / top for v in line] for line, top in zip(cells, tops, strict=True)]
-    hover = [
-        [
-            Markup("{} ({}), round {}: {}").format(
-                board,
-                run.device_by_board[board],
-                number,
-                "unknown" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %",
-            )
-            for number, v in zip(numbers, line, strict=True)
-        ]
-        for board, line, top in zip(boards, cells, tops, strict=True)
-    ]
-    labelled = len(numbers) <= MAX_LABELLED_ROUNDS
-    return heatmap_trace(
-        [str(number) for number in numbers],
-        boards,
-        shares,
-        colours=SHARE_COLOURS,
-        hover=hover,
-        texts=[["" if v is None else f"{v:.0f}" for v in line] for line in cells] if labelled else None,
-    )
+def _find_knob_top(run: LoadedRun, device: str, knob: str) -> float:
+    """Return the knob's maximum of a kind of board: the catalogue's, otherwise the largest observed value."""
+    try:
+        return float(getattr(catalogue.find(device).maxn, knob))
+    except FedgeError:
+        observed = (getattr(row, knob) for row in run.clients if row.device == device)
+        return max((value for value in observed if value is not None), default=1.0)
 
 
 THIN = 0.8
 """Width of the lines beside a board's main line; they have no markers and no entry in the legend."""
 
 
-def board_traces(
+def _board_chart(
     run: LoadedRun,
     boards: Sequence[str],
-    name: str,
-    value: Callable[[ClientRow], float | None],
+    key: str,
+    title: str,
+    lines: Sequence[tuple[str, Callable[[ClientRow], float | None], float]],
     *,
-    width: float = 1.8,
-    unit: str = "",
-) -> list[Trace]:
-    """Return one line per board; name and unit are for the hover text, ``THIN`` lines belong to a board's main line."""
-    colour = assign_colours(run.devices)
-    traces = []
-    for i, board in enumerate(boards):
-        rows = [row for row in run.clients if row.board == board]
-        line = {"color": colour[run.device_by_board[board]], "width": width, "dash": LINE_DASHES[i % len(LINE_DASHES)]}
-        traces.append(
-            scatter_trace(
-                board,
-                [row.round for row in rows],
-                [value(row) for row in rows],
-                mode=line_mode(len(run.rounds)) if width > THIN else "lines",
-                line=line,
-                hover=Markup("{}, {}: %{{y:.3~g}} {}").format(board, name, unit),
-                legend=width > THIN,
-                legendgroup=f"board-{i}",
-            )
-        )
-    return traces
-
-
-def board_chart(
-    run: LoadedRun, words: tuple[str, str, str], data: Sequence[Trace], unit: str, limit: float | None = None
+    unit: str,
+    up: str,
+    caption: str,
+    limit: float | None = None,
 ) -> Chart:
-    """Build a chart of such lines, with one across at ``limit``; ``words`` are key, title and caption."""
-    key, title, caption = words
+    """Plot lines over the rounds for every board, with one across at ``limit``.
+
+    ``lines`` are their names, values and widths; ``THIN`` ones belong to a board's main line. ``up`` is the title of
+    the vertical axis, and ``unit`` is for hover texts.
+    """
+    data: list[Trace] = []
+    for name, value, width in lines:
+        for i, board in enumerate(boards):
+            dash = LINE_DASHES[i % len(LINE_DASHES)]
+            data.append(
+                chart.scatter_trace(
+                    board,
+                    of=[row for row in run.clients if row.board == board],
+                    x=lambda row: row.round,
+                    y=value,
+                    mode=chart.line_mode(len(run.rounds)) if width > THIN else "lines",
+                    line={"color": run.style_of(board).colour, "width": width, "dash": dash},
+                    hover=Markup("{}, {}: %{{y:.3~g}} {}").format(board, name, unit),
+                    legend=width > THIN,
+                    legendgroup=f"board-{i}",
+                )
+            )
     highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)
-    up = axis(unit, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY)
-    shapes = [] if limit is None else [horizontal_line(limit, ALARM)]
-    more: dict[str, Any] = {"caption": caption, "height_px": 280, "showlegend": True, "shapes": shapes}
-    return xy_chart(key, title, data, xaxis=round_axis(len(run.rounds)), yaxis=up, **more)
+    return chart.xy_chart(
+        key,
+        title,
+        data,
+        xaxis=chart.round_axis(len(run.rounds)),
+        yaxis=axis(up, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY),
+        caption=caption,
+        height_px=280,
+        showlegend=True,
+        shapes=[] if limit is None else [chart.horizontal_line(limit, ALARM)],
+    )
 
 
-def percent_of(part: float | None, whole: float | None) -> float | None:
-    """Return ``part`` in percent of ``whole``; None if either is unknown."""
-    share = ratio(part, whole)
-    return None if share is None else 100 * share
+def _read_percent(part: str, whole: str) -> Callable[[ClientRow], float | None]:
+
+    def read(row: ClientRow) -> float | None:
+        share = ratio(getattr(row, part), getattr(row, whole))
+        return None if share is None else 100 * share
+
+    return read
 
 
 WORK_LEAD = (
@@ -194,30 +178,28 @@ WORK_LEAD = (
 )
 
 
-def build_work_sections(run: LoadedRun) -> tuple[Section, ...]:
-    """Build the section, if any board was asked for another share of its steps or an encoded update."""
+def build_work_sections(run: LoadedRun) -> Iterator[Section]:
+    """Yield the section, if any board was asked for another share of its steps or an encoded update."""
     table = asked_work_table(run)
-    return (Section("Work asked for", WORK_LEAD, (), table.html),) if table.rows else ()
+    if table.rows:
+        yield Section("Work asked for", WORK_LEAD, html=table.html)
 
 
 def asked_work_table(run: LoadedRun) -> Table:
     """Build a table per board of the work that it was asked for; empty if that was always the whole share."""
-    asked = [row for row in run.clients if row.step_share is not None]
-    colour, rows = assign_colours(run.devices), []
+    asked, rows = [row for row in run.clients if row.step_share is not None], []
     if any(row.step_share != 1.0 or row.encoding != "none" for row in asked):
-        for board, device in run.device_by_board.items():
+        for board in run.device_by_board:
             own = [row for row in asked if row.board == board]
             shares = [row.step_share for row in own if row.step_share is not None]
             encodings, widths = (Counter(column) for column in ([r.encoding for r in own], [r.width for r in own]))
-            rows.append(
-                (
-                    swatch_cell(colour[device], board),
-                    value_cell(len(own)),
-                    *(value_cell(pick(shares) if shares else None, ".3g") for pick in (min, statistics.mean, max)),
-                    text_cell(", ".join(f"{kind} x {count}" for kind, count in encodings.most_common())),
-                    text_cell(", ".join(f"{width or 1:g} x {count}" for width, count in widths.most_common())),
-                )
-            )
+            rows.append((
+                swatch_cell(run.style_of(board).colour, board),
+                value_cell(len(own)),
+                *(value_cell(pick(shares) if shares else None, ".3g") for pick in (min, statistics.mean, max)),
+                text_cell(", ".join(f"{kind} x {count}" for kind, count in encodings.most_common())),
+                text_cell(", ".join(f"{width or 1:g} x {count}" for width, count in widths.most_common())),
+            ))  # fmt: skip
     names = ("board", "rounds", "least share", "mean share", "largest share", "encodings", "widths")
     return Table("work", names, tuple(rows))
 
@@ -229,54 +211,57 @@ MEMORY_LEAD = (
 )
 
 
-def build_memory_sections(run: LoadedRun) -> tuple[Section, ...]:
-    """Build the section, if any board reduced its settings or ran out of memory."""
-    if not _list_reduced_boards(run):
-        return ()
-    return (
-        Section(
-            "Memory",
-            MEMORY_LEAD,
-            (_memory_chart(run),),
-            _describe_memory_labels(run) + memory_reduction_table(run).html,
-        ),
-    )
+def build_memory_sections(run: LoadedRun) -> Iterator[Section]:
+    """Yield the section, if any board reduced its settings or ran out of memory."""
+    if reduced := _list_reduced_boards(run):
+        view = sample_run(run)
+        caption = (
+            "Thick: peak memory in a round; thin: its prediction, corrected by the board's earlier peaks. "
+            "Red line: the memory limit. " + view.note
+        )
+        peaks = _board_chart(
+            run,
+            [board for board in reduced if board in view.boards],
+            "memory",
+            "Memory against the limit",
+            lines=(
+                ("peak", _read_percent("memory_mb", "memory_limit_mb"), 2.2),
+                ("predicted", _read_percent("predicted_memory_mb", "memory_limit_mb"), THIN),
+            ),
+            unit="%",
+            up="memory (% of the limit)",
+            caption=caption,
+            limit=100.0,
+        )
+        below = _describe_memory_labels(run) + memory_reduction_table(run).html
+        yield Section("Memory", MEMORY_LEAD, (peaks,), below)
 
 
 def memory_reduction_table(run: LoadedRun) -> Table:
     """Build a table per board and series of rounds with equal settings: the settings and their reason."""
-    heads = ("board", "rounds", "batch", "width", "predicted", "limit", "peak", "out of memory", "lost", "reason")
-    colour = assign_colours(run.devices)
-    rows = []
-    for board in _list_reduced_boards(run):
-        own = [row for row in run.clients if row.board == board and row.batch_size is not None]
-        rows += [_stretch_row(stretch, colour[run.device_by_board[board]]) for stretch in _split_by_scale(own)]
-    return Table("memory", heads, tuple(rows))
-
-
-def _split_by_scale(rows: list[ClientRow]) -> list[list[ClientRow]]:
-    """Split one board's rows into consecutive series with the same batch size and width."""
-    key = operator.attrgetter("batch_size", "width")
-    return [list(series) for _, series in groupby(rows, key)]
-
-
-def _stretch_row(stretch: list[ClientRow], colour: str) -> tuple[Cell, ...]:
-    first, last = stretch[0], stretch[-1]
-    rounds = f"{first.round}" if first is last else f"{first.round} to {last.round}"
-    failures, lost_s = sum(row.out_of_memory or 0 for row in stretch), sum(row.lost_s or 0.0 for row in stretch)
-    return (
-        swatch_cell(colour, first.board),
-        text_cell(rounds),
-        value_cell(first.batch_size),
-        value_cell(first.width, "g"),
-        *(
-            value_cell(value, lambda amount: f"{amount:,.0f} MB", "MB")
-            for value in (first.predicted_memory_mb, first.memory_limit_mb, last.memory_mb)
-        ),
-        value_cell(failures),
-        value_cell(lost_s, duration, "s"),
-        text_cell(first.lowered or "as requested"),
+    known = [row for row in run.clients if row.batch_size is not None]
+    series = [
+        list(rows)
+        for board in _list_reduced_boards(run)
+        for _, rows in groupby((r for r in known if r.board == board), operator.attrgetter("batch_size", "width"))
+    ]
+    columns: tuple[Column[list[ClientRow]], ...] = (
+        ("board", lambda rows: swatch_cell(run.style_of(rows[0].board).colour, rows[0].board)),
+        ("rounds", lambda rows: text_cell(" to ".join(dict.fromkeys(f"{rows[i].round}" for i in (0, -1))))),
+        ("batch", lambda rows: value_cell(rows[0].batch_size)),
+        ("width", lambda rows: value_cell(rows[0].width, "g")),
+        ("predicted", lambda rows: _memory_cell(rows[0].predicted_memory_mb)),
+        ("limit", lambda rows: _memory_cell(rows[0].memory_limit_mb)),
+        ("peak", lambda rows: _memory_cell(rows[-1].memory_mb)),
+        ("out of memory", lambda rows: value_cell(sum(row.out_of_memory or 0 for row in rows))),
+        ("lost", lambda rows: value_cell(sum(row.lost_s or 0.0 for row in rows), duration, "s")),
+        ("reason", lambda rows: text_cell(rows[0].lowered or "as requested")),
     )
+    return build_table("memory", columns, series)
+
+
+def _memory_cell(amount_mb: float | None) -> Cell:
+    return value_cell(amount_mb, lambda amount: f"{amount:,.0f} MB", "MB")
 
 
 def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
@@ -285,7 +270,6 @@ def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
 
 
 def _describe_memory_labels(run: LoadedRun) -> Markup:
-    """Describe the provenance of the memory predictions per kind of board."""
     sources = []
     for name in dict.fromkeys(board.rpartition("-")[0] for board in _list_reduced_boards(run)):
         label = run.labels.get(name, {}).get("memory", {})
@@ -299,35 +283,6 @@ def _describe_memory_labels(run: LoadedRun) -> Markup:
     return render_paragraph(lead + Markup("; ").join(sources)) if sources else EMPTY
 
 
-def _memory_chart(run: LoadedRun) -> Chart:
-    """Plot measured and predicted peak memory as shares of the limit."""
-    drawn = set(sample_run(run).boards)
-    boards = [board for board in _list_reduced_boards(run) if board in drawn]
-    shares = (("peak", "memory_mb", 2.2), ("predicted", "predicted_memory_mb", THIN))
-    caption = (
-        "Thick: peak memory in a round; thin: its prediction, corrected by the board's earlier peaks. "
-        "Red line: the memory limit. " + sample_run(run).note
-    )
-    words = ("memory", "Memory against the limit", caption)
-    data = _share_traces(run, boards, shares, "memory_limit_mb")
-    return board_chart(run, words, data=data, unit="memory (% of the limit)", limit=100.0)
-
-
-def _share_traces(
-    run: LoadedRun, boards: Sequence[str], shares: Sequence[tuple[str, str, float]], limit: str
-) -> list[Trace]:
-    """Return lines of columns in percent of the column ``limit``; ``shares`` are names, columns and widths."""
-
-    def read(column: str) -> Callable[[ClientRow], float | None]:
-        return lambda row: percent_of(getattr(row, column), getattr(row, limit))
-
-    return [
-        trace
-        for name, column, width in shares
-        for trace in board_traces(run, boards, name, read(column), width=width, unit="%")
-    ]
-
-
 MAX_SERVING_ROWS = 100
 """Rows of the table in the page: those of the last rounds."""
 SERVING_LEAD = (
@@ -337,29 +292,21 @@ SERVING_LEAD = (
 )
 
 
-def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
-    """Build the section, if any board of the run has an inference service."""
-    if not _list_serving_rows(run):
-        return ()
-    table, count = serving_table(run, MAX_SERVING_ROWS), len(_list_serving_rows(run))
-    note = f"The last {MAX_SERVING_ROWS} of {count:,} rows."
-    more = render_paragraph(note, "caption") if count > MAX_SERVING_ROWS else EMPTY
-    return (
-        Section(
-            "Serving",
-            SERVING_LEAD,
-            (_latency_chart(run), _violations_chart(run), _throughput_chart(run)),
-            _describe_services(run) + table.html + more,
-        ),
-    )
+def build_serving_sections(run: LoadedRun) -> Iterator[Section]:
+    """Yield the section, if any board of the run has an inference service."""
+    count = len(_list_serving_rows(run))
+    if count:
+        note = f"The last {MAX_SERVING_ROWS} of {count:,} rows."
+        more = render_paragraph(note, "caption") if count > MAX_SERVING_ROWS else EMPTY
+        below = _describe_services(run) + serving_table(run, MAX_SERVING_ROWS).html + more
+        yield Section("Serving", SERVING_LEAD, tuple(_list_serving_charts(run)), below)
 
 
 def serving_table(run: LoadedRun, most: int = 0) -> Table:
     """Build a table of each service's results per round and board; only the latest ``most`` rows (0: all)."""
-    colour = assign_colours(run.devices)
     columns: tuple[Column[ClientRow], ...] = (
         ("round", lambda row: value_cell(row.round)),
-        ("board", lambda row: swatch_cell(colour[run.device_by_board[row.board]], row.board)),
+        ("board", lambda row: swatch_cell(run.style_of(row.board).colour, row.board)),
         ("requests", lambda row: value_cell(row.requests, ",")),
         ("late", lambda row: value_cell(row.late_requests, ",")),
         ("dropped", lambda row: value_cell(row.dropped_requests, ",")),
@@ -387,14 +334,7 @@ def _list_serving_rows(run: LoadedRun) -> list[ClientRow]:
     return [row for row in run.clients if row.requests is not None]
 
 
-def _list_drawn_boards(run: LoadedRun) -> list[str]:
-    drawn = set(sample_run(run).boards)
-    boards = list_boards(run.experiment)
-    return [board.name for board in boards if board.entry.serving is not None and board.name in drawn]
-
-
 def _describe_services(run: LoadedRun) -> Markup:
-    """Describe the service of each kind of board in words."""
     services = dict[str, Markup]()
     for board in list_boards(run.experiment):
         spec = board.entry.serving
@@ -414,29 +354,53 @@ def _describe_services(run: LoadedRun) -> Markup:
     return render_paragraph(Markup("{}.{}").format(Markup("; ").join(services.values()), note))
 
 
-def _latency_chart(run: LoadedRun) -> Chart:
-    """Plot the 99th percentile of the latency as a share of the budget, and the median as a thin line."""
-    shares = (("99 %", "latency_p99_s", 2.2), ("median", "latency_p50_s", THIN))
-    data = _share_traces(run, _list_drawn_boards(run), shares, "latency_budget_s")
+def _list_serving_charts(run: LoadedRun) -> Iterator[Chart]:
+    view = sample_run(run)
+    boards = [
+        board.name
+        for board in list_boards(run.experiment)
+        if board.entry.serving is not None and board.name in view.boards
+    ]
     caption = (
         "Thick: the 99th percentile of a round's requests; thin: the median. Red line: the latency budget. "
-        "Percentiles are accurate to 5 %, and exceed the line only if that share of requests was late. "
-        + sample_run(run).note
+        "Percentiles are accurate to 5 %, and exceed the line only if that share of requests was late. " + view.note
     )
-    words = ("serving-latency", "Latency against the budget", caption)
-    return board_chart(run, words, data=data, unit="latency (% of the budget)", limit=100.0)
+    yield _board_chart(
+        run,
+        boards,
+        "serving-latency",
+        "Latency against the budget",
+        lines=(
+            ("99 %", _read_percent("latency_p99_s", "latency_budget_s"), 2.2),
+            ("median", _read_percent("latency_p50_s", "latency_budget_s"), THIN),
+        ),
+        unit="%",
+        up="latency (% of the budget)",
+        caption=caption,
+        limit=100.0,
+    )
 
-
-def _violations_chart(run: LoadedRun) -> Chart:
     def violations(row: ClientRow) -> float | None:
-        return percent_of(float((row.late_requests or 0) + (row.dropped_requests or 0)), row.requests)
+        share = ratio(float((row.late_requests or 0) + (row.dropped_requests or 0)), row.requests)
+        return None if share is None else 100 * share
 
-    data = board_traces(run, _list_drawn_boards(run), "late", violations, unit="%")
-    words = ("serving-late", "Violations", "Requests that were dropped or exceeded the budget.")
-    return board_chart(run, words, data=data, unit="requests (%)")
-
-
-def _throughput_chart(run: LoadedRun) -> Chart:
-    data = board_traces(run, _list_drawn_boards(run), "training", lambda r: r.train_steps_per_s, unit="steps/s")
-    words = ("serving-training", "Training throughput", "Training steps per second of work, while the service runs.")
-    return board_chart(run, words, data=data, unit="steps/s")
+    yield _board_chart(
+        run,
+        boards,
+        "serving-late",
+        "Violations",
+        lines=(("late", violations, 1.8),),
+        unit="%",
+        up="requests (%)",
+        caption="Requests that were dropped or exceeded the budget.",
+    )
+    yield _board_chart(
+        run,
+        boards,
+        "serving-training",
+        "Training throughput",
+        lines=(("training", lambda row: row.train_steps_per_s, 1.8),),
+        unit="steps/s",
+        up="steps/s",
+        caption="Training steps per second of work, while the service runs.",
+    )

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    FRAME_PX,
-    Chart,
-    Trace,
-    axis,
-    bar_trace,
-    error_bars,
-    horizontal_line,
-    line_trace,
-    round_axis,
-    row_axis,
-    scatter_trace,
-    spread_range,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import GREY, Chart, SeriesStyle, Trace, assign_styles, axis, line_trace, scatter_trace
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
-from experiments.report.page import render_paragraph
-from experiments.report.palette import GREY, assign_symbols
 from experiments.report.quantities import (
     UnitScale,
     capitalise,
@@ -52,51 +37,43 @@ ROUND_REFERENCES = (("MAXN", "maxn_mean_round_s", "line-ns"),)
 """Baselines: name, column of the summary and marker."""
 
 
-def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
+def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> Iterator[Chart]:
     """Plot accuracy over simulated time and over energy, one line per run."""
     times = time_scale([run.rounds[-1].end_s for run in runs])
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
-    over_time = {run.name: [row.end_s / times.per for row in run.rounds] for run in runs}
-    over_energy = {run.name: [j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs}
-    return (
-        _accuracy_chart(runs, "time", axis(f"fleet clock ({times.unit})", rangemode="tozero"), over_time),
-        _accuracy_chart(runs, "energy", axis(f"energy of the fleet ({joules.unit})", rangemode="tozero"), over_energy),
-    )
-
-
-def _accuracy_chart(
-    runs: Sequence[LoadedRun], key: str, xaxis: Mapping[str, Any], x: Mapping[str, list[float]]
-) -> Chart:
-    metric = find_metric(runs)
+    over_time = [[row.end_s / times.per for row in run.rounds] for run in runs]
+    over_energy = [[j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs]
+    metric, goal, hover = find_metric(runs), find_common_goal(runs), Markup("{}, round {}: {}")
     scale = metric_scale(metric)
-    hover = Markup("{}, round {}: {}")
-    data = [
-        line_trace(
-            run.name,
-            x[run.name],
-            [accuracy / scale.per for accuracy in run.accuracies],
-            colour=run.colour,
-            dash=run.dash,
-            hover=[
-                hover.format(run.name, row.round, format_metric(metric, accuracy))
-                for row, accuracy in zip(run.rounds, run.accuracies, strict=True)
-            ],
+    for key, title, better, ends in (
+        ("time", f"fleet clock ({times.unit})", "faster", over_time),
+        ("energy", f"energy of the fleet ({joules.unit})", "cheaper", over_energy),
+    ):
+        data = [
+            line_trace(
+                run.name,
+                x,
+                [accuracy / scale.per for accuracy in run.accuracies],
+                colour=run.style.colour,
+                dash=run.style.dash,
+                hover=[
+                    hover.format(run.name, row.round, format_metric(metric, accuracy))
+                    for row, accuracy in zip(run.rounds, run.accuracies, strict=True)
+                ],
+            )
+            for run, x in zip(runs, ends, strict=True)
+        ]
+        yield chart.xy_chart(
+            f"accuracy-{key}",
+            f"{capitalise(metric)} over {key}",
+            data,
+            xaxis=axis(title, rangemode="tozero"),
+            yaxis=axis(metric_title(metric)),
+            caption=f"Further left is {better} for the same {metric}. Dotted: the {metric} that all runs reached.",
+            height_px=340,
+            showlegend=True,
+            shapes=[] if goal is None else [chart.horizontal_line(goal.accuracy / scale.per, GREY, width=1)],
         )
-        for run in runs
-    ]
-    goal = find_common_goal(runs)
-    better = {"time": "faster", "energy": "cheaper"}[key]
-    return xy_chart(
-        f"accuracy-{key}",
-        f"{capitalise(metric)} over {key}",
-        data,
-        xaxis=xaxis,
-        yaxis=axis(metric_title(metric)),
-        caption=f"Further left is {better} for the same {metric}. Dotted: the {metric} that all runs reached.",
-        height_px=340,
-        showlegend=True,
-        shapes=[] if goal is None else [horizontal_line(goal.accuracy / scale.per, GREY, width=1)],
-    )
 
 
 def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
@@ -122,77 +99,78 @@ def _cost_bar_chart(
     title: str,
     caption: str,
 ) -> Chart:
-    hover = Markup("{}: {:.4g} {}")
     lengths = [run.summary[column] / scale.per for run in runs]
-    texts = [hover.format(run.name, length, scale.unit) for run, length in zip(runs, lengths, strict=True)]
-    rows, colours = list(range(len(runs))), [run.colour for run in runs]
-    bars = bar_trace("", rows, lengths, colour=colours, horizontal=True, hover=texts, legend=False, width=0.6)
-    marks = [_reference_trace(runs, reference, scale) for reference in references]
-    data = [bars, *(mark for mark in marks if mark["x"])]
-    return xy_chart(
+    hover = Markup("{}: {:.4g} {}")
+    data = [
+        chart.bar_trace(
+            "",
+            list(range(len(runs))),
+            lengths,
+            colour=[run.style.colour for run in runs],
+            horizontal=True,
+            hover=[hover.format(run.name, length, scale.unit) for run, length in zip(runs, lengths, strict=True)],
+            legend=False,
+            width=0.6,
+        )
+    ]
+    # Baselines over the same rounds, of the runs whose rounds can all be compared.
+    hover = Markup("{}, {}: {:.4g} {}")
+    for name, baseline, symbol in references:
+        known = [
+            (i, run.name, run.summary[baseline] / scale.per)
+            for i, run in enumerate(runs)
+            if run.summary[baseline] is not None and not run.compared_note
+        ]
+        line = {"color": GREY, "width": 3.0 if symbol == "line-ns" else 1.5}
+        if known:
+            data.append(
+                scatter_trace(
+                    name,
+                    [x for *_, x in known],
+                    [i for i, *_ in known],
+                    marker={"symbol": symbol, "size": 11, "color": "white", "line": line},
+                    hover=[hover.format(run, name, x, scale.unit) for _, run, x in known],
+                )
+            )
+    return chart.xy_chart(
         f"bars-{column.removeprefix('mean_').rpartition('_')[0]}",
         title,
         data,
         xaxis=axis(f"{title.lower()} ({scale.unit})", rangemode="tozero"),
-        yaxis=row_axis([run.name for run in runs]),
+        yaxis=chart.row_axis([run.name for run in runs]),
         caption=caption,
-        height_px=20 + FRAME_PX + 34 * max(2, len(runs)),
+        height_px=20 + chart.FRAME_PX + 34 * max(2, len(runs)),
     )
 
 
-def _reference_trace(runs: Sequence[LoadedRun], reference: tuple[str, str, str], scale: UnitScale) -> Trace:
-    """Mark a baseline over the same rounds, for the runs whose rounds can all be compared."""
-    name, column, symbol = reference
-    known = [(i, run) for i, run in enumerate(runs) if run.summary[column] is not None and not run.compared_note]
-    width = 3.0 if symbol == "line-ns" else 1.5
-    values = [run.summary[column] / scale.per for _, run in known]
-    hover = Markup("{}, {}: {:.4g} {}")
-    return scatter_trace(
-        name,
-        values,
-        [i for i, _ in known],
-        marker={"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}},
-        hover=[hover.format(run.name, name, x, scale.unit) for (_, run), x in zip(known, values, strict=True)],
-    )
-
-
-def prediction_error_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, ...]:
+def prediction_error_charts(runs: Sequence[LoadedRun]) -> Iterator[Chart]:
     """Plot the prediction error over all modes by round, one line per run that recorded it."""
     known = [run for run in runs if not explain_missing_errors(run)]
-    return tuple(_prediction_error_chart(known, key) for key in ("time", "power")) if known else ()
-
-
-def describe_left_out_runs(runs: Sequence[LoadedRun]) -> Markup:
-    """Return a sentence per run that ``prediction_error_charts`` omits."""
-    reasons = [(run, explain_missing_errors(run)) for run in runs]
-    return Markup().join(render_paragraph(f"{run.name}: {reason}", "caption") for run, reason in reasons if reason)
-
-
-def _prediction_error_chart(runs: Sequence[LoadedRun], key: str) -> Chart:
-    data = [
-        line_trace(
-            run.name,
-            [0, *(row.round for row in run.rounds)],
-            [None if e is None else 100 * e for e in error_over_all_modes(run, key)],
-            colour=run.colour,
-            dash=run.dash,
-            hover=Markup("{}, round %{{x}}: %{{y:.1f}} %").format(run.name),
-        )
-        for run in runs
-    ]
     caption = (
         "Against the emulated truth: the mean over all modes of what a board predicted when it decided; the median "
         "over the fleet. At 0, before anything was measured."
     )
-    return xy_chart(
-        f"learning-{key}",
-        f"Error of predicted {key}, all modes",
-        data,
-        xaxis={**round_axis(max(run.rounds[-1].round for run in runs)), **axis("round (0: prior)")},
-        yaxis=axis(f"error of {key} (%)", rangemode="tozero"),
-        caption=caption,
-        showlegend=True,
-    )
+    for key in ("time", "power") if known else ():
+        data = [
+            line_trace(
+                run.name,
+                [0, *(row.round for row in run.rounds)],
+                [None if e is None else 100 * e for e in error_over_all_modes(run, key)],
+                colour=run.style.colour,
+                dash=run.style.dash,
+                hover=Markup("{}, round %{{x}}: %{{y:.1f}} %").format(run.name),
+            )
+            for run in known
+        ]
+        yield chart.xy_chart(
+            f"learning-{key}",
+            f"Error of predicted {key}, all modes",
+            data,
+            xaxis={**chart.round_axis(max(run.rounds[-1].round for run in known)), **axis("round (0: prior)")},
+            yaxis=axis(f"error of {key} (%)", rangemode="tozero"),
+            caption=caption,
+            showlegend=True,
+        )
 
 
 ALL_ROUNDS_CAPTION = (
@@ -224,14 +202,12 @@ class RunPoint:
     def find_dominating(self, others: Sequence[RunPoint]) -> str | None:
         """Return the name of a point that dominates this one (no worse in both, better in one), or None."""
         t, j = self.time.mean, self.energy.mean
-        return next(
-            (
-                other.name
-                for other in others
-                if other.time.mean <= t and other.energy.mean <= j and (other.time.mean, other.energy.mean) != (t, j)
-            ),
-            None,
+        better = (
+            other.name
+            for other in others
+            if other.time.mean <= t and other.energy.mean <= j and (other.time.mean, other.energy.mean) != (t, j)
         )
+        return next(better, None)
 
 
 def _list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFigure) -> list[RunPoint]:
@@ -244,39 +220,39 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     """Plot time over energy of the whole runs, and up to the accuracy that all of them reached."""
     runs = [run for group in groups for run in group.runs]
     goal, metric = find_common_goal(runs), find_metric(runs)
-    references = [one for group in groups for one in _list_references(group)]
+    references = {
+        what: [point for group in groups for point in _list_references(group, what)] for what in REFERENCE_MARKS
+    }
     whole = _list_run_points(groups, lambda run: run.summary["makespan_s"], lambda run: run.energy_with_idle_j)
-    caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
+    caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if any(references.values()) else "")
     all_rounds = _pareto_chart("whole", "All rounds", caption, groups, points=whole, references=references)
     if goal is None:
         return (all_rounds,)
     reached = _list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
     caption = GOAL_CAPTION.format(metric, format_metric(metric, goal.accuracy))
-    return all_rounds, _pareto_chart("goal", f"To a common {metric}", caption, groups, points=reached, references=[])
+    return all_rounds, _pareto_chart("goal", f"To a common {metric}", caption, groups, points=reached, references={})
 
 
-ReferencePoint = tuple[str, str, ConfidenceInterval, ConfidenceInterval]
-"""Name of the group, name of the baseline, seconds, joules."""
+REFERENCE_MARKS = {
+    "MAXN": {"symbol": "line-ns-open", "size": 13},
+    "oracle": {"symbol": "diamond-open", "size": 8},
+}
 
 
-def _list_references(group: SeedGroup) -> list[ReferencePoint]:
-    """Return MAXN and the oracle for the same rounds; empty unless all rounds are comparable and no board was idle."""
+def _list_references(group: SeedGroup, what: str) -> Iterator[RunPoint]:
+    """Yield MAXN or the oracle for the same rounds, unless a round is not comparable or a board was idle."""
     runs = group.runs
     if any(len(run.compared_rounds) != len(run.rounds) or run.summary["resting_energy_j"] for run in runs):
-        return []
-    lengths = [row.maxn_round_s for run in runs for row in run.rounds]
-    if any(length is None for length in lengths):
-        return []
+        return
+    if any(row.maxn_round_s is None for run in runs for row in run.rounds):
+        return
     # Evaluations cost the same in all of them.
-    maxn_s = mean_interval([sum((r.maxn_round_s or 0.0) + (r.evaluation_s or 0.0) for r in run.rounds) for run in runs])
-    played_s = mean_interval([run.summary["makespan_s"] for run in runs])
-    baselines = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
-    points = []
-    for what, time, column in baselines:
-        spent_j = [(run.summary[column], run.evaluation_j) for run in runs]
-        joules = mean_interval([None if own_j is None else own_j + tests_j for own_j, tests_j in spent_j])
-        points.append((what, time, joules))
-    return [(group.name, what, time, joules) for what, time, joules in points if time and joules]
+    lengths_s = [sum((row.maxn_round_s or 0.0) + (row.evaluation_s or 0.0) for row in run.rounds) for run in runs]
+    time = mean_interval([run.summary["makespan_s"] for run in runs] if what == "oracle" else lengths_s)
+    spent_j = [(run.summary[f"{what.lower()}_energy_j"], run.evaluation_j) for run in runs]
+    joules = mean_interval([None if own_j is None else own_j + tests_j for own_j, tests_j in spent_j])
+    if time and joules:
+        yield RunPoint(group.name, time, joules)
 
 
 def _pareto_chart(
@@ -285,21 +261,45 @@ def _pareto_chart(
     caption: str,
     groups: Sequence[SeedGroup],
     points: list[RunPoint],
-    references: Sequence[ReferencePoint],
+    references: dict[str, list[RunPoint]],
 ) -> Chart:
-    times = time_scale([*(one.time.high for one in points), *(time.mean for _, _, time, _ in references)])
-    joules = energy_scale([*(one.energy.high for one in points), *(j.mean for _, _, _, j in references)])
-    colour, symbol = {one.name: one.colour for one in groups}, assign_symbols([one.name for one in groups])
-    data = [_front_trace(points, times.per, joules.per)]
-    baselines = ("MAXN", "oracle") if references else ()
-    data += [_baseline_trace(what, references, colour, times.per, per_j=joules.per) for what in baselines]
-    data += [
-        _point_trace(one, points, colour[one.name], symbol[one.name], per_s=times.per, per_j=joules.per)
-        for one in points
-    ]
-    x = _axis_range([one.time for one in points], [time for _, _, time, _ in references], times.per)
-    y = _axis_range([one.energy for one in points], [j for _, _, _, j in references], joules.per)
-    return xy_chart(
+    others = [point for drawn in references.values() for point in drawn]
+    times = time_scale([*(one.time.high for one in points), *(one.time.mean for one in others)])
+    joules = energy_scale([*(one.energy.high for one in points), *(one.energy.mean for one in others)])
+    colours, styles = {one.name: one.colour for one in groups}, assign_styles(one.name for one in groups)
+    plane: dict[str, Any] = {"x": lambda one: one.time.mean / times.per, "y": lambda one: one.energy.mean / joules.per}
+    data = [scatter_trace("front", of=list_front(points), **plane, **FRONT_STYLE)]
+    for what, drawn in references.items():
+        outline = [colours[one.name] for one in drawn]
+        if others:
+            data.append(
+                scatter_trace(
+                    f"the same rounds: {what}",
+                    of=drawn,
+                    **plane,
+                    marker={**REFERENCE_MARKS[what], "color": outline, "line": {"width": 2, "color": outline}},
+                    hover=[
+                        Markup("{}, {}: {}, {}").format(
+                            one.name, what, duration(one.time.mean), energy(one.energy.mean)
+                        )
+                        for one in drawn
+                    ],
+                )
+            )
+    for one in points:
+        style = SeriesStyle(colours[one.name], styles[one.name].symbol)
+        bars_s = _error_bar(one.time, times.per, style.colour)
+        bars_j = _error_bar(one.energy, joules.per, style.colour)
+        look = _mark_point(one, points, style)
+        data.append(scatter_trace(one.name, of=[one], **plane, **look, error_x=bars_s, error_y=bars_j))
+    x, y = (
+        chart.spread_range([end / scale.per for end in ends])
+        for scale, ends in (
+            (times, [*_list_ends([one.time for one in points]), *(one.time.mean for one in others)]),
+            (joules, [*_list_ends([one.energy for one in points]), *(one.energy.mean for one in others)]),
+        )
+    )
+    return chart.xy_chart(
         f"pareto-{key}",
         title,
         data,
@@ -311,65 +311,37 @@ def _pareto_chart(
     )
 
 
-def _axis_range(
-    points: Sequence[ConfidenceInterval], references: Sequence[ConfidenceInterval], per: float
-) -> list[float]:
-    """Return a range around the points with their error bars, and around the references."""
-    ends = [end for point in points for end in (max(0.0, point.low), point.high)]
-    return spread_range([end / per for end in (*ends, *(reference.mean for reference in references))])
+FRONT_STYLE: dict[str, Any] = {
+    "mode": "lines",
+    "line": {"color": GREY, "width": 1, "dash": "dot", "shape": "hv"},
+    "legend": False,
+}
+"""Steps from fast to frugal: no run lies below or left of them."""
 
 
-def _point_trace(one: RunPoint, points: list[RunPoint], colour: str, symbol: str, per_s: float, per_j: float) -> Trace:
+def list_front(points: list[RunPoint]) -> list[RunPoint]:
+    """Return the points that none dominates, from fast to frugal."""
+    return sorted((one for one in points if not one.find_dominating(points)), key=lambda one: one.time.mean)
+
+
+def _list_ends(intervals: Sequence[ConfidenceInterval]) -> Iterator[float]:
+    """Yield the ends of the error bars, which do not extend below zero."""
+    for interval in intervals:
+        yield from (max(0.0, interval.low), interval.high)
+
+
+def _mark_point(one: RunPoint, points: list[RunPoint], style: SeriesStyle) -> dict[str, Any]:
     above = one.find_dominating(points)
     verdict = f"dominated by {above}" if above else "on the front"
     n = f", n = {one.time.n}" if one.time.n > 1 else ""
     figures = f"{duration(one.time.mean)}, {energy(one.energy.mean)}{n}"
-    return scatter_trace(
-        one.name,
-        [one.time.mean / per_s],
-        [one.energy.mean / per_j],
-        marker={
-            "color": colour,
-            "symbol": symbol + ("-open" if above else ""),
-            "size": 12,
-            "line": {"width": 2 if above else 1, "color": colour},
-        },
-        hover=[Markup("<b>{}</b>: {}<br>{}").format(one.name, figures, verdict)],
-        error_x=_error_bar(one.time, per_s, colour),
-        error_y=_error_bar(one.energy, per_j, colour),
-    )
+    symbol, line = style.symbol + ("-open" if above else ""), {"width": 2 if above else 1, "color": style.colour}
+    return {
+        "marker": style.marker(12, symbol=symbol, line=line),
+        "hover": [Markup("<b>{}</b>: {}<br>{}").format(one.name, figures, verdict)],
+    }
 
 
 def _error_bar(interval: ConfidenceInterval, per: float, colour: str) -> Trace:
-    """Return an error bar that does not extend below zero."""
     half, visible = interval.half_width or 0.0, interval.half_width is not None
-    return error_bars([half / per], [min(half, interval.mean) / per], colour=colour, visible=visible, width=4)
-
-
-def _baseline_trace(
-    what: str, references: Sequence[ReferencePoint], colour: dict[str, str], per_s: float, per_j: float
-) -> Trace:
-    own = [one for one in references if one[1] == what]
-    outline = [colour[name] for name, *_ in own]
-    mark = {"symbol": "line-ns-open", "size": 13} if what == "MAXN" else {"symbol": "diamond-open", "size": 8}
-    hover = Markup("{}, {}: {}, {}")
-    return scatter_trace(
-        f"the same rounds: {what}",
-        [time.mean / per_s for _, _, time, _ in own],
-        [joules.mean / per_j for _, _, _, joules in own],
-        marker={**mark, "color": outline, "line": {"width": 2, "color": outline}},
-        hover=[hover.format(n, what, duration(t.mean), energy(j.mean)) for n, _, t, j in own],
-    )
-
-
-def _front_trace(points: list[RunPoint], per_s: float, per_j: float) -> Trace:
-    """Return the front as steps from fast to frugal: no run lies below or left of them."""
-    best = sorted((one for one in points if not one.find_dominating(points)), key=lambda one: one.time.mean)
-    return scatter_trace(
-        "front",
-        [one.time.mean / per_s for one in best],
-        [one.energy.mean / per_j for one in best],
-        mode="lines",
-        line={"color": GREY, "width": 1, "dash": "dot", "shape": "hv"},
-        legend=False,
-    )
+    return chart.error_bars([half / per], [min(half, interval.mean) / per], colour=colour, visible=visible, width=4)

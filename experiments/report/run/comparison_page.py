@@ -8,33 +8,13 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from experiments.report.page import Section, render_badge, render_page, render_paragraph
-from experiments.report.quantities import (
-    capitalise,
-    duration,
-    energies,
-    energy,
-    format_metric,
-    number,
-    percent,
-)
+from experiments.report.quantities import capitalise, duration, energies, energy, format_metric, number, percent
 from experiments.report.run import comparison_charts, seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_metric
+from experiments.report.run.prediction_section import explain_missing_errors
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
-from experiments.report.run.seed_comparison import (
-    ENERGY,
-    MAKESPAN,
-    MEAN_ROUND,
-    HeadlineFigure,
-    RunFigure,
-    SeedGroup,
-    format_each,
-    group_by_experiment,
-    has_several_seeds,
-    list_goal_figures,
-    metric_figure,
-    summary_figure,
-)
+from experiments.report.run.seed_comparison import HeadlineFigure, RunFigure, SeedGroup, format_each, summary_figure
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
 
 MEGABYTES, SHARES, COUNTS = format_each(number, 3, "MB"), format_each(percent, 0), format_each(format, ".0f")
@@ -50,10 +30,7 @@ SAVING_FIGURES = (
     HeadlineFigure("of oracle's saving", lambda run: run.share_of_oracle_saving("maxn").share, SHARES, better=max),
     summary_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", format_each(percent), better=max),
     HeadlineFigure(
-        "of oracle's saving, low idle",
-        lambda run: run.share_of_oracle_saving("maxn_parked").share,
-        SHARES,
-        better=max,
+        "of oracle's saving, low idle", lambda run: run.share_of_oracle_saving("maxn_parked").share, SHARES, better=max
     ),
     summary_figure("late", "late", COUNTS),
     summary_figure("failed", "failed", COUNTS),
@@ -65,11 +42,12 @@ MAX_NAMED_RUNS = 3
 """Runs that a sentence names before it counts them; a default that keeps it short."""
 
 
-def list_cost_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
-    """Return the figures of the table of costs; accuracy as a share, as in the store."""
-    metric = replace(metric_figure(find_metric(runs)), unit="", per=1.0)
+def _costs_table(runs: Sequence[LoadedRun]) -> Table:
+    """Build a table with accuracy, energy and time of every run; accuracy as a share, as in the store."""
+    metric = replace(seed_comparison.metric_figure(find_metric(runs)), unit="", per=1.0)
     accuracy = (metric,) if any(run.accuracies for run in runs) else ()
-    return (*accuracy, ENERGY, MEAN_ROUND, MAKESPAN, *reversed(list_goal_figures(runs)))
+    costs = (seed_comparison.ENERGY, seed_comparison.MEAN_ROUND, seed_comparison.MAKESPAN)
+    return _runs_table("runs", runs, (*accuracy, *costs, *reversed(seed_comparison.list_goal_figures(runs))))
 
 
 def client_table(runs: Sequence[LoadedRun]) -> Table:
@@ -77,29 +55,17 @@ def client_table(runs: Sequence[LoadedRun]) -> Table:
     return _runs_table("clients", runs, CLIENT_FIGURES)
 
 
-def cost_table(runs: Sequence[LoadedRun]) -> Table:
-    """Build a table with accuracy, energy and time of every run, the best value of each column highlighted."""
-    return _runs_table("runs", runs, list_cost_figures(runs))
-
-
-def saving_table(runs: Sequence[LoadedRun]) -> Table:
-    """Build a table with every run's savings against MAXN and its lost clients."""
-    return _runs_table("savings", runs, SAVING_FIGURES)
-
-
 def _runs_table(key: str, runs: Sequence[LoadedRun], columns: Sequence[HeadlineFigure]) -> Table:
-    by_column = [column.build_cells(runs) for column in columns]
-    rows = tuple(
-        (swatch_cell(run.colour, run.name), _rounds_cell(run), *(cells[i] for cells in by_column))
-        for i, run in enumerate(runs)
-    )
-    return Table(key, ("run", "rounds", *(column.heading for column in columns)), rows)
+    """Build a table of figures of every run, the best value of each column highlighted.
 
-
-def _rounds_cell(run: LoadedRun) -> Cell:
-    """Create a cell with the number of rounds and, if it is smaller, the number that savings cover."""
-    count = len(run.rounds)
-    return number_cell(f"{count}" + (f" (savings: {len(run.compared_rounds)})" if run.compared_note else ""), count)
+    Beside the number of rounds is the number that savings cover, if it is smaller.
+    """
+    by_column, rows = [column.build_cells(runs) for column in columns], []
+    for i, run in enumerate(runs):
+        compared = f" (savings: {len(run.compared_rounds)})" if run.compared_note else ""
+        rounds = number_cell(f"{len(run.rounds)}{compared}", len(run.rounds))
+        rows.append((swatch_cell(run.style.colour, run.name), rounds, *(cells[i] for cells in by_column)))
+    return Table(key, ("run", "rounds", *(column.heading for column in columns)), tuple(rows))
 
 
 def differences_table(runs: Sequence[LoadedRun]) -> Table:
@@ -107,18 +73,12 @@ def differences_table(runs: Sequence[LoadedRun]) -> Table:
     differences = find_experiment_differences(runs)
     if 0 < len(differences) < len(runs):
         rows = tuple(
-            (swatch_cell(run.colour, run.name), *(text_cell(values[i]) for values in differences.values()))
+            (swatch_cell(run.style.colour, run.name), *(text_cell(values[i]) for values in differences.values()))
             for i, run in enumerate(runs)
         )
         return Table("differences", ("run", *differences), rows)
     rows = tuple((text_cell(key), *(text_cell(value) for value in values)) for key, values in differences.items())
     return Table("differences", ("field", *(run.name for run in runs)), rows)
-
-
-def render_differences(runs: Sequence[LoadedRun]) -> Markup:
-    """Render the table of differences, or a sentence if there are none."""
-    table = differences_table(runs)
-    return table.html if table.rows else render_paragraph("These runs come from the same experiment, field by field.")
 
 
 def find_experiment_differences(runs: Sequence[LoadedRun]) -> dict[str, tuple[str, ...]]:
@@ -131,16 +91,15 @@ def find_experiment_differences(runs: Sequence[LoadedRun]) -> dict[str, tuple[st
 
 def labels_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table of each run's provenance: its kinds of board by the label of their costs and priors."""
-    rows = tuple(
-        (swatch_cell(run.colour, run.name), *(_labels_cell(run, which) for which in ("truth", "prior"))) for run in runs
-    )
-    return Table("labels", ("run", "time and power", "prior of predictions"), rows)
-
-
-def _labels_cell(run: LoadedRun, which: str) -> Cell:
-    listed = {label: ", ".join(names) for label, names in _group_by_label(run, which).items()}
-    content = Markup("<br>").join(render_badge(label) + f" {names}" for label, names in listed.items())
-    return Cell(content, words="; ".join(f"{label}: {names}" for label, names in listed.items()))
+    rows = []
+    for run in runs:
+        cells = []
+        for which in ("truth", "prior"):
+            listed = {label: ", ".join(names) for label, names in _group_by_label(run, which).items()}
+            content = Markup("<br>").join(render_badge(label) + f" {names}" for label, names in listed.items())
+            cells.append(Cell(content, words="; ".join(f"{label}: {names}" for label, names in listed.items())))
+        rows.append((swatch_cell(run.style.colour, run.name), *cells))
+    return Table("labels", ("run", "time and power", "prior of predictions"), tuple(rows))
 
 
 def _group_by_label(run: LoadedRun, which: str) -> dict[str, list[str]]:
@@ -169,12 +128,20 @@ def describe_unlike_labels(runs: Sequence[LoadedRun]) -> list[str]:
 
 def prediction_errors_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table of each run's prediction errors before the first and in the last round."""
-    parts = [name for key in ("time", "power") for name in (f"prior_{key}_mape", f"last_{key}_mape", f"last_{key}_ape")]
+    columns = {
+        f"{key}: {what}": name
+        for key in ("time", "power")
+        for what, name in (
+            ("prior", f"prior_{key}_mape"),
+            ("last round", f"last_{key}_mape"),
+            ("modes used", f"last_{key}_ape"),
+        )
+    }
     rows = tuple(
-        (swatch_cell(run.colour, run.name), *(percent_cell(run.summary[part]) for part in parts)) for run in runs
+        (swatch_cell(run.style.colour, run.name), *(percent_cell(run.summary[name]) for name in columns.values()))
+        for run in runs
     )
-    heads = [f"{key}: {what}" for key in ("time", "power") for what in ("prior", "last round", "modes used")]
-    return Table("prediction-errors", ("run", *heads), rows)
+    return Table("prediction-errors", ("run", *columns), rows)
 
 
 CLIENTS_LEAD = (
@@ -190,41 +157,30 @@ ERRORS_LEAD = (
 
 def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) -> str:
     """Render the page, with the sections ``first`` before the others."""
-    groups = group_by_experiment(runs)
-    foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
-    sections = [*first, *build_comparison_sections(runs)]
-    texts = dict.fromkeys(describe_emulation(run) for run in runs)
-    same = (
-        next(iter(texts))
-        if len(texts) == 1
-        else "The runs differ in workload, cost or bytes moved: see Differences below."
-    )
+    groups = seed_comparison.group_by_experiment(runs)
+    texts = {describe_emulation(run) for run in runs}
+    differ = "The runs differ in workload, cost or bytes moved: see Differences below."
     return render_page(
         f"{len(runs)} runs side by side",
-        sections,
-        foot,
+        [*first, *build_comparison_sections(runs)],
+        Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs),
         facts=dict.fromkeys(run.experiment.name for run in runs),
         notes=[
             *(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)),
             *describe_unlike_labels(runs),
-            same,
+            texts.pop() if len(texts) == 1 else differ,
         ],
     )
 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
     """Return the tables of a comparison; those over seeds only if there are several."""
-    groups = group_by_experiment(runs)
-    over_seeds = (
-        seed_comparison.seed_summary_table(runs, groups),
-        seed_comparison.seed_errors_table(groups),
-        seed_comparison.paired_difference_table(runs, groups),
-    )
+    groups = seed_comparison.group_by_experiment(runs)
     return (
-        cost_table(runs),
-        saving_table(runs),
+        _costs_table(runs),
+        _runs_table("savings", runs, SAVING_FIGURES),
         client_table(runs),
-        *(over_seeds if has_several_seeds(groups) else ()),
+        *(seed_comparison.list_seed_tables(runs, groups) if seed_comparison.has_several_seeds(groups) else ()),
         prediction_errors_table(runs),
         labels_table(runs),
         differences_table(runs),
@@ -233,26 +189,33 @@ def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:
 
 def build_comparison_sections(runs: Sequence[LoadedRun]) -> list[Section]:
     """Build the sections of the page, in their order."""
-    groups = group_by_experiment(runs)
-    tables = cost_table(runs).html + saving_table(runs).html
-    marks = "One mark per group: the mean over its seeds." if has_several_seeds(groups) else "One mark per run."
-    errors = comparison_charts.describe_left_out_runs(runs) + prediction_errors_table(runs).html
-    trained = [run for run in runs if run.accuracies]
-    lead = f"Test {(metric := find_metric(runs))} over simulated time and energy."
-    accuracy = (
-        [Section(capitalise(metric), lead, comparison_charts.accuracy_over_cost_charts(trained))] if trained else []
+    groups, metric, trained = (
+        seed_comparison.group_by_experiment(runs),
+        find_metric(runs),
+        [run for run in runs if run.accuracies],
     )
-    differences = render_differences(runs)
+    costs = _costs_table(runs).html + _runs_table("savings", runs, SAVING_FIGURES).html
+    marks = (
+        "One mark per group: the mean over its seeds."
+        if seed_comparison.has_several_seeds(groups)
+        else "One mark per run."
+    )
+    left_out = [f"{run.name}: {reason}" for run in runs if (reason := explain_missing_errors(run))]
+    notes = Markup().join(render_paragraph(sentence, "caption") for sentence in left_out)
+    errors = tuple(comparison_charts.prediction_error_charts(runs))
+    accuracy = tuple(comparison_charts.accuracy_over_cost_charts(trained)) if trained else ()
+    over = f"Test {metric} over simulated time and energy."
+    same = render_paragraph("These runs come from the same experiment, field by field.")
     return [
-        Section("Every run", EVERY_RUN_LEAD, (), tables),
+        Section("Every run", EVERY_RUN_LEAD, (), costs),
         Section("Per client and round", CLIENTS_LEAD, (), client_table(runs).html),
-        *seed_comparison.build_seed_sections(runs),
-        *accuracy,
+        *seed_comparison.build_seed_sections(runs, groups),
+        *([Section(capitalise(metric), over, accuracy)] if accuracy else []),
         Section("Time against energy", marks, comparison_charts.build_pareto_charts(groups)),
         Section("Cost", "One bar per run.", comparison_charts.cost_bar_charts(runs)),
-        Section("Prediction error", ERRORS_LEAD, comparison_charts.prediction_error_charts(runs), errors),
+        Section("Prediction error", ERRORS_LEAD, errors, notes + prediction_errors_table(runs).html),
         Section("Labels", "Provenance of each run's figures.", (), labels_table(runs).html),
-        Section("Differences", "Fields in which the experiments differ.", (), differences),
+        Section("Differences", "Fields in which the experiments differ.", (), differences_table(runs).html or same),
     ]
 
 
@@ -268,8 +231,7 @@ def describe_groups(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, str]]:
 
 def _describe_reference(group: SeedGroup) -> str:
     joules, seconds = (_mean_over(group, figure, [*group.by_seed]) for figure in FIGURES)
-    accuracy = _mean_accuracy(group, [*group.by_seed])
-    metric = find_metric(group.runs)
+    accuracy, metric = _mean_accuracy(group, [*group.by_seed]), find_metric(group.runs)
     reached = "" if accuracy is None else f", {metric} {format_metric(metric, accuracy)}"
     over = f"; means over {len(group.by_seed)} seeds" if len(group.by_seed) > 1 else ""
     return f"{group.name}: {energy(joules)}, {duration(seconds)}{reached}{over}."
@@ -278,19 +240,19 @@ def _describe_reference(group: SeedGroup) -> str:
 def _describe_against(group: SeedGroup, reference: SeedGroup) -> str:
     """Compare the means over common seeds; over all seeds if there is none in common."""
     common = [seed for seed in group.by_seed if seed in reference.by_seed]
-    ours, theirs = (
-        [_mean_over(one, figure, common or [*one.by_seed]) for figure in FIGURES] for one in (group, reference)
-    )
-    saved = _describe_change(ours[0] / theirs[0] - 1, "energy")
-    slower = _describe_change(ours[1] / theirs[1] - 1, "time")
-    rounds = [max(len(run.rounds) for run in one.runs) for one in (group, reference)]
+    both = [(one, common or [*one.by_seed]) for one in (group, reference)]
+    changes = []
+    for figure, what in zip(FIGURES, ("energy", "time"), strict=True):
+        ours, theirs = (_mean_over(one, figure, seeds) for one, seeds in both)
+        changes.append(_describe_change(ours / theirs - 1, what))
+    rounds = [max(len(run.rounds) for run in one.runs) for one, _ in both]
     unequal = f" ({rounds[0]} rounds against {rounds[1]})" if rounds[0] != rounds[1] else ""
-    over = f"; means over {len(common)} common seeds" if len(common) > 1 else ""
-    reached, other = (_mean_accuracy(one, common or [*one.by_seed]) for one in (group, reference))
+    reached, other = (_mean_accuracy(one, seeds) for one, seeds in both)
     metric = find_metric([*group.runs, *reference.runs])
     known = reached is not None and other is not None
     accuracy = f"; {metric} {format_metric(metric, reached)} against {format_metric(metric, other)}" if known else ""
-    return f"{group.name}: {saved}, {slower} than {reference.name}{unequal}{accuracy}{over}."
+    over = f"; means over {len(common)} common seeds" if len(common) > 1 else ""
+    return f"{group.name}: {', '.join(changes)} than {reference.name}{unequal}{accuracy}{over}."
 
 
 def _describe_change(share: float, what: str) -> str:
@@ -308,7 +270,6 @@ FIGURES: tuple[RunFigure, ...] = (
 
 
 def _mean_accuracy(group: SeedGroup, seeds: Sequence[int]) -> float | None:
-    """Return the mean final accuracy; None if a run trained nothing."""
     values = [group.by_seed[seed].summary["final_accuracy"] for seed in seeds]
     return None if None in values else sum(values) / len(values)
 

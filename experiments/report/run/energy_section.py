@@ -6,36 +6,16 @@ for any averaging. Symbols: ``cell_s`` is the length of a cell, ``cells`` their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    CATEGORY_AXIS,
-    FRAME_PX,
-    Chart,
-    ChartFrame,
-    Trace,
-    axis,
-    bar_trace,
-    menu_chart,
-    scatter_trace,
-    step_trace,
-    xy_chart,
-    xy_layout,
-)
+from experiments.report import chart
+from experiments.report.chart import GREY, SEND, WAIT, Chart, ChartFrame, SeriesStyle, Trace, assign_styles, axis
 from experiments.report.page import Section, render_paragraph
-from experiments.report.palette import COLOURS, GREY, SEND, WAIT, assign_colours
-from experiments.report.quantities import (
-    UnitScale,
-    duration,
-    energy,
-    energy_scale,
-    number,
-    time_scale,
-)
+from experiments.report.quantities import duration, energy, energy_scale, number, time_scale
 from experiments.report.run.loaded_runs import MAX_BOARDS, LoadedRun
 from fedge.telemetry.store_records import ClientRow
 
@@ -47,94 +27,84 @@ ENERGY_CAPTION = (
 )
 
 
+ENERGY_MARKS: tuple[tuple[str, str, Trace], ...] = (
+    ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
+    ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
+    ("maxn_parked", "MAXN, low idle", {"symbol": "triangle-up", "size": 9, "color": "white"}),
+)
+"""Key, name and marker of every baseline."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EnergyBar:
+    """A board, or the average board of a kind: the joules of its parts and of its baselines, None if unknown."""
+
+    name: str
+    device: str
+    energies_j: Mapping[str, float | None]
+
+
 def client_energy_chart(run: LoadedRun) -> Chart:
     """Plot the energy per board, or per average board of each kind in large fleets, with the baselines."""
-    groups = _group_bars(run)
-    sums = {name: _sum_energy(rows, share) for name, (_, rows, share) in groups.items()}
-    scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
-    names = list(groups)
-    colour = assign_colours(run.devices)
-    work = {f"work: {d}": (colour[d], "work", [n for n in names if groups[n][0] == d]) for d in run.devices}
-    parts = {**work, "radio": (SEND, "radio", names), "idle and waiting": (WAIT, "rest", names)}
-    data = [_energy_trace(name, part, sums, scale) for name, part in parts.items() if part[2]]
-    data += _reference_traces(names, sums, scale) if run.compared_rounds else []
+    bars = list(_list_bars(run))
+    scale = energy_scale([bar.energies_j[key] for bar in bars for key in ("total", "maxn")])
+    work = ((f"work: {device}", style.colour, "work", device) for device, style in run.styles.items())
+    parts = (*work, ("radio", SEND, "radio", ""), ("idle and waiting", WAIT, "rest", ""))
+
+    hover = Markup("%{{y}}: %{{x:.3~g}} {}<extra>{}</extra>")
+    data: list[Trace] = []
+    for name, colour, key, device in parts:
+        own = [bar for bar in bars if device in {"", bar.device}]
+        names, spent = [bar.name for bar in own], [scale.convert(bar.energies_j[key]) for bar in own]
+        if own:
+            shown = hover.format(scale.unit, name)
+            data.append(chart.bar_trace(name, names, spent, colour=colour, horizontal=True, width=0.7, hover=shown))
+    for key, name, marker in ENERGY_MARKS if run.compared_rounds else ():
+        own = [bar for bar in bars if bar.energies_j[key] is not None]
+        names, spent = [bar.name for bar in own], [scale.convert(bar.energies_j[key]) for bar in own]
+        line = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
+        if own:
+            shown = hover.format(scale.unit, name)
+            data.append(chart.scatter_trace(name, spent, names, marker={**marker, "line": line}, hover=shown))
     part = f"{run.compared_note}: those in which every board finished on time and its true time and power are known"
     caption = (
         f"Summed {part if run.compared_note else 'over all rounds'}. {ENERGY_CAPTION if run.compared_rounds else ''}"
     )
     if len(run.device_by_board) > MAX_BOARDS:
         caption += f" With {len(run.device_by_board)} boards, each bar is the mean of a kind."
-    return xy_chart(
+    return chart.xy_chart(
         "energy-clients",
         "Energy per board",
         data,
         xaxis=axis(f"energy ({scale.unit})", rangemode="tozero"),
-        yaxis=CATEGORY_AXIS,
+        yaxis=chart.CATEGORY_AXIS,
         caption=caption,
-        height_px=FRAME_PX + 26 * max(3, len(names)),
+        height_px=chart.FRAME_PX + 26 * max(3, len(bars)),
         barmode="stack",
     )
 
 
-BarGroups = dict[str, tuple[str, list[ClientRow], float]]
-
-
-def _group_bars(run: LoadedRun) -> BarGroups:
-    """Return each bar's kind, rows and number of boards that its sums are divided by, by the bar's name."""
+def _list_bars(run: LoadedRun) -> Iterator[_EnergyBar]:
     counted = {row.round for row in run.compared_rounds or run.rounds}
-    clients = [row for row in run.clients if row.round in counted]
-    if len(run.device_by_board) <= MAX_BOARDS:
-        return {
-            board: (kind, [r for r in clients if r.board == board], 1.0) for board, kind in run.device_by_board.items()
-        }
-    count = {device: sum(kind == device for kind in run.device_by_board.values()) for device in run.devices}
-    return {
-        d: (d, [row for row in clients if run.device_by_board[row.board] == d], float(count[d])) for d in run.devices
-    }
+    by_kind = len(run.device_by_board) > MAX_BOARDS
+    bars = dict.fromkeys((kind if by_kind else board, kind) for board, kind in run.device_by_board.items())
+    rows: dict[str, list[ClientRow]] = {}
+    for row in run.clients:
+        if row.round in counted:
+            rows.setdefault(run.device_by_board[row.board] if by_kind else row.board, []).append(row)
+    for name, kind in bars:
+        boards = sum(one == kind for one in run.device_by_board.values()) if by_kind else 1
+        yield _EnergyBar(name, kind, _sum_energy(rows.get(name, ()), float(boards)))
 
 
-def _sum_energy(rows: Sequence[ClientRow], share: float) -> dict[str, float | None]:
-    total, work, radio = (sum(getattr(row, name) for row in rows) / share for name in ("energy_j", "work_j", "radio_j"))
-    return {
-        "total": total,
-        "work": work,
-        "radio": radio,
-        "rest": total - work - radio,
-        **{name: _sum_known(rows, f"{name}_energy_j", share) for name in ("oracle", "maxn", "maxn_parked")},
-    }
-
-
-def _sum_known(rows: Sequence[ClientRow], column: str, share: float) -> float | None:
-    """Return the sum of a baseline's energy; None if the truth is unknown."""
-    known = [value for row in rows if (value := getattr(row, column)) is not None]
-    return sum(known) / share if known and len(known) == len(rows) else None
-
-
-def _energy_trace(
-    name: str, part: tuple[str, str, Sequence[str]], sums: Mapping[str, Mapping[str, float | None]], scale: UnitScale
-) -> Trace:
-    """Return the bars of one part: its colour, its key in ``sums``, and the boards that have it."""
-    colour, key, names = part
-    lengths = [scale.convert(sums[name][key]) for name in names]
-    hover = Markup("%{{y}}: %{{x:.3~g}} {}<extra>{}</extra>").format(scale.unit, name)
-    return bar_trace(name, names, lengths, colour=colour, horizontal=True, hover=hover, width=0.7)
-
-
-def _reference_traces(names: Sequence[str], sums: dict[str, dict[str, float | None]], scale: UnitScale) -> list[Trace]:
-    marks: tuple[tuple[str, str, Trace], ...] = (
-        ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
-        ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
-        ("maxn_parked", "MAXN, low idle", {"symbol": "triangle-up", "size": 9, "color": "white"}),
-    )
-    traces = []
-    for key, name, marker in marks:
-        known = [one for one in names if sums[one][key] is not None]
-        line: Trace = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
-        if known:
-            hover = f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>"
-            values = [scale.convert(sums[one][key]) for one in known]
-            traces.append(scatter_trace(name, values, known, marker={**marker, "line": line}, hover=hover))
-    return traces
+def _sum_energy(rows: Sequence[ClientRow], boards: float) -> dict[str, float | None]:
+    """Return the joules per board by part and by baseline; a baseline is None if the truth of a row is unknown."""
+    total, work, radio = (sum(getattr(row, key) for row in rows) / boards for key in ("energy_j", "work_j", "radio_j"))
+    energies_j: dict[str, float | None] = {"total": total, "work": work, "radio": radio, "rest": total - work - radio}
+    for key, *_ in ENERGY_MARKS:
+        known = [value for row in rows if (value := getattr(row, f"{key}_energy_j")) is not None]
+        energies_j[key] = sum(known) / boards if known and len(known) == len(rows) else None
+    return energies_j
 
 
 MOST_CELLS, FEWEST_CELLS = 600, 20
@@ -221,7 +191,10 @@ def build_power_section(run: LoadedRun) -> Section:
         f"Power of the boards over time. The area under the curves is {energy(drawn_j)}; the sum over rounds is "
         f"{energy(booked_j)}. Each point is the mean over {duration(curves.cell_s)}."
     )
-    return Section("Power", lead, (_fleet_chart(run, curves), _board_chart(run, curves)))
+    frames = (_board_frame(run, curves, board) for board in curves.boards)
+    gaps = "Gaps: no samples from the board."
+    boards = chart.frame_chart("power-board", "One board", frames, caption=gaps, height_px=300, menu="board")
+    return Section("Power", lead, (_fleet_chart(run, curves), boards))
 
 
 def power_by_kind(run: LoadedRun, curves: PowerCurves) -> dict[str, list[float]]:
@@ -236,51 +209,37 @@ def power_by_kind(run: LoadedRun, curves: PowerCurves) -> dict[str, list[float]]
 
 
 def _fleet_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
-    scale, sums = _time_scale(curves), power_by_kind(run, curves)
-    colour = assign_colours(list(sums))
+    sums = power_by_kind(run, curves)
+    axes, steps = _scale_time(curves)
     data = [
-        step_trace(
+        chart.step_trace(
             device,
-            line,
-            begin=curves.begin_s / scale.per,
-            step=curves.cell_s / scale.per,
-            colour=colour[device],
+            sums[device],
+            colour=style.colour,
             width=0.5,
             hover=Markup("{}: %{{y:.1f}} W").format(device),
             stackgroup="fleet",
+            **steps,
         )
-        for device, line in sums.items()
+        for device, style in assign_styles(sums).items()
     ]
     caption = "Kinds of boards, stacked: the upper edge is the power of the whole fleet."
     more: dict[str, Any] = {"showlegend": True, "hovermode": "x unified"}
-    return xy_chart("power-fleet", "The fleet", data, *_power_axes(scale), caption=caption, height_px=300, **more)
-
-
-def _board_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
-    frames = [_board_frame(run, curves, board) for board in curves.boards]
-    caption = "Gaps: no samples from the board."
-    return menu_chart("power-board", "One board", frames, caption=caption, height_px=300, menu="board")
+    return chart.xy_chart("power-fleet", "The fleet", data, *axes, caption=caption, height_px=300, **more)
 
 
 def _board_frame(run: LoadedRun, curves: PowerCurves, board: str) -> ChartFrame:
-    scale, line = _time_scale(curves), curves.boards[board]
+    line, style = curves.boards[board], run.styles.get(run.device_by_board.get(board, ""), SeriesStyle())
     highest_w = max(power for power in line if power is not None)
-    trace = step_trace(
-        board,
-        line,
-        begin=curves.begin_s / scale.per,
-        step=curves.cell_s / scale.per,
-        colour=assign_colours(run.devices).get(run.device_by_board.get(board, ""), COLOURS[0]),
-        hover="%{y:.2f} W",
-    )
+    axes, steps = _scale_time(curves)
+    trace = chart.step_trace(board, line, colour=style.colour, hover="%{y:.2f} W", **steps)
     summary = f"{energy(curves.energy_j(board))}, maximum {number(highest_w, 3, 'W')}"
-    return ChartFrame(board, [trace], xy_layout(*_power_axes(scale)), summary)
+    return ChartFrame(board, [trace], chart.xy_layout(*axes), summary)
 
 
-def _time_scale(curves: PowerCurves) -> UnitScale:
+def _scale_time(curves: PowerCurves) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return both axes, and beginning and length of the cells on the time axis."""
     cells = len(next(iter(curves.boards.values())))
-    return time_scale([curves.begin_s + cells * curves.cell_s])
-
-
-def _power_axes(scale: UnitScale) -> tuple[dict[str, Any], dict[str, Any]]:
-    return axis(f"fleet clock ({scale.unit})"), axis("power (W)", rangemode="tozero")
+    scale = time_scale([curves.begin_s + cells * curves.cell_s])
+    axes = [axis(f"fleet clock ({scale.unit})"), axis("power (W)", rangemode="tozero")]
+    return axes, {"begin": curves.begin_s / scale.per, "step": curves.cell_s / scale.per}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energies, energy, format_metric, mean, number, percent
+from experiments.report.quantities import (
+    UNKNOWN,
+    duration,
+    energies,
+    energy,
+    format_metric,
+    join_names,
+    mean,
+    number,
+    percent,
+)
 from experiments.report.tables import print_facts, print_lines
 from fedge import phases
 from fedge.experiment import Experiment, list_boards
@@ -99,7 +109,9 @@ class LiveView:
             phases.begin_phase(f"round {done + 1} of {self._experiment.rounds}", announce=done == 0)
         elif done == self._experiment.rounds:
             phases.begin_phase("ending the run")  # clients and servers stop
-        self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
+        if self._rounds:  # without reading the rows of other rounds
+            rows = read_rows(self._folder, ClientRow, since_round=done)
+            self._clients = [row for row in rows if row.round == done]
         return True
 
     def _render(self) -> RenderableType:
@@ -113,11 +125,6 @@ class LiveView:
             if row.round > self._last_printed:
                 print_lines(self._console, [_format_round(row, self._experiment, spent_j)])
                 self._last_printed = row.round
-
-
-def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
-    """Return the client rows of one round, without reading the others."""
-    return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
 def _format_round(row: RoundRow, experiment: Experiment, spent_j: float) -> str:
@@ -204,12 +211,12 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
             continue
         if style:
             names[0].append(f" {row.status}", style)
-        table.add_row(*names, _format_mode(row), *_format_figures([row]))
+        mode = f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
+        table.add_row(*names, mode, *_format_figures([row]))
     return table
 
 
 def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
-    """Build a table of means per kind, for fleets too large for a list of boards."""
     table = _make_table("kind", "boards", "mean work", "mean power", "time error", "power error")
     for kind in dict.fromkeys(kinds.values()):
         rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
@@ -233,14 +240,7 @@ def _make_table(*heads: str) -> Table:
     return table
 
 
-def _format_mode(row: ClientRow) -> str:
-    if row.cores is None:
-        return UNKNOWN
-    return f"{row.cores}/{row.cpu_mhz or 0:.0f}/{row.gpu_mhz or 0:.0f}/{row.mem_mhz or 0:.0f}"
-
-
 def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
-    """Format mean work time and power, and the mean errors of their predictions."""
     return (
         duration(mean(row.work_s for row in rows)),
         number(mean(row.power_w for row in rows), 3, "W"),
@@ -251,117 +251,76 @@ def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
 
 def print_run_summary(console: Console, summary: dict[str, Any]) -> None:
     """Print a finished run's headline figures, as in its report."""
-    length, metric = summary.get("round_vs_maxn"), summary.get("metric", "accuracy")
-    against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
-    facts = {
-        **({} if summary.get("final_accuracy") is None else {metric: format_metric(metric, summary["final_accuracy"])}),
-        f"{metric} on clients": _format_evaluation(summary),
-        "energy": _format_energy(summary),
-        "saving vs MAXN": _format_saving(summary, "maxn"),
-        "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
-        "mean round": duration(summary.get("mean_round_s")) + against_maxn,
-        "makespan": f"{duration(summary.get('makespan_s'))} on the fleet clock",
-        "wall time": None if summary.get("wall_s") is None else duration(summary["wall_s"]),
-        **_optional_facts(summary),
-        "report": summary.get("report"),
-    }
     rounds = summary.get("rounds", 0)
-    length_text = f"{rounds} round{'s' * (rounds != 1)}"
-    print_lines(console, [f"{summary.get('name', '')}: {summary.get('policy', '')}, {length_text}"], "bold")
-    known = ((name, str(value)) for name, value in facts.items() if value is not None)
-    print_facts(console, known, label_style="dim")
+    length = f"{rounds} round{'s' * (rounds != 1)}"
+    print_lines(console, [f"{summary.get('name', '')}: {summary.get('policy', '')}, {length}"], "bold")
+    facts = [*_list_headline_facts(summary), *_list_special_facts(summary)]
+    if summary.get("report") is not None:
+        facts.append(("report", str(summary["report"])))
+    print_facts(console, facts, label_style="dim")
 
 
-def _format_evaluation(summary: dict[str, Any]) -> str | None:
-    """Describe the clients' evaluations: their last accuracy, and what all of them cost."""
-    if summary.get("evaluation_energy_j") is None:
-        return None
-    cost = f"{energy(summary['evaluation_energy_j'])}, {duration(summary['evaluation_s'])}"
-    reached = format_metric(summary.get("metric", "accuracy"), summary["final_client_accuracy"])
-    return f"{reached} (all evaluations: {cost})"
-
-
-def _format_energy(summary: dict[str, Any]) -> str:
-    """Format the energy of selected and of idle clients."""
+def _list_headline_facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    length, metric = summary.get("round_vs_maxn"), summary.get("metric", "accuracy")
+    if summary.get("final_accuracy") is not None:
+        yield metric, format_metric(metric, summary["final_accuracy"])
+    if summary.get("evaluation_energy_j") is not None:
+        cost = f"{energy(summary['evaluation_energy_j'])}, {duration(summary['evaluation_s'])}"
+        reached = format_metric(metric, summary["final_client_accuracy"])
+        yield f"{metric} on clients", f"{reached} (all evaluations: {cost})"
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
-    if spent_j is None or not resting_j:
-        return energy(spent_j)
-    return f"{energy(spent_j)}, plus {energy(resting_j)} of idle boards"
+    idle = f", plus {energy(resting_j)} of idle boards" if spent_j is not None and resting_j else ""
+    yield "energy", energy(spent_j) + idle
+    yield "saving vs MAXN", _format_saving(summary, "maxn")
+    yield "saving vs MAXN, low idle", _format_saving(summary, "maxn_parked")
+    against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
+    yield "mean round", duration(summary.get("mean_round_s")) + against_maxn
+    yield "makespan", f"{duration(summary.get('makespan_s'))} on the fleet clock"
+    if summary.get("wall_s") is not None:
+        yield "wall time", duration(summary["wall_s"])
 
 
-def _format_budget(summary: dict[str, Any]) -> str | None:
-    """Format the spent share of the energy budget, and how much of the budget boards drew at rest."""
-    budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
-    if not budget_j:
-        return None
-    budget, resting = energies(budget_j, resting_j or 0.0)
-    besides = f", {resting} of it by boards at rest" if resting_j else ""
-    return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
-
-
-def _format_refused(summary: dict[str, Any]) -> str | None:
-    """Format the number of refused results, and what the clients spent on them."""
-    refused = summary.get("refused")
-    spent = energy(summary.get("refused_energy_j"))
-    return f"results of {refused} clients' rounds ({spent}), for what they held; see the events" if refused else None
-
-
-def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the facts that only some runs have: lost boards, refused and stale results, an energy budget."""
+def _list_special_facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
-    staleness = summary.get("mean_staleness")
-    facts = {
-        "late, failed, cancelled": ", ".join(lost) if set(lost) != {"0"} else None,
-        "refused": _format_refused(summary),
-        "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
-        "energy budget": _format_budget(summary),
-        "served": _format_service(summary),
-        "reduced for memory": _format_lowered(summary),
-        "links": _format_link(summary.get("link_mbps")),
-        "left out": _format_left_out(summary),
-        "ended": summary.get("ended"),
-    }
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _format_link(rate_mbps: float | None) -> str | None:
-    return None if rate_mbps is None else f"about {number(rate_mbps, 3)} Mbit/s, estimated from the transfers"
-
-
-def _format_service(summary: dict[str, Any]) -> str | None:
-    """Describe the inference services that ran during training; None without any."""
+    if set(lost) != {"0"}:
+        yield "late, failed, cancelled", ", ".join(lost)
+    if refused := summary.get("refused"):
+        spent = energy(summary.get("refused_energy_j"))
+        yield "refused", f"results of {refused} clients' rounds ({spent}), for what they held; see the events"
+    if staleness := summary.get("mean_staleness"):
+        yield "mean staleness", f"{number(staleness, 3)} models"
+    if budget_j := summary.get("budget_j"):
+        resting_j = summary.get("resting_energy_j") or 0.0
+        budget, resting = energies(budget_j, resting_j)
+        besides = f", {resting} of it by boards at rest" if resting_j else ""
+        yield "energy budget", f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
     requests = summary.get("requests")
-    if requests is None:
-        return None
-    held, unanswered = percent(summary.get("latency_held"), 0), summary.get("dropped_requests") or 0
-    dropped = f", {unanswered:,} dropped" if unanswered else ""
-    late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
-    return f"{late}; 99th percentile within its budget in {held} of board-rounds"
+    if requests is not None:
+        held, unanswered = percent(summary.get("latency_held"), 0), summary.get("dropped_requests") or 0
+        dropped = f", {unanswered:,} dropped" if unanswered else ""
+        late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
+        yield "served", f"{late}; 99th percentile within its budget in {held} of board-rounds"
+    yield from _list_memory_facts(summary)
+    if summary.get("ended") is not None:
+        yield "ended", summary["ended"]
 
 
-def _format_lowered(summary: dict[str, Any]) -> str | None:
-    """Describe which boards reduced batch size or width, the first few by name; None without any."""
+def _list_memory_facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
-    if not lowered:
-        return f"none; out of memory {failures} times" if failures else None
     boards: dict[str, list[str]] = {}
-    for board, one in lowered.items():
+    for board, one in (lowered or {}).items():
         until = f", until round {one['round']}" if one["round"] < summary["rounds"] else ""
         boards.setdefault(f"{one['why']}{until}", []).append(board)
-    return "; ".join(f"{_shorten_names(names)} {why}" for why, names in boards.items())
-
-
-def _shorten_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_LOWERED_NAMES} more" if len(names) > MAX_LOWERED_NAMES else ""
-    return ", ".join(names[:MAX_LOWERED_NAMES]) + more
-
-
-def _format_left_out(summary: dict[str, Any]) -> str | None:
-    """Name the boards on which nothing fits, and why; None without any."""
-    left_out = summary.get("left_out") or {}
-    named = [f"{board} after round {one['round']}: {one['why']}" for board, one in left_out.items()]
-    more = f"; and {len(named) - MAX_LOWERED_NAMES} more" if len(named) > MAX_LOWERED_NAMES else ""
-    return "; ".join(named[:MAX_LOWERED_NAMES]) + more or None
+    if boards or failures:
+        reduced = "; ".join(f"{join_names(names, MAX_LOWERED_NAMES)} {why}" for why, names in boards.items())
+        yield "reduced for memory", reduced or f"none; out of memory {failures} times"
+    if summary.get("link_mbps") is not None:
+        yield "links", f"about {number(summary['link_mbps'], 3)} Mbit/s, estimated from the transfers"
+    left_out = (summary.get("left_out") or {}).items()
+    named = [f"{board} after round {one['round']}: {one['why']}" for board, one in left_out]
+    if named:
+        more = f"; and {len(named) - MAX_LOWERED_NAMES} more" if len(named) > MAX_LOWERED_NAMES else ""
+        yield "left out", "; ".join(named[:MAX_LOWERED_NAMES]) + more
 
 
 def _format_saving(summary: dict[str, Any], baseline: Baseline) -> str:

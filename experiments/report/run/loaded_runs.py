@@ -1,17 +1,22 @@
-"""Run folders loaded for a report: experiment, rows and summary in one record, and the part of a large run to draw."""
+"""Run folders loaded for a report: experiment, rows and summary in one record; their cost of a target accuracy; and
+the part of a large run to draw.
+
+A target is reached at the end of the first round at or above it of which the mean with the next two is so too.
+Seconds are those of the fleet's clock. Joules are of the whole fleet, boards at rest and evaluations included.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
-from experiments.report.run.accuracy_course import build_course, find_cost, find_highest_target
+from experiments.report.chart import SeriesStyle, assign_styles
 from experiments.report.run.run_names import name_runs
 from experiments.report.run.run_summary import LabelsByEntry, find_labels, summarise_run
 from experiments.spec.experiment_loader import load_experiment
@@ -34,8 +39,8 @@ class LoadedRun:
         summary: The stored summary, or one computed from the rows.
         labels: Provenance of costs and priors.
         device_by_board: Device by board name, in the order of the fleet.
-        colour: Colour in the charts of a comparison.
-        dash: Line pattern in them, which differs where runs share a colour.
+        styles: Style of each distinct device, in the order of the fleet.
+        style: Colour and line pattern in the charts of a comparison.
     """
 
     folder: Path
@@ -48,13 +53,12 @@ class LoadedRun:
     summary: dict[str, Any]
     labels: LabelsByEntry
     device_by_board: dict[str, str]
-    colour: str = COLOURS[0]
-    dash: str = LINE_DASHES[0]
+    styles: dict[str, SeriesStyle]
+    style: SeriesStyle
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Distinct devices, in the order of the fleet."""
-        return tuple(dict.fromkeys(self.device_by_board.values()))
+    def style_of(self, board: str) -> SeriesStyle:
+        """Return the style of a board's device."""
+        return self.styles[self.device_by_board[board]]
 
     @property
     def asynchronous(self) -> bool:
@@ -93,6 +97,50 @@ class LoadedRun:
         return share_of_saving(saving, oracle, self.experiment.policy.name)
 
 
+TARGET_WINDOW = 3
+"""Evaluations whose mean must not be below the target, so that one lucky evaluation does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A run's accuracy over what it had spent: per evaluated round accuracy, and seconds and joules until its end."""
+
+    accuracy: tuple[float, ...]
+    seconds: tuple[float, ...]
+    joules: tuple[float, ...]
+
+
+def build_course(rounds: Sequence[RoundRow]) -> Course:
+    """Return the course of a run; it is empty if no model was evaluated."""
+    points, joules = list[tuple[float, float, float]](), 0.0
+    for row in rounds:
+        joules += row.energy_j + (row.resting_energy_j or 0.0) + (row.evaluation_energy_j or 0.0)
+        if row.accuracy is not None:
+            points.append((row.accuracy, row.end_s, joules))
+    return Course(*zip(*points, strict=True)) if points else Course((), (), ())
+
+
+def find_cost(course: Course, target: float) -> tuple[float, float] | None:
+    """Return seconds and joules until the target is reached, or None if it never is."""
+    for place, reached in enumerate(_list_reached(course)):
+        if reached >= target:
+            return course.seconds[place], course.joules[place]
+    return None
+
+
+def find_highest_target(course: Course) -> float | None:
+    """Return the highest target that the run reaches, or None if no model was evaluated."""
+    return max(_list_reached(course), default=None)
+
+
+def _list_reached(course: Course) -> Iterator[float]:
+    """Yield the highest target that each round reaches; a run shorter than the window is judged by its first round."""
+    places = len(course.accuracy) - TARGET_WINDOW + 1
+    for place in range(max(min(1, len(course.accuracy)), places)):
+        window = course.accuracy[place : place + TARGET_WINDOW]
+        yield min(window[0], statistics.mean(window))
+
+
 @dataclass(frozen=True, slots=True)
 class AccuracyGoal:
     """An accuracy that every run reaches."""
@@ -101,13 +149,11 @@ class AccuracyGoal:
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
         """Return the simulated time until the run reaches it, in seconds."""
-        cost = find_cost(build_course(run.rounds), self.accuracy)
-        return None if cost is None else cost[0]
+        return (find_cost(build_course(run.rounds), self.accuracy) or (None, None))[0]
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
         """Return the whole fleet's energy up to that time, in joules."""
-        cost = find_cost(build_course(run.rounds), self.accuracy)
-        return None if cost is None else cost[1]
+        return (find_cost(build_course(run.rounds), self.accuracy) or (None, None))[1]
 
 
 def find_metric(runs: Sequence[LoadedRun]) -> str:
@@ -156,6 +202,8 @@ def load_run(folder: Path) -> LoadedRun:
         summary=summary,
         labels=find_labels(experiment, folder),
         device_by_board=known,
+        styles=assign_styles(known.values()),
+        style=SeriesStyle(),
     )
 
 
@@ -167,10 +215,9 @@ def load_runs(folders: Sequence[Path]) -> tuple[LoadedRun, ...]:
     """
     runs = [load_run(folder) for folder in folders]
     names = name_runs([run.experiment for run in runs], [run.folder for run in runs])
-    run_names = [name.run for name in names]
-    colours, dashes = assign_colours(run_names), assign_dashes(run_names)
+    styles = assign_styles(name.run for name in names)
     return tuple(
-        dataclasses.replace(run, name=name.run, group_name=name.group, colour=colours[name.run], dash=dashes[name.run])
+        dataclasses.replace(run, name=name.run, group_name=name.group, style=styles[name.run])
         for run, name in zip(runs, names, strict=True)
     )
 
@@ -225,15 +272,12 @@ def sample_run(run: LoadedRun) -> RunSample:
     rounds = run.rounds[-max(1, MAX_CELLS // len(boards)) :]
     parts = []
     if len(boards) < len(run.device_by_board):
-        parts.append(
-            f"{len(boards)} of {len(run.device_by_board)} boards (the most frequent stragglers, then some of every "
-            f"kind)"
-        )
+        count = f"{len(boards)} of {len(run.device_by_board)} boards"
+        parts.append(f"{count} (the most frequent stragglers, then some of every kind)")
     if len(rounds) < len(run.rounds):
         parts.append(f"the last {len(rounds)} of {len(run.rounds)} rounds")
-    return RunSample(
-        boards, rounds, f"Shown here: {' and '.join(parts)}; the Parquet tables contain everything." if parts else ""
-    )
+    note = f"Shown here: {' and '.join(parts)}; the Parquet tables contain everything." if parts else ""
+    return RunSample(boards, rounds, note)
 
 
 def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
@@ -241,13 +285,13 @@ def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
         return tuple(run.device_by_board)
     late = Counter(row.straggler for row in run.rounds if row.straggler in run.device_by_board)
     stragglers = [board for board, _ in late.most_common(MAX_BOARDS // 4)]
-    by_kind = [[board for board, kind in run.device_by_board.items() if kind == device] for device in run.devices]
+    by_kind = [[board for board, kind in run.device_by_board.items() if kind == device] for device in run.styles]
     turns = (board for board in chain.from_iterable(zip_longest(*by_kind)) if board is not None)
     chosen = set(list(dict.fromkeys(chain(stragglers, turns)))[:MAX_BOARDS])
     return tuple(board for board in run.device_by_board if board in chosen)
 
 
-def thin_rows(rows: Sequence[T]) -> tuple[Sequence[T], str]:
+def thin_points(rows: Sequence[T]) -> tuple[Sequence[T], str]:
     """Return every n-th row, so that at most ``MAX_POINTS`` remain, and a note if rows were left out."""
     step = -(-len(rows) // MAX_POINTS) if rows else 1
     return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is shown."

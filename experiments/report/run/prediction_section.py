@@ -5,26 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from statistics import median
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from experiments.report.chart import (
-    MAX_TICKS,
-    Chart,
-    Trace,
-    axis,
-    line_trace,
-    log_ticks,
-    scatter_trace,
-    xy_chart,
-)
+from experiments.report import chart
+from experiments.report.chart import MAX_TICKS, Chart, Trace, axis
 from experiments.report.page import EMPTY, render_paragraph
-from experiments.report.palette import GREY, assign_colours, assign_symbols
-from experiments.report.quantities import is_known
-from experiments.report.run.loaded_runs import LoadedRun, thin_rows
+from experiments.report.quantities import is_known, median
+from experiments.report.run.loaded_runs import LoadedRun, thin_points
 from experiments.report.tables import Table, percent_cell, swatch_cell, text_cell, value_cell
 from fedge.telemetry.store_records import ClientRow, relative_error
 
@@ -55,10 +44,10 @@ def error_over_all_modes(run: LoadedRun, key: str) -> tuple[float | None, ...]:
     Returns:
         The error before the first round, then that of each round, as shares; None where unknown.
     """
-    prior = median_known(getattr(row, f"prior_{key}_ape") for row in run.clients)
+    prior = median(getattr(row, f"prior_{key}_ape") for row in run.clients)
     rows_by_round = group_by_round(run.clients)
     by_round = [rows_by_round.get(row.round, ()) for row in run.rounds]
-    return (prior, *(median_known(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
+    return (prior, *(median(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
 
 
 def group_by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
@@ -73,12 +62,6 @@ def _format_range(low: float, above: float) -> str:
     if above - low == 1:
         return f"{low:.0f}"
     return f"{low:.0f} or more" if math.isinf(above) else f"{low:.0f} to {above - 1:.0f}"
-
-
-def median_known(values: Iterable[float | None]) -> float | None:
-    """Return the median of the known values, or None if there is none."""
-    given = [value for value in values if value is not None and math.isfinite(value)]
-    return median(given) if given else None
 
 
 def pair_predictions(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
@@ -99,8 +82,8 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
     for low, above in pairwise((*SAMPLE_BINS, math.inf)):
         binned = [row for row in rows if low <= (row.own_samples or 0) < above]
         pairs = [pair_predictions(binned, column) for column, *_ in PREDICTED_QUANTITIES]
-        worked = [median_known(relative_error(predicted, m) for _, m, predicted in known) for known in pairs]
-        every = [median_known(row.time_ape for row in binned), median_known(row.power_ape for row in binned)]
+        worked = [median(relative_error(predicted, m) for _, m, predicted in known) for known in pairs]
+        every = [median(row.time_ape for row in binned), median(row.power_ape for row in binned)]
         if binned:
             shown = (text_cell(_format_range(low, above)), value_cell(len(binned)))
             lines.append((*shown, *(percent_cell(error) for error in (*worked, *every))))
@@ -110,16 +93,14 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
 
 def error_quantile_table(run: LoadedRun) -> Table:
     """Build a table with one row per kind of board and quantity that was both predicted and measured."""
-    colour = assign_colours(run.devices)
     rows = []
     for column, key, *_ in PREDICTED_QUANTITIES:
         pairs = pair_predictions(run.clients, column)
-        for device in run.devices:
+        for device, style in run.styles.items():
             misses = [p / m - 1.0 for row, m, p in pairs if row.device == device]
             if misses:
-                sizes = [abs(miss) for miss in misses]
-                shares = (np.median(misses), *np.quantile(sizes, QUANTILES))
-                names = (swatch_cell(colour[device], device), text_cell(key), value_cell(len(misses)))
+                shares = (np.median(misses), *np.quantile(np.abs(misses), QUANTILES))
+                names = (swatch_cell(style.colour, device), text_cell(key), value_cell(len(misses)))
                 rows.append((*names, *(percent_cell(float(share)) for share in shares)))
     heads = ("board", "of", "predictions", "signed median", "median", "90 %", "95 %", "largest")
     return Table("prediction-quantiles", heads, tuple(rows))
@@ -130,7 +111,7 @@ def render_prediction_errors(run: LoadedRun) -> Markup:
     noted = ((QUANTILES_NOTE, error_quantile_table(run)), (BY_SAMPLES_NOTE, errors_by_samples_table(run)))
     parts = [render_paragraph(note, "caption") + table.html for note, table in noted if table.rows]
     missing = explain_missing_errors(run)
-    return Markup().join([*parts, render_paragraph(missing, "caption") if missing else EMPTY])
+    return Markup().join(parts) + (render_paragraph(missing, "caption") if missing else EMPTY)
 
 
 def build_prediction_charts(run: LoadedRun) -> tuple[Chart, ...]:
@@ -138,67 +119,41 @@ def build_prediction_charts(run: LoadedRun) -> tuple[Chart, ...]:
 
     The error over all modes needs the truth, and columns that older runs lack; see ``explain_missing_errors``.
     """
+    every = () if explain_missing_errors(run) else PREDICTED_QUANTITIES
     return (
         *(_scatter_chart(run, *quantity) for quantity in PREDICTED_QUANTITIES),
         *(_error_where_worked_chart(run, column, key) for column, key, *_ in PREDICTED_QUANTITIES),
-        *(
-            _error_over_all_modes_chart(run, key)
-            for _, key, *_ in PREDICTED_QUANTITIES
-            if not explain_missing_errors(run)
-        ),
-    )
-
-
-def _device_trace(
-    device: str, pairs: Sequence[tuple[ClientRow, float, float]], marker: Trace, *, factor: float, unit: str
-) -> Trace:
-    return scatter_trace(
-        device,
-        [measured * factor for _, measured, _ in pairs],
-        [predicted * factor for _, _, predicted in pairs],
-        marker=marker,
-        hover=[_hover_text(row, m * factor, p * factor, unit) for row, m, p in pairs],
+        *(_error_over_all_modes_chart(run, key) for _, key, *_ in every),
     )
 
 
 def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str, factor: float) -> Chart:
-    colour, symbol = assign_colours(run.devices), assign_symbols(run.devices)
-    pairs, note = thin_rows(pair_predictions(run.clients, column))
+    pairs, note = thin_points([(row, factor * m, factor * p) for row, m, p in pair_predictions(run.clients, column)])
     first = run.rounds[0].round
-    low, high = _pad_range([value * factor for _, measured, predicted in pairs for value in (measured, predicted)])
-    data: list[Trace] = [_diagonal_trace(low, high)]
-    for device in run.devices:
+    ends = chart.log_range([value for _, measured, predicted in pairs for value in (measured, predicted)])
+    data: list[Trace] = [chart.diagonal_trace(*ends)]
+    for device, style in run.styles.items():
         # Latest first: the legend copies the first point's mark and should show a filled one.
         own = [pair for pair in reversed(pairs) if pair[0].device == device]
-        marker = {
-            "color": colour[device],
-            "symbol": [symbol[device] + ("-open" if row.round == first else "") for row, _, _ in own],
-            "size": 8,
-            "opacity": 0.8,
-            "line": {"width": 1.5, "color": colour[device]},
-        }
-        data.append(_device_trace(device, own, marker, factor=factor, unit=unit))
-    ends = [math.log10(low), math.log10(high)]
-    along = {"type": "log", "range": ends, **log_ticks(*ends)}
-    return xy_chart(
+        symbols = [style.symbol + ("-open" if row.round == first else "") for row, _, _ in own]
+        data.append(
+            chart.scatter_trace(
+                device,
+                [measured for _, measured, _ in own],
+                [predicted for _, _, predicted in own],
+                marker=style.marker(8, symbol=symbols, opacity=0.8, line={"width": 1.5, "color": style.colour}),
+                hover=[_hover_text(row, measured, predicted, unit) for row, measured, predicted in own],
+            )
+        )
+    return chart.xy_chart(
         f"predicted-{key}",
         f"Predicted and measured {key}",
         data,
-        xaxis=axis(f"measured {title} ({unit})", **along),
-        yaxis=axis(f"predicted {title} ({unit})", **along),
+        xaxis=chart.log_axis(f"measured {title} ({unit})", *ends),
+        yaxis=chart.log_axis(f"predicted {title} ({unit})", *ends),
         caption=f"Marks above the diagonal are predicted too high. Hollow: round {first}, from the prior alone. {note}",
         height_px=380,
     )
-
-
-def _pad_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return a range slightly wider than the values, to be used for both axes."""
-    return (min(values) / 1.15, max(values) * 1.15) if values else (1.0, 10.0)
-
-
-def _diagonal_trace(low: float, high: float) -> Trace:
-    style = {"color": GREY, "width": 1, "dash": "dash"}
-    return scatter_trace("", [low, high], [low, high], mode="lines", line=style, legend=False)
 
 
 def _hover_text(row: ClientRow, measured: float, predicted: float, unit: str) -> Markup:
@@ -209,56 +164,56 @@ def _hover_text(row: ClientRow, measured: float, predicted: float, unit: str) ->
 
 def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return median_known(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
+        return median(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
 
     caption = (
         "Against measurements: in the one mode in which each board worked, as predicted before the round; the median "
         "over the boards of a kind. It includes the meter's noise, so it does not fall to zero."
     )
-    title = f"Error of predicted {key}, modes used"
-    axes = _error_axes(run, "round", run.rounds[0].round, key)
-    return xy_chart(f"error-{key}", title, _error_traces(run, error), *axes, caption=caption)
+    return _error_chart(run, f"error-{key}", f"Error of predicted {key}, modes used", caption, error=error)
 
 
 def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return median_known(getattr(row, f"{key}_ape") for row in rows)
+        return median(getattr(row, f"{key}_ape") for row in rows)
 
     caption = (
         "Against the emulated truth: the mean over all modes that a board may choose, of what it predicted when it "
         "decided; the median over the boards of a kind. At 0, before anything was measured."
     )
-    title = f"Error of predicted {key}, all modes"
-    data = _error_traces(run, error, f"prior_{key}_ape")
-    return xy_chart(f"learning-{key}", title, data, *_error_axes(run, "round (0: prior)", 0, key), caption=caption)
+    title, prior = f"Error of predicted {key}, all modes", f"prior_{key}_ape"
+    return _error_chart(run, f"learning-{key}", title, caption, error=error, prior=prior)
 
 
-def _error_axes(run: LoadedRun, title: str, first: int, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    last = run.rounds[-1].round
-    rounds = axis(title, range=[first - 0.4, last + 0.4], **({"dtick": 1} if last - first < MAX_TICKS else {}))
-    return rounds, axis(f"error of {key} (%)", rangemode="tozero")
-
-
-def _error_traces(
-    run: LoadedRun, error: Callable[[Sequence[ClientRow]], float | None], prior: str | None = None
-) -> list[Trace]:
-    """Return one line per kind of board; ``prior`` is the column of the point at round 0."""
-    colour, symbol = assign_colours(run.devices), assign_symbols(run.devices)
+def _error_chart(
+    run: LoadedRun,
+    key: str,
+    title: str,
+    caption: str,
+    *,
+    error: Callable[[Sequence[ClientRow]], float | None],
+    prior: str = "",
+) -> Chart:
+    """Plot one line per kind of board over the rounds; ``prior`` is the column of the point at round 0."""
     numbers = [row.round for row in run.rounds]
     data: list[Trace] = []
-    for device in run.devices:
+    for device, style in run.styles.items():
         own = [row for row in run.clients if row.device == device]
         by_round = group_by_round(own)
-        values = [error(by_round.get(n, [])) for n in numbers]
-        before = [] if prior is None else [median_known(getattr(row, prior) for row in own)]
+        before = [median(getattr(row, prior) for row in own)] if prior else []
+        errors = [*before, *(error(by_round.get(number, [])) for number in numbers)]
         data.append(
-            line_trace(
+            chart.line_trace(
                 device,
-                [0, *numbers] if before else numbers,
-                [None if value is None else 100 * value for value in (*before, *values)],
-                colour=colour[device],
+                [0, *numbers] if prior else numbers,
+                [None if value is None else 100 * value for value in errors],
+                colour=style.colour,
                 hover=Markup("round %{{x}}: %{{y:.1f}} %<extra>{}</extra>").format(device),
-                marker={"symbol": symbol[device], "size": 7},
+                marker={"symbol": style.symbol, "size": 7},
             )
         )
-    return data
+    first, last = 0 if prior else numbers[0], numbers[-1]
+    ticks = {"dtick": 1} if last - first < MAX_TICKS else {}
+    rounds = axis("round (0: prior)" if prior else "round", range=[first - 0.4, last + 0.4], **ticks)
+    up = axis(f"error of {key.partition('-')[2]} (%)", rangemode="tozero")
+    return chart.xy_chart(key, title, data, xaxis=rounds, yaxis=up, caption=caption)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.report.quantities import mean
+from experiments.report.quantities import mean, median
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
 from fedge.telemetry.savings import compute_saving, select_comparable, sum_known
 from fedge.telemetry.store_reader import read_rows
-from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow, relative_error
 
 LabelsByEntry = dict[str, dict[str, Any]]
 """By fleet entry (in older runs, by device), the labels ``truth`` and ``prior``, each with ``label`` and ``source``."""
@@ -47,15 +46,24 @@ def label_boards(experiment: Experiment, folder: Path) -> LabelsByEntry:
 
 def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
     """Return per board its last reduced settings or out-of-memory failure; empty if there were none."""
-    lowered = {row.board: _lowered_to_dict(row) for row in clients if row.lowered}
+    lowered = {row.board: row for row in clients if row.lowered}
     failures = sum(row.out_of_memory or 0 for row in clients)
-    failed = [row for row in clients if _ran_out_of_memory(row)]
-    if not lowered and not failures and not failed:
+    failures += sum(row.status == "failed" and "out of memory" in (row.error or "") for row in clients)
+    if not lowered and not failures:
         return {}
+    fields = {
+        **{name: name for name in ("round", "batch_size", "width")},
+        "predicted_mb": "predicted_memory_mb",
+        "limit_mb": "memory_limit_mb",
+        "peak_mb": "memory_mb",
+        "why": "lowered",
+    }
     return {
-        "lowered": lowered,
+        "lowered": {
+            board: {name: getattr(row, field) for name, field in fields.items()} for board, row in lowered.items()
+        },
         "left_out": {row.board: {"round": row.round, "why": row.error} for row in find_left_out(clients)},
-        "out_of_memory": failures + len(failed),
+        "out_of_memory": failures,
         "out_of_memory_lost_s": sum(row.lost_s or 0.0 for row in clients),
     }
 
@@ -66,32 +74,17 @@ def find_left_out(clients: Iterable[ClientRow]) -> list[ClientRow]:
     return [row for _, row in sorted(last.items()) if row.left_out]
 
 
-def _ran_out_of_memory(row: ClientRow) -> bool:
-    return row.status == "failed" and "out of memory" in (row.error or "")
-
-
-def _lowered_to_dict(row: ClientRow) -> dict[str, Any]:
-    return {
-        "round": row.round,
-        "batch_size": row.batch_size,
-        "width": row.width,
-        "predicted_mb": row.predicted_memory_mb,
-        "limit_mb": row.memory_limit_mb,
-        "peak_mb": row.memory_mb,
-        "why": row.lowered,
-    }
-
-
 def write_memory_notes(folder: Path, summary: Mapping[str, Any]) -> None:
     """Replace the comments on reduced settings at the end of the run's YAML."""
     path = folder / run_folder.RUN_YAML
     text = path.read_text(encoding="utf-8")
     plain = text.partition(MEMORY_NOTE_HEADER)[0]
     lowered: Mapping[str, Any] = summary.get("lowered") or {}
-    lines = [
+    lines = [MEMORY_NOTE_HEADER] if lowered else []
+    lines += [
         f"#   {board}, round {settings['round']}: {settings['why']}" for board, settings in sorted(lowered.items())
     ]
-    new = plain + "".join(f"{line}\n" for line in ([MEMORY_NOTE_HEADER, *lines] if lines else []))
+    new = plain + "".join(f"{line}\n" for line in lines)
     if new != text:
         write_text(path, new)
 
@@ -148,6 +141,7 @@ def summarise_run(
 def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
     """Return the energy spent, and that of the baselines for the same rounds."""
     compared, policy = select_comparable(rounds), experiment.policy.name
+    maxn_s = sum_known([row.maxn_round_s for row in compared])
     energy_j, budget_j = sum(row.energy_j for row in rounds), experiment.policy.budget_j
     resting_j = sum(row.resting_energy_j or 0.0 for row in rounds)
     evaluation_j = sum(row.evaluation_energy_j or 0.0 for row in rounds)
@@ -158,7 +152,7 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "maxn_energy_j": sum_known([row.maxn_energy_j for row in rounds]),
         "maxn_parked_energy_j": sum_known([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
-        "round_vs_maxn": _round_vs_maxn(compared),
+        "round_vs_maxn": sum(row.round_s for row in compared) / maxn_s if maxn_s else None,
         "resting_energy_j": resting_j,
         "budget_j": budget_j,
         "budget_spent": None if budget_j is None else (energy_j + resting_j + evaluation_j) / budget_j,
@@ -171,38 +165,46 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
 
 
 def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
-    """Return the prediction errors before the first measurement and in the last round."""
+    """Return the boards' mean prediction errors before the first measurement and in the last round.
+
+    ``mape``: over all modes, where the truth is known; ``ape``: |predicted - measured| / measured in the mode used
+    """
+    last = max((row.round for row in clients), default=0)
+    rows = [row for row in clients if row.round == last]
     return {
         "prior_time_mape": mean(row.prior_time_ape for row in clients),
         "prior_power_mape": mean(row.prior_power_ape for row in clients),
-        "last_time_mape": _last_round_mape(clients, "time_ape"),
-        "last_power_mape": _last_round_mape(clients, "power_ape"),
-        "last_time_ape": _last_round_error(clients, "step_s"),
-        "last_power_ape": _last_round_error(clients, "power_w"),
+        "last_time_mape": mean(row.time_ape for row in rows),
+        "last_power_mape": mean(row.power_ape for row in rows),
+        "last_time_ape": mean(relative_error(row.predicted_step_s, row.step_s) for row in rows),
+        "last_power_ape": mean(relative_error(row.predicted_power_w, row.power_w) for row in rows),
     }
 
 
 def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """Count the outcomes of client rounds."""
+    """Count the outcomes of client rounds.
+
+    ``late_lost``: late replies that were never aggregated, pending at the end of the run or from a lost board.
+    """
+    late, stale = sum(row.late for row in rounds), sum(row.stale for row in rounds)
     return {
         "asked": len(clients),
         "asynchronous": is_asynchronous(rounds, clients),
-        "late": sum(row.late for row in rounds),
+        "late": late,
         "failed": sum(row.failed for row in rounds),
         "refused": sum(row.refused for row in rounds),
         "refused_energy_j": sum(row.energy_j for row in clients if row.is_refused),
         "cancelled": sum(row.cancelled for row in rounds),
-        "stale": sum(row.stale for row in rounds),
-        "late_lost": _count_lost_late(experiment, rounds),
+        "stale": stale,
+        "late_lost": max(0, late - stale) if experiment.late.action == "discount" else 0,
         "mean_staleness": mean(row.staleness for row in clients),
         "infeasible": sum(row.feasible is False for row in clients),
-        "link_mbps": _median_known([row.link_mbps for row in clients]),
+        "link_mbps": median(row.link_mbps for row in clients),
         **_client_means(clients),
     }
 
 
 def _client_means(clients: Sequence[ClientRow]) -> dict[str, float | None]:
-    """Return what a client moves, draws and needs in a round on average, over the rounds that it finished."""
     rows = [row for row in clients if row.status == "done"]
     return {
         "client_moved_mb": mean(row.moved_mb for row in rows),
@@ -227,7 +229,6 @@ def _evaluation_figures(rounds: Sequence[RoundRow]) -> dict[str, Any]:
 
 
 def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """Return the statistics of the inference services during training; empty without services."""
     rows = [row for row in clients if row.requests is not None]
     if not rows:
         return {}
@@ -244,48 +245,12 @@ def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
     }
 
 
-def _count_lost_late(experiment: Experiment, rounds: Sequence[RoundRow]) -> int:
-    """Count the late replies that were never aggregated: pending at the end of the run, or from a lost board."""
-    late, joined = sum(row.late for row in rounds), sum(row.stale for row in rounds)
-    return max(0, late - joined) if experiment.late.action == "discount" else 0
-
-
 def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> bool:
     """Return whether clients started their tasks at individual times rather than with the round."""
     starts = {row.round: row.start_s for row in rounds}
     return any(row.status == "done" and row.start_s != starts.get(row.round, row.start_s) for row in clients)
 
 
-def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
-    """Return the duration of comparable rounds as a multiple of MAXN's."""
-    maxn_s = sum_known([row.maxn_round_s for row in compared])
-    return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
-
-
-def _median_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
 def _mean_known(values: Sequence[float | None]) -> float | None:
     total = sum_known(values)
     return None if total is None else total / len(values)
-
-
-def _last_round_mape(clients: Sequence[ClientRow], column: str) -> float | None:
-    """Return the boards' mean error over all modes in the last round, among boards with known truth."""
-    last = max((row.round for row in clients), default=0)
-    return mean(getattr(row, column) for row in clients if row.round == last)
-
-
-def _last_round_error(clients: Sequence[ClientRow], quantity: str) -> float | None:
-    """Return the mean of |predicted - measured| / measured over the boards of the last round."""
-    last = max((row.round for row in clients), default=0)
-    errors = [
-        abs(predicted - measured) / measured
-        for row in clients
-        if row.round == last
-        and (measured := getattr(row, quantity)) is not None
-        and (predicted := getattr(row, f"predicted_{quantity}")) is not None
-    ]
-    return mean(errors)

@@ -11,8 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
-from experiments.report.palette import assign_colours
-from experiments.report.quantities import data_size, duration, energy, number
+from experiments.report.quantities import data_size, duration, energy, join_names, number
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_summary import LabelsByEntry
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
@@ -89,12 +88,12 @@ def describe_estimates(labels: LabelsByEntry) -> Iterator[str]:
 def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:
     """Describe the model that a round moves and the one that is trained; empty for runs that did not record them."""
     links = {name: label["link"] for name, label in labels.items() if "link" in label}
+    if not links:
+        return ""
     before = " before the updates are encoded" if encoded else ""
     moved = {
         name: f"{data_size(link['moved_bytes'])} each way{before} ({link['source']})" for name, link in links.items()
     }
-    if not links:
-        return ""
     trained = next(iter(links.values()))
     pruned = ", pruned as it is priced," if trained.get("pruned") else ""
     return f"{_join_by_entry(moved)}; the trained model{pruned} has {data_size(trained['trained_bytes'])}"
@@ -118,7 +117,6 @@ def _join_by_entry(texts: Mapping[str, str]) -> str:
 
 def provenance_table(run: LoadedRun) -> Table:
     """Build a table of the provenance of costs and priors per fleet entry."""
-    colour = assign_colours(run.devices)
     rows = []
     for entry in run.experiment.fleet:
         name = entry.name or entry.device
@@ -126,7 +124,7 @@ def provenance_table(run: LoadedRun) -> Table:
         device = run.device_by_board[f"{name}-1"]
         words = name if name == device else f"{name} ({device})"
         origins = (_origin_cell(labels.get("truth")), _origin_cell(labels.get("prior")))
-        rows.append((swatch_cell(colour[device], words), value_cell(entry.count), *origins))
+        rows.append((swatch_cell(run.styles[device].colour, words), value_cell(entry.count), *origins))
     origin = "time and power" if run.experiment.backend in {"fleet", "flower"} else "emulated time and power"
     return Table("boards", ("board", "count", origin, "prior of predictions"), tuple(rows))
 
@@ -146,13 +144,15 @@ def last_round_table(run: LoadedRun, most: int | None = None) -> Table:
     """Build a table of the boards in the last round, all or at most ``most``, with the reason for each mode."""
     last = run.rounds[-1].round
     rows = [row for row in run.clients if row.round == last]
-    colour = assign_colours(run.devices)
 
     def work_s(row: ClientRow) -> float | None:
         return None if row.status == "failed" or row.cores is None else row.work_s
 
+    def colour_of(row: ClientRow) -> str:
+        return run.styles[row.device].colour if row.device in run.styles else "transparent"
+
     columns: tuple[Column[ClientRow], ...] = (
-        ("board", lambda row: swatch_cell(colour.get(row.device, "transparent"), row.board)),
+        ("board", lambda row: swatch_cell(colour_of(row), row.board)),
         ("status", lambda row: _status_cell(row.status)),
         ("cores", lambda row: value_cell(row.cores, ",.0f")),
         ("CPU MHz", lambda row: value_cell(row.cpu_mhz, ",.0f")),
@@ -215,7 +215,13 @@ def summarize_knowledge(experiment: Experiment, folder: Path, clients: Sequence[
         return {}
     warm = {board: {one.mode for one in rows} for board, rows in known.own.items() if rows}
     rows = {board: [row for row in clients if row.board == board] for board in warm}
-    contradicted = {} if is_pinned(experiment.policy.name) else _find_contradictions(rows)
+    contradicted: dict[str, int] = {}
+    if not is_pinned(experiment.policy.name):
+        for board, own in rows.items():
+            # The board's own measurements contradicted what it recalled, and it dropped that.
+            dropped = [row.round for row in own if row.own_samples is not None and not row.recalled_samples]
+            if dropped:
+                contradicted[board] = min(dropped)
     exploration = experiment.exploration
     saved = {
         board: max(
@@ -236,15 +242,6 @@ def summarize_knowledge(experiment: Experiment, folder: Path, clients: Sequence[
         "origins": {board: [dataclasses.asdict(one) for one in origins] for board, origins in known.origins.items()},
         "notes": list(known.notes),
     }
-
-
-def _find_contradictions(rows: Mapping[str, Sequence[ClientRow]]) -> dict[str, int]:
-    """Return the round in which each board's own measurements first contradicted what it recalled."""
-    dropped = {
-        board: [row.round for row in own if row.own_samples is not None and not row.recalled_samples]
-        for board, own in rows.items()
-    }
-    return {board: min(rounds) for board, rounds in dropped.items() if rounds}
 
 
 def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
@@ -271,17 +268,14 @@ def _list_recalled(knowledge: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_count(own, 'board')} started from {'its' if own == 1 else 'their'} own earlier measurements"
     if peers:
         yield f"measurements of {_count(peers, 'other board')} of the same kinds"
-    if tables := _count_reference_tables(knowledge):
+    origins = (one for of_board in knowledge["origins"].values() for one in of_board)
+    tables = len({one["entry"] for one in origins if one["relation"] == "other workload"})
+    if tables:
         yield f"{_count(tables, 'reference table')} of other workloads"
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _count_reference_tables(knowledge: Mapping[str, Any]) -> int:
-    origins = (one for of_board in knowledge["origins"].values() for one in of_board)
-    return len({one["entry"] for one in origins if one["relation"] == "other workload"})
 
 
 def origin_table(run: LoadedRun) -> Table:
@@ -293,15 +287,11 @@ def origin_table(run: LoadedRun) -> Table:
             boards.setdefault(RecalledOrigin(**origin), []).append(board)
     wrong = known.get("contradicted") or {}
 
-    def what_cell(origin: RecalledOrigin) -> Cell:
-        badge = Markup("{} {}").format(render_badge(origin.label), origin.form)
-        return Cell(badge, words=f"{origin.label} {origin.form}")
-
     columns: tuple[Column[tuple[RecalledOrigin, list[str]]], ...] = (
-        ("board", lambda one: text_cell(_join_names(one[1]))),
+        ("board", lambda one: text_cell(join_names(one[1], MAX_NAMES))),
         ("measured on", lambda one: text_cell(f"{one[0].relation}: {one[0].board}")),
         ("rows", lambda one: value_cell(one[0].rows)),
-        ("what", lambda one: what_cell(one[0])),
+        ("what", lambda one: _form_cell(one[0])),
         ("date", lambda one: text_cell(one[0].date[:10])),
         ("entry", lambda one: text_cell(one[0].entry)),
         ("use", lambda one: text_cell(_describe_use(*one, wrong))),
@@ -309,9 +299,9 @@ def origin_table(run: LoadedRun) -> Table:
     return build_table("knowledge", columns, boards.items())
 
 
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
+def _form_cell(origin: RecalledOrigin) -> Cell:
+    badge = Markup("{} {}").format(render_badge(origin.label), origin.form)
+    return Cell(badge, words=f"{origin.label} {origin.form}")
 
 
 def _describe_use(origin: RecalledOrigin, names: Sequence[str], wrong: Mapping[str, int]) -> str:
@@ -323,11 +313,9 @@ def _describe_use(origin: RecalledOrigin, names: Sequence[str], wrong: Mapping[s
     return f"contradicted and dropped: {', '.join(rounds)}" if rounds else "as its own"
 
 
-def build_knowledge_sections(run: LoadedRun) -> list[Section]:
-    """Build the section; none for a run that took part in no knowledge."""
+def build_knowledge_sections(run: LoadedRun) -> Iterator[Section]:
+    """Yield the section; none for a run that took part in no knowledge."""
     known = run.summary.get("knowledge")
-    if not known:
-        return []
-    lines = Markup().join(render_paragraph(line) for line in describe_knowledge(known))
-    table = origin_table(run)
-    return [Section("Knowledge", LEAD, (), lines + (table.html if table.rows else Markup()))]
+    if known:
+        lines = Markup().join(render_paragraph(line) for line in describe_knowledge(known))
+        yield Section("Knowledge", LEAD, (), lines + origin_table(run).html)

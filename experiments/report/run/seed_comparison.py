@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, product
+from typing import Any
 
 from markupsafe import Markup
 
@@ -14,7 +15,6 @@ from experiments.report.confidence_intervals import ConfidenceInterval, mean_int
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
     UNKNOWN,
-    UnitScale,
     capitalise,
     duration,
     energies,
@@ -48,7 +48,7 @@ class SeedGroup:
     @property
     def colour(self) -> str:
         """Return the colour of the group's first run, which stands for it."""
-        return self.runs[0].colour
+        return self.runs[0].style.colour
 
     def mean_interval(self, figure: RunFigure) -> ConfidenceInterval | None:
         """Return the mean of a figure over the seeds with its confidence interval, or None if unknown."""
@@ -66,12 +66,6 @@ def group_by_experiment(runs: Sequence[LoadedRun]) -> tuple[SeedGroup, ...]:
     for run in runs:
         groups.setdefault(experiment_key(run.experiment), {}).setdefault(run.experiment.seed, run)
     return tuple(SeedGroup(next(iter(by_seed.values())).group_name, by_seed) for by_seed in groups.values())
-
-
-def list_repeated_runs(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> tuple[LoadedRun, ...]:
-    """Return the runs that no group contains, because an earlier one has the same experiment and seed."""
-    counted = {id(run) for group in groups for run in group.runs}
-    return tuple(run for run in runs if id(run) not in counted)
 
 
 def has_several_seeds(groups: Sequence[SeedGroup]) -> bool:
@@ -237,14 +231,13 @@ def describe_summary_figure(name: str) -> HeadlineFigure:
     return summary_figure(heading, name, shown, unit)
 
 
-def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Table:
-    """Build a table with one row per group: number of seeds, and every headline figure with its interval."""
-    return _figures_table("over-seeds", groups, list_headline_figures(runs))
-
-
-def seed_errors_table(groups: Sequence[SeedGroup]) -> Table:
-    """Build a table with one row per group: number of seeds, and every prediction error with its interval."""
-    return _figures_table("errors-over-seeds", groups, ERROR_FIGURES)
+def list_seed_tables(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> tuple[Table, Table, Table]:
+    """Return the headline figures and the prediction errors of every group, and the paired differences."""
+    return (
+        _figures_table("over-seeds", groups, list_headline_figures(runs)),
+        _figures_table("errors-over-seeds", groups, ERROR_FIGURES),
+        paired_difference_table(runs, groups),
+    )
 
 
 def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[HeadlineFigure]) -> Table:
@@ -259,74 +252,73 @@ def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[Head
     return Table(key, ("group", "n", *(one.heading for one in figures)), rows)
 
 
-def list_group_pairs(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, SeedGroup]]:
-    """Return the pairs of groups to compare."""
-    return (
-        list(combinations(groups, 2)) if len(groups) <= MAX_PAIRED_GROUPS else [(one, groups[0]) for one in groups[1:]]
-    )
-
-
 def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Table:
     """Build a table with one row per pair of groups and figure: the paired difference and its interpretation."""
-    rows = tuple(
-        _difference_row(a, b, figure, interval)
-        for a, b in list_group_pairs(groups)
-        for figure in (*list_headline_figures(runs), *ERROR_FIGURES)
-        if (interval := a.paired_difference(b, figure.figure)) is not None
-    )
-    return Table("paired-differences", ("groups", "figure", "seeds", "difference", "better"), rows)
+    pairs, rows = [(one, groups[0]) for one in groups[1:]], []
+    if len(groups) <= MAX_PAIRED_GROUPS:
+        pairs = list(combinations(groups, 2))
+    for (a, b), figure in product(pairs, (*list_headline_figures(runs), *ERROR_FIGURES)):
+        interval = a.paired_difference(b, figure.figure)
+        if interval is not None:
+            verdict = interval.verdict
+            better = UNDECIDED_NOTES.get(verdict) or (a if figure.is_improved(verdict) else b).name
+            rows.append((
+                text_cell(f"{a.name} − {b.name}"),
+                text_cell(figure.heading),
+                value_cell(interval.n),
+                figure.build_difference_cell(interval),
+                Cell(better, best=verdict not in UNDECIDED_NOTES),
+            ))  # fmt: skip
+    return Table("paired-differences", ("groups", "figure", "seeds", "difference", "better"), tuple(rows))
 
 
-def _difference_row(
-    a: SeedGroup, b: SeedGroup, figure: HeadlineFigure, interval: ConfidenceInterval
-) -> tuple[Cell, ...]:
-    verdict = interval.verdict
-    better = UNDECIDED_NOTES.get(verdict) or (a if figure.is_improved(verdict) else b).name
-    return (
-        text_cell(f"{a.name} − {b.name}"),
-        text_cell(figure.heading),
-        value_cell(interval.n),
-        figure.build_difference_cell(interval),
-        Cell(better, best=verdict not in UNDECIDED_NOTES),
-    )
-
-
-def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
+def build_band_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
     """Plot accuracy, cumulative energy and cumulative time over the rounds: means over the seeds with intervals."""
     runs = [run for group in groups for run in group.runs]
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     times = time_scale([run.rounds[-1].end_s for run in runs])
     trained = [group for group in groups if all(run.accuracies for run in group.runs)]
     metric = find_metric(runs)
-    accuracy, per = ("accuracy", capitalise(metric), metric_title(metric)), metric_scale(metric).per
-    return (
-        *([_band_chart(trained, *accuracy, values=lambda run: run.accuracies, per=per)] if trained else []),
-        _band_chart(groups, "energy", *_cumulative_titles("Energy", joules), _cumulative_energy_j, joules.per),
-        _band_chart(
-            groups, "time", *_cumulative_titles("Time", times), lambda run: [row.end_s for row in run.rounds], times.per
+    so_far: dict[str, str] = {"rangemode": "tozero"}
+    charts: tuple[tuple[Sequence[SeedGroup], str, str, dict[str, Any], Callable[[LoadedRun], list[float]], float], ...]
+    charts = (
+        (
+            trained,
+            "accuracy",
+            capitalise(metric),
+            axis(metric_title(metric)),
+            lambda run: run.accuracies,
+            metric_scale(metric).per,
+        ),
+        (
+            groups,
+            "energy",
+            "Energy so far",
+            axis(f"energy so far ({joules.unit})", **so_far),
+            _accumulate_energy_j,
+            joules.per,
+        ),
+        (
+            groups,
+            "time",
+            "Time so far",
+            axis(f"time so far ({times.unit})", **so_far),
+            lambda run: [row.end_s for row in run.rounds],
+            times.per,
         ),
     )
+    for drawn, key, title, up, values, per in charts:
+        if drawn:
+            data = [one for group in drawn for one in _band_traces(key, group=group, values=values, per=per)]
+            rounds = round_axis(max(run.rounds[-1].round for group in drawn for run in group.runs))
+            yield xy_chart(f"seeds-{key}", title, data, xaxis=rounds, yaxis=up, showlegend=True)
 
 
-def _cumulative_titles(what: str, scale: UnitScale) -> tuple[str, str]:
-    return f"{what} so far", f"{what.lower()} so far ({scale.unit})"
-
-
-def _cumulative_energy_j(run: LoadedRun) -> list[float]:
+def _accumulate_energy_j(run: LoadedRun) -> list[float]:
     return list(accumulate(row.energy_j for row in run.rounds))
 
 
-def _band_chart(
-    groups: Sequence[SeedGroup], key: str, title: str, unit: str, values: Callable[[LoadedRun], list[float]], per: float
-) -> Chart:
-    data = [one for group in groups for one in _band_traces(key, group=group, values=values, per=per)]
-    rounds = round_axis(max(run.rounds[-1].round for group in groups for run in group.runs))
-    up = axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"}))
-    return xy_chart(f"seeds-{key}", title, data, xaxis=rounds, yaxis=up, showlegend=True)
-
-
 def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:
-    """Yield the interval as a filled outline, then the line of means."""
     by_round: dict[int, list[float]] = {}
     for run in group.runs:
         for row, value in zip(run.rounds, values(run), strict=True):
@@ -342,30 +334,32 @@ def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[
             [min(top, mean.high) for _, mean in known],
             f"rgba({red}, {green}, {blue}, 0.18)",
         )
-    hover = [_hover_text(group.name, at, mean) for at, mean in means.items()]
-    lines = [mean.mean for mean in means.values()]
-    yield line_trace(group.name, list(means), lines, colour=group.colour, dash=group.runs[0].dash, hover=hover)
-
-
-def _hover_text(name: str, at: int, mean: ConfidenceInterval) -> Markup:
-    spread = "" if mean.half_width is None else f" ± {number(mean.half_width)}"
-    return Markup("{}, round {}: {}{} (n = {})").format(name, at, number(mean.mean, 4), spread, mean.n)
-
-
-def build_seed_sections(runs: Sequence[LoadedRun]) -> list[Section]:
-    """Build the sections of a comparison over seeds; empty if no group has two."""
-    groups = group_by_experiment(runs)
-    if not has_several_seeds(groups):
-        return []
-    ignored = "{} is not counted: a run of its experiment and seed comes before it."
-    notes = [render_paragraph(ignored.format(run.name), "caption") for run in list_repeated_runs(runs, groups)]
-    tables = seed_summary_table(runs, groups).html + seed_errors_table(groups).html
-    sections = [
-        Section("Statistics over seeds", INTERVALS_LEAD, build_band_charts(groups), tables + Markup().join(notes))
+    hover = [
+        Markup("{}, round {}: {}{} (n = {})").format(
+            group.name,
+            at,
+            number(mean.mean, 4),
+            "" if mean.half_width is None else f" ± {number(mean.half_width)}",
+            mean.n,
+        )
+        for at, mean in means.items()
     ]
+    lines, style = [mean.mean for mean in means.values()], group.runs[0].style
+    yield line_trace(group.name, list(means), lines, colour=style.colour, dash=style.dash, hover=hover)
+
+
+def build_seed_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Iterator[Section]:
+    """Yield the sections of a comparison over seeds; none if no group has two."""
+    if not has_several_seeds(groups):
+        return
+    counted = {id(run) for group in groups for run in group.runs}
+    ignored = "{} is not counted: a run of its experiment and seed comes before it."
+    repeated = [ignored.format(run.name) for run in runs if id(run) not in counted]
+    notes = Markup().join(render_paragraph(sentence, "caption") for sentence in repeated)
+    figures, errors, paired = list_seed_tables(runs, groups)
+    bands = tuple(build_band_charts(groups))
+    yield Section("Statistics over seeds", INTERVALS_LEAD, bands, figures.html + errors.html + notes)
     if len(groups) > 1:
-        table = paired_difference_table(runs, groups)
         order = "" if len(groups) <= MAX_PAIRED_GROUPS else f" Each group is compared with {groups[0].name}."
         none = render_paragraph("No two groups have a seed in common: there is nothing to pair.")
-        sections.append(Section("Paired comparison", PAIRED_LEAD + order, (), table.html if table.rows else none))
-    return sections
+        yield Section("Paired comparison", PAIRED_LEAD + order, (), paired.html or none)

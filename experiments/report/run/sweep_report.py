@@ -31,25 +31,20 @@ SWEEP_LEAD = (
 
 
 def sweep_table(summary: SweepSummary) -> Table:
-    """Build a table with one row per figure and variant: mean, and difference to the first variant."""
-    heads = ("figure", "variant", "n", "mean", "difference", "verdict")
-    rows = tuple(
-        _build_row(describe_summary_figure(name), variant.figures[name], variant)
-        for name in _list_known_figures(summary)
-        for variant in summary.variants
-    )
+    """Build a table with one row per figure and variant: mean, and difference to the first variant.
+
+    Figures that no variant has are left out once a point is finished: runs of the task ``none`` have no accuracy.
+    """
+    variants, rows = summary.variants, []
+    for name in variants[0].figures if variants else ():
+        if summary.finished_count == 0 or any(variant.figures[name].mean is not None for variant in variants):
+            shown = describe_summary_figure(name)
+            rows += [_build_row(shown, variant.figures[name], variant) for variant in variants]
     title = f"{summary.name}: {summary.finished_count} of {summary.planned} points"
-    if len(summary.variants) > 1:
-        title += f"; differences to {summary.variants[0].label}"
-    return Table("sweep", heads, rows, title=title)
-
-
-def _list_known_figures(summary: SweepSummary) -> list[str]:
-    """List the figures that any variant has; runs of the task ``none`` have no accuracy."""
-    names = summary.variants[0].figures if summary.variants else {}
-    if summary.finished_count == 0:
-        return [*names]
-    return [name for name in names if any(variant.figures[name].mean is not None for variant in summary.variants)]
+    if len(variants) > 1:
+        title += f"; differences to {variants[0].label}"
+    heads = ("figure", "variant", "n", "mean", "difference", "verdict")
+    return Table("sweep", heads, tuple(rows), title=title)
 
 
 def _build_row(shown: HeadlineFigure, figure: VariantFigure, variant: VariantSummary) -> tuple[Cell, ...]:

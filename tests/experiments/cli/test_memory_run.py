@@ -71,7 +71,7 @@ def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(run, tmp_path, p
     assert {row.width for row in full.clients} == {1.0}
     assert run.summary["final_accuracy"] > full.summary["final_accuracy"] - POINTS
     assert "lowered" not in full.summary
-    assert board_sections.build_memory_sections(full) == ()
+    assert list(board_sections.build_memory_sections(full)) == []
 
 
 def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run):

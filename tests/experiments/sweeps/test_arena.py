@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.run.accuracy_course import Course
+from experiments.report.run.loaded_runs import Course
 from experiments.report.run.sweep_report import list_arena_tables
 from experiments.sweeps.arena import find_quality, judge_variants
 

@@ -64,7 +64,7 @@ def test_the_menu_has_every_quantity_of_a_knob(settings):
 
 
 def test_the_plane_marks_what_no_other_setting_beats(settings):
-    section = setting_charts.build_plane_section(settings)
+    (section,) = setting_charts.build_plane_section(settings)
     (chart,) = section.charts
     frame = chart.frames[0]
     dots, front, *named = frame.data
@@ -81,7 +81,7 @@ def test_named_modes_at_one_place_share_a_label(sweep, base):
     settings = settings_in(sweep(points, steps=12))
     place = {"e2e_s": settings[0].stats.e2e_s, "energy_j": settings[0].stats.energy_j}
     near = [replace(one, stats=replace(one.stats, **place)) for one in settings[:3]]
-    section = setting_charts.build_plane_section([*near, *settings[3:]])
+    (section,) = setting_charts.build_plane_section([*near, *settings[3:]])
     named = section.charts[0].frames[0].data[2:]
     labels = [label for trace in named for label in trace["text"] if label]
     assert len(labels) == len(named)
@@ -90,13 +90,13 @@ def test_named_modes_at_one_place_share_a_label(sweep, base):
 
 
 def test_a_board_with_one_setting_has_no_plane(sweep, base):
-    section = setting_charts.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
+    (section,) = setting_charts.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
     assert section.charts == ()
     assert "only one setting" in section.lead
 
 
 def test_without_a_meter_there_is_no_plane(sweep, base):
-    assert setting_charts.build_plane_section(settings_in(sweep([base], metered=False))) is None
+    assert list(setting_charts.build_plane_section(settings_in(sweep([base], metered=False)))) == []
 
 
 def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep, base):

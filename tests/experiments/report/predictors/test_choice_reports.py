@@ -162,10 +162,10 @@ def test_a_row_of_one_board_has_the_published_keys():
 
 
 def test_a_figure_that_no_seed_has_is_a_dash():
-    assert ChoiceColumn("x", "x").format_cell([{"x": None}]) == "–"
-    assert ChoiceColumn("x", "x").format_cell([{"x": 1.0}, {"x": None}]) == "1.00"
+    assert ChoiceColumn("x", "x").make_cell([{"x": None}]).content == "–"
+    assert ChoiceColumn("x", "x").make_cell([{"x": 1.0}, {"x": None}]).content == "1.00"
 
 
 def test_counts_show_the_worst_as_the_whole_number_that_it_is_and_large_figures_fewer_digits():
-    assert ChoiceColumn("x", "x", 1, is_whole_number=True).format_cell([{"x": 1}, {"x": 2}]) == "1.5 (2)"
-    assert ChoiceColumn("x", "x").format_cell([{"x": 99.994}, {"x": 123.456}]) == "111.7 (123.5)"
+    assert ChoiceColumn("x", "x", 1, is_whole_number=True).make_cell([{"x": 1}, {"x": 2}]).content == "1.5 (2)"
+    assert ChoiceColumn("x", "x").make_cell([{"x": 99.994}, {"x": 123.456}]).content == "111.7 (123.5)"

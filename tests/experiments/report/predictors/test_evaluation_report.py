@@ -10,9 +10,9 @@ from contracts.shown import check_drawn
 from experiments.report.chart import log_ticks
 from experiments.report.predictors import evaluation_report
 from experiments.report.predictors.evaluation_report import (
-    EvaluationColumn,
     group_seeds,
     name_targets,
+    study_column,
     write_evaluation_page,
 )
 from fedge.knowledge.table_background import TableBackground
@@ -68,8 +68,8 @@ def test_what_users_wrote_is_escaped(target, outcomes, tmp_path):
 
 
 def test_axes_say_what_is_measured_and_what_is_predicted(target, outcomes):
-    for chart, unit in zip(evaluation_report.build_scatter_charts("k", target, outcomes), ("ms", "W"), strict=True):
-        layout = chart.frames[-1].layout
+    for unit in ("ms", "W"):
+        layout = evaluation_report.build_scatter_chart("k", "cost", unit, target, outcomes).frames[-1].layout
         assert layout["xaxis"]["title"]["text"].startswith("measured")
         assert layout["yaxis"]["title"]["text"].startswith("predicted")
         assert layout["xaxis"]["title"]["text"].endswith(f"({unit})")
@@ -85,7 +85,7 @@ def test_an_axis_whose_ends_no_float_tells_apart_has_no_ticks_of_its_own():
 
 
 def test_profiled_modes_are_not_among_the_points(target, outcomes):
-    time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
+    time = evaluation_report.build_scatter_chart("k", "time", "ms", target, outcomes)
     points = time.frames[-1].data[1]
 
     assert len(points["x"]) == len(target.table.modes) - 10
@@ -94,7 +94,7 @@ def test_profiled_modes_are_not_among_the_points(target, outcomes):
 
 
 def test_implausible_modes_are_hollow(target, outcomes):
-    time, _ = evaluation_report.build_scatter_charts("k", target, outcomes)
+    time = evaluation_report.build_scatter_chart("k", "time", "ms", target, outcomes)
     points = time.frames[0].data[1]
 
     hollow = [x for x, symbol in zip(points["x"], points["marker"]["symbol"], strict=True) if symbol.endswith("-open")]
@@ -103,7 +103,8 @@ def test_implausible_modes_are_hollow(target, outcomes):
 
 def test_large_tables_are_thinned(target, monkeypatch):
     monkeypatch.setattr(evaluation_report, "MAX_SCATTER_POINTS", 20)
-    time, _ = evaluation_report.build_scatter_charts("k", target, [outcome_of(target, WAYS[0], 10, 0, 1.1)])
+    drawn = [outcome_of(target, WAYS[0], 10, 0, 1.1)]
+    time = evaluation_report.build_scatter_chart("k", "time", "ms", target, drawn)
 
     assert len(time.frames[0].data[1]["x"]) == 20
 
@@ -117,7 +118,7 @@ def test_the_measured_front_is_the_tables_own_without_implausible_rows(target, o
 
 
 def test_bars_reach_from_the_best_seed_to_the_worst(target, outcomes):
-    time, _ = evaluation_report.build_error_charts("k", [outcome.row for outcome in outcomes])
+    time = evaluation_report.build_error_chart("k", "time", "time_mape", [outcome.row for outcome in outcomes])
 
     bars = time.data[0]["error_y"]
     assert time.data[0]["y"] == [10.5, 10.5]
@@ -152,8 +153,8 @@ def test_a_column_shows_the_mean_and_the_worst_of_what_is_known():
     row = PredictionRow("m", "t", 5, 0)
     rows = [replace(row, time_mape=value, coverage90=value) for value in (10.0, 20.0)]
 
-    assert EvaluationColumn("", "time_mape").format_cell(rows) == "15.0 (20.0)"
-    assert EvaluationColumn("", "coverage90", 0, min).format_cell(rows) == "15 (10)"
-    assert EvaluationColumn("", "time_mape", 0, None, 1e3).format_cell(rows) == "15,000"
-    assert EvaluationColumn("", "time_mape").format_cell([row, rows[0]]) == "10.0"
-    assert EvaluationColumn("", "time_mape").format_cell([row]) == "–"
+    assert study_column("", "time_mape").make_cell(rows).content == "15.0 (20.0)"
+    assert study_column("", "coverage90", digits=0, worst=min).make_cell(rows).content == "15 (10)"
+    assert study_column("", "time_mape", digits=0, worst=None, factor=1e3).make_cell(rows).content == "15,000"
+    assert study_column("", "time_mape").make_cell([row, rows[0]]).content == "10.0"
+    assert study_column("", "time_mape").make_cell([row]).content == "–"

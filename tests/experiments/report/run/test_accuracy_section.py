@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch", reason="the clients train with torch")
 
 from experiments.backends.launcher import start_run
-from experiments.report.run.accuracy_section import build_evaluation_sections, list_evaluation_cards
-from experiments.report.run.comparison_page import cost_table
+from experiments.report.run.comparison_page import list_comparison_tables
 from experiments.report.run.loaded_runs import LoadedRun, load_run
+from experiments.report.run.run_page import build_evaluation_sections, list_evaluation_cards
 from experiments.report.run.timeline_charts import build_timeline_charts
 from fedge.experiment import Experiment
 
@@ -45,7 +45,7 @@ def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(t
     (bars,) = [one for one in timeline.data if one["name"] == "evaluation"]
     assert len(bars["x"]) == 4
     assert timeline.spans[-1][2] > run.rounds[-1].end_s
-    (row,) = cost_table([run]).rows
+    (row,) = list_comparison_tables([run])[0].rows
     assert run.energy_with_idle_j in [cell.value for cell in row]
     assert run.energy_with_idle_j == run.summary["energy_j"] + run.summary["evaluation_energy_j"]
 
@@ -53,6 +53,6 @@ def test_the_clients_accuracy_is_beside_the_servers_and_the_cost_has_its_label(t
 def test_without_evaluations_by_clients_there_is_nothing_of_them(tmp_path):
     run = play(tmp_path / "run", "server")
 
-    assert build_evaluation_sections(run) == []
+    assert list(build_evaluation_sections(run)) == []
     assert list(list_evaluation_cards(run)) == []
     assert "evaluation_energy_j" not in run.summary

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.report.confidence_intervals import ConfidenceInterval
-from experiments.report.run.comparison_charts import RunPoint, _front_trace, build_pareto_charts
+from experiments.report.run.comparison_charts import RunPoint, build_pareto_charts, list_front
 from experiments.report.run.comparison_page import describe_groups
 from experiments.report.run.loaded_runs import load_runs
 from experiments.report.run.run_page import write_report
@@ -34,9 +34,9 @@ def test_dominated_is_who_another_beats(places):
 
 @given(PLACES)
 def test_the_front_goes_down_as_it_goes_right(places):
-    line = _front_trace(spots_at(places), 1.0, 1.0)
-    assert line["x"] == sorted(line["x"])
-    assert line["y"] == sorted(line["y"], reverse=True)
+    front = list_front(spots_at(places))
+    assert front == sorted(front, key=lambda one: one.time.mean)
+    assert front == sorted(front, key=lambda one: one.energy.mean, reverse=True)
 
 
 def test_groups_have_error_bars_and_the_points_of_maxn_and_the_oracle(seeded):

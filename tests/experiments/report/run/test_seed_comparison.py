@@ -9,7 +9,7 @@ import pytest
 from experiments.report.run import seed_comparison
 from experiments.report.run.comparison_page import describe_unlike_labels, labels_table
 from experiments.report.run.loaded_runs import load_runs
-from experiments.report.run.seed_comparison import group_by_experiment, list_repeated_runs
+from experiments.report.run.seed_comparison import group_by_experiment
 
 
 def rows_of(table):
@@ -33,11 +33,12 @@ def test_of_two_runs_of_one_seed_the_first_is_counted(runs):
     again = (*runs, runs[0].__class__(**{name: getattr(runs[0], name) for name in runs[0].__slots__}))
     groups = group_by_experiment(again)
     assert [len(group.by_seed) for group in groups] == [3, 3]
-    assert list_repeated_runs(again, groups) == (again[-1],)
+    section, *_ = seed_comparison.build_seed_sections(again, groups)
+    assert section.html.count(f"{again[-1].name} is not counted") == 1
 
 
 def test_a_headline_has_its_mean_its_interval_and_how_many_seeds(runs):
-    balanced, maxn = rows_of(seed_comparison.seed_summary_table(runs, group_by_experiment(runs)))
+    balanced, maxn = rows_of(seed_comparison.list_seed_tables(runs, group_by_experiment(runs))[0])
     # 300, 600 and 900 J: mean 600, s = 300, t = 4.302653.
     assert (balanced["group"], balanced["n"], float(balanced["energy (J)"])) == ("balanced", "3", 600)
     assert float(balanced["energy (J), ±"]) == pytest.approx(4.302653 * 300 / 3**0.5, rel=1e-6)
@@ -67,10 +68,8 @@ def test_with_one_seed_in_common_there_is_no_interval(seeded):
 
 def test_a_figure_that_a_seed_lacks_says_over_how_many_it_is(seeded):
     runs = load_runs([seeded(1), seeded(2, truth=False), seeded(3)])
-    row = seed_comparison.seed_summary_table(runs, group_by_experiment(runs)).rows[0]
-    cell = dict(zip(seed_comparison.seed_summary_table(runs, group_by_experiment(runs)).heads, row, strict=True))[
-        "saving vs MAXN"
-    ]
+    table, *_ = seed_comparison.list_seed_tables(runs, group_by_experiment(runs))
+    cell = dict(zip(table.heads, table.rows[0], strict=True))["saving vs MAXN"]
     assert cell.plain_text.endswith("(n = 2)")
 
 
@@ -89,7 +88,8 @@ def test_lines_are_means_and_bands_their_intervals(runs):
 
 
 def test_runs_of_one_seed_each_have_no_section_of_their_own(seeded):
-    assert seed_comparison.build_seed_sections(load_runs([seeded(1), seeded(1, "maxn")])) == []
+    runs = load_runs([seeded(1), seeded(1, "maxn")])
+    assert list(seed_comparison.build_seed_sections(runs, group_by_experiment(runs))) == []
 
 
 def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):

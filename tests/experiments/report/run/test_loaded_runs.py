@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.run.accuracy_course import Course, build_course, find_cost, find_highest_target
-from experiments.report.run.loaded_runs import find_common_goal, load_run
+from experiments.report.run.loaded_runs import (
+    Course,
+    build_course,
+    find_common_goal,
+    find_cost,
+    find_highest_target,
+    load_run,
+)
 from experiments.sweeps.arena import read_course
 
 LUCKY = Course((0.9, 0.5, 0.5, 0.9, 0.9), (1.0, 2.0, 3.0, 4.0, 5.0), (1.0, 2.0, 3.0, 4.0, 5.0))

@@ -10,13 +10,13 @@ import pytest
 from contracts.boards import MAXN, coefficients, grid
 from contracts.shown import charts_of, check_drawn
 
-from experiments.report.predictors.model_page import write_front_page
-from experiments.report.predictors.model_terminal import (
+from experiments.report.predictors.model_report import (
     MAX_TABLE_ROWS,
     compare_with_maxn,
     describe_facts,
     describe_point,
     thin_front,
+    write_front_page,
 )
 from fedge.knowledge.model_file import (
     BoardModel,
