@@ -8,10 +8,10 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
 from fedge.characterisation.measurement_process import is_runtime
 from fedge.characterisation.sweep_plan import (
@@ -22,14 +22,17 @@ from fedge.characterisation.sweep_plan import (
     MAXN,
     CacheState,
     CharacterisationPlan,
-    Images,
     MeasurementSchedule,
     StoragePlan,
+    StorageRecord,
+    StrictRecord,
     SweepPoint,
     WorkKind,
     WorkloadPlan,
+    WorkloadRecord,
     cross_knobs,
     device_name,
+    expand_count,
     load_board_spec,
     order_points,
     parse_mode,
@@ -52,79 +55,14 @@ Sweep = dict[str, list[Any]]
 
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
-_Text = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=1, le=10**9)]
-_Pixels = Annotated[int, Field(ge=1, le=20_000)]
-_Repeats = Annotated[int, Field(ge=1, le=10_000)]
 
 
-def _expand_count(value: object) -> object:
-    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _ImagesRecord(_StrictModel):
-    count: _Count
-    width: _Pixels
-    height: _Pixels
-    channels: Literal[1, 3] = 3
-    source: Literal["files", "memory"] = "files"
-    kb: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    folder: str | None = None
-
-
-class _WorkloadRecord(_StrictModel):
-    shorthands: ClassVar = ("like", "count")
-    model: _Text
-    input: Annotated[list[_Pixels], Field(min_length=3, max_length=3)]
-    classes: _Count
-    images: Annotated[_ImagesRecord, BeforeValidator(_expand_count)]
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
-    momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
-
-
-class _StorageRecord(_StrictModel):
-    """A storage of images.
-
-    Attributes:
-        path: Folder on this machine in which the images are made.
-        model: Emulated storage, such as ``sd`` or ``nvme``.
-    """
-
-    path: _Text | None = None
-    model: _Text | None = None
-
-
-class _CourseRecord(_StrictModel):
-    """How every point is measured.
-
-    Attributes:
-        epochs: Epochs per point.
-        discard: First epochs that are shown but excluded from the statistics.
-        minibatches: Largest number of minibatches of an epoch; None for all.
-        repeats: Repetitions of every point, in an order drawn by the seed.
-        every_s: Least time from the start of one repeat to the next; the board idles in between.
-        sample_hz: Readings of the power sensor per second.
-    """
-
-    epochs: _Repeats = 3
-    discard: Annotated[int, Field(ge=0)] = 1
-    minibatches: _Count | None = None
-    repeats: _Repeats = 1
-    every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
-    sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0
-
-
-class _BoardRecord(_StrictModel):
+class _BoardRecord(StrictRecord):
     device: str
     count: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
-class PlanRecord(_StrictModel):
+class PlanRecord(StrictRecord):
     """The file of a characterisation: boards, workloads and swept settings (docs/how-to/characterise.md).
 
     Attributes:
@@ -144,8 +82,8 @@ class PlanRecord(_StrictModel):
     board: str | None = None
     boards: Annotated[list[Any], Field(min_length=1)] | None = None
     workloads: Any = None
-    storages: dict[_Name, _StorageRecord] = Field(default_factory=dict)
-    course: _CourseRecord = _CourseRecord()
+    storages: dict[_Name, StorageRecord] = Field(default_factory=dict)
+    course: MeasurementSchedule = MeasurementSchedule()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     modes: dict[_Name, str] = Field(default_factory=dict)
     base: dict[str, Any] = Field(default_factory=dict)
@@ -201,7 +139,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
     workloads = _parse_workloads(file.workloads, f"{path}: workloads", None if has_paths else path.parent)
-    course = MeasurementSchedule(**file.course.model_dump())
+    course = file.course
     if course.discard >= course.epochs:
         right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
         raise BadInput(f"{path}: course.discard", str(course.discard), right)
@@ -287,24 +225,22 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
         raise BadInput(where, format_value(name), "a name that is text, and not 'all'")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise BadInput(where, format_value(entry), f"a mapping with some of {', '.join(list_keys(_WorkloadRecord))}")
+        raise BadInput(where, format_value(entry), f"a mapping with some of {', '.join(list_keys(WorkloadRecord))}")
     like = entry.get("like", name)
     shipped = load_shipped_workloads()
     if like not in shipped and ("like" in entry or not entry):
         raise UnknownName(f"{where}.like" if "like" in entry else where, str(like), tuple(shipped))
-    one = validate_fields(_WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where, EXAMPLES)
-    images = one.images.model_dump()
-    if images["folder"] is not None and folder is not None:
-        images["folder"] = _resolve_path(images["folder"], folder)
-    channels, height, width = one.input
-    rest = one.model_dump(exclude={"images", "input"})
-    return WorkloadPlan(name=name, input=(channels, height, width), images=Images(**images), **rest)
+    one = validate_fields(WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where, EXAMPLES)
+    images = one.images
+    if images.folder is not None and folder is not None:
+        images = images.model_copy(update={"folder": _resolve_path(images.folder, folder)})
+    return WorkloadPlan(**{**dict(one), "name": name, "images": images})
 
 
 def _merge_shipped(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a shipped workload with the plan's overrides; ``count`` is short for ``images.count``."""
     own = {key: value for key, value in entry.items() if key not in {"like", "count"}}
-    images = _expand_count(own.get("images", {}))
+    images = expand_count(own.get("images", {}))
     if isinstance(images, dict):
         images = {**shipped.get("images", {}), **images, **({"count": entry["count"]} if "count" in entry else {})}
         own |= {"images": images} if images else {}
@@ -315,9 +251,9 @@ def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
     if ALL in file.storages:
         raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
     return {
-        name: StoragePlan(name, None if one.path is None else _resolve_path(one.path, path.parent), one.model)
+        name: StoragePlan(name=name, path=one.path and _resolve_path(one.path, path.parent), model=one.model)
         for name, one in file.storages.items()
-    } or {DEFAULT_STORAGE: StoragePlan(DEFAULT_STORAGE)}
+    } or {DEFAULT_STORAGE: StoragePlan(name=DEFAULT_STORAGE)}
 
 
 def _resolve_path(text: str, folder: Path) -> str:

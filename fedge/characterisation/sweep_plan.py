@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
@@ -88,8 +88,17 @@ class SweepPoint:
         return cls(**given)
 
 
-@dataclass(frozen=True, slots=True)
-class Images:
+Count = Annotated[int, Field(ge=1, le=10**9)]
+_Pixels = Annotated[int, Field(ge=1, le=20_000)]
+_Repeats = Annotated[int, Field(ge=1, le=10_000)]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class StrictRecord(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Images(StrictRecord):
     """A data set of images.
 
     Attributes:
@@ -98,12 +107,12 @@ class Images:
         folder: The user's own image folder; None: images are generated, identical for identical parameters.
     """
 
-    count: int
-    width: int
-    height: int
-    channels: int = 3
+    count: Count
+    width: _Pixels
+    height: _Pixels
+    channels: Literal[1, 3] = 3
     source: Literal["files", "memory"] = "files"
-    kb: float | None = None
+    kb: Annotated[float, Field(gt=0, le=1e6)] | None = None
     folder: str | None = None
 
     @property
@@ -112,50 +121,76 @@ class Images:
         return self.width * self.height / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadPlan:
-    """A training or inference workload: a network, its input, and the images behind it.
+def _as_shape(value: object) -> object:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise ValueError("a list of channels, height and width, for example [3, 224, 224]")
+    return tuple(value)
+
+
+def expand_count(value: object) -> object:
+    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
+    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class WorkloadRecord(StrictRecord):
+    """A workload as a plan's file describes it: a network, its input, and the images behind it.
 
     Attributes:
         model: A torchvision name, one of fedge's own networks, or the user's ``module:function``.
         input: Channels, height and width of a sample.
     """
 
+    shorthands: ClassVar = ("like", "count")
+    model: _Text
+    input: Annotated[tuple[_Pixels, _Pixels, _Pixels], BeforeValidator(_as_shape)]
+    classes: Count
+    images: Annotated[Images, BeforeValidator(expand_count)]
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
+    momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
+
+
+class WorkloadPlan(WorkloadRecord):
+    """A training or inference workload by its name in the plan."""
+
     name: str
-    model: str
-    input: tuple[int, int, int]
-    classes: int
-    images: Images
-    learning_rate: float = 0.01
-    momentum: float = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class StoragePlan:
-    """A place for images: ``path`` is a mounted folder of this machine, ``model`` the name of an emulated storage."""
-
-    name: str
-    path: str | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSchedule:
-    """How long and how often each point is measured.
+class StorageRecord(StrictRecord):
+    """A storage of images.
 
     Attributes:
-        discard: Number of first epochs that are shown but excluded from the statistics.
-        minibatches: Maximum number of minibatches per epoch; None: whole epochs.
-        every_s: Minimum time from the start of one repeat of the plan to the start of the next, in seconds.
-        sample_hz: Sampling rate of loads, power and temperature.
+        path: Folder on this machine in which the images are made.
+        model: Emulated storage, such as ``sd`` or ``nvme``.
     """
 
-    epochs: int = 3
-    discard: int = 1
-    minibatches: int | None = None
-    repeats: int = 1
-    every_s: float = 0.0
-    sample_hz: float = 5.0
+    path: _Text | None = None
+    model: _Text | None = None
+
+
+class StoragePlan(StorageRecord):
+    """A storage by its name in the plan."""
+
+    name: str
+
+
+class MeasurementSchedule(StrictRecord):
+    """How every point is measured.
+
+    Attributes:
+        epochs: Epochs per point.
+        discard: First epochs that are shown but excluded from the statistics.
+        minibatches: Largest number of minibatches of an epoch; None for all.
+        repeats: Repetitions of every point, in an order drawn by the seed.
+        every_s: Least time from the start of one repeat to the next; the board idles in between.
+        sample_hz: Readings of the power sensor per second.
+    """
+
+    epochs: _Repeats = 3
+    discard: Annotated[int, Field(ge=0)] = 1
+    minibatches: Count | None = None
+    repeats: _Repeats = 1
+    every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+    sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +216,8 @@ class CharacterisationPlan:
 
 def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
     """Convert a plan to JSON-compatible data; equal plans give equal data."""
-    data = asdict(replace(plan, points=())) | {"points": [point.as_data() for point in plan.points]}
-    plain: dict[str, Any] = json.loads(json.dumps(data))
-    return plain
+    data: dict[str, Any] = TypeAdapter(CharacterisationPlan).dump_python(replace(plan, points=()), mode="json")
+    return data | {"points": [point.as_data() for point in plan.points]}
 
 
 def plan_from_data(data: dict[str, Any]) -> CharacterisationPlan:

@@ -29,7 +29,9 @@ from fedge.types import PowerMode
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 60.0
-WORKLOAD = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
+WORKLOAD = WorkloadPlan(
+    name="tiny", model="digits-cnn", input=(3, 32, 32), classes=10, images=Images(count=32, width=64, height=48)
+)
 POINT = SweepPoint("here", "tiny", batch_size=8, workers=1)
 ENDLESS = """
 import sys
@@ -40,7 +42,7 @@ from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 workload = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
 rig = build_local_rig(CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), Path(sys.argv[1]))
 told = lambda text: print(text, flush=True)
-rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**6), told)
+rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**4), told)
 """
 
 
@@ -171,7 +173,7 @@ def test_nothing_is_left_of_a_point_when_its_sweep_ends(how, endless, tmp_path):
 def test_what_cannot_be_measured_is_refused(changed, reason, tmp_path):
     if Path("/run/fedge/powerd.sock").exists() and "mode" in changed:
         pytest.skip("this machine sets modes")
-    rig = rig_at(tmp_path, gone=StoragePlan("gone", "/no/such/mount"))
+    rig = rig_at(tmp_path, gone=StoragePlan(name="gone", path="/no/such/mount"))
     assert reason in (rig.refusal_reason(replace(POINT, **changed), WORKLOAD) or "")
     assert rig.refusal_reason(POINT, WORKLOAD) is None or find_mount(tmp_path).is_in_memory
 

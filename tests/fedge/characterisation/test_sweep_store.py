@@ -106,7 +106,13 @@ def test_a_board_more_goes_on_too(tmp_path):
     ]
 
 
-NET = WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(32, 28, 28, 1, "memory"))
+NET = WorkloadPlan(
+    name="net",
+    model="lenet5",
+    input=(1, 28, 28),
+    classes=10,
+    images=Images(count=32, width=28, height=28, channels=1, source="memory"),
+)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ NET = WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(32, 28, 28, 1, "memo
         ({"workloads": {"net": NET}}, "workloads.net.images.count", ["got 64", "32 was asked"]),
         ({"workloads": {}}, "workloads.net", ["no longer has"]),
         (
-            {"storages": {"default": StoragePlan("default", path="/x")}},
+            {"storages": {"default": StoragePlan(name="default", path="/x")}},
             "storages.default.path",
             ["got None", "'/x' was asked"],
         ),

@@ -35,8 +35,12 @@ SPEC = find("agx-xavier")
 PLAN = CharacterisationPlan(
     name="made-up",
     boards=("agx-xavier-1",),
-    workloads={NAME: WorkloadPlan(NAME, "resnet18", (3, 224, 224), 10, Images(96, 500, 375))},
-    storages={"nvme": StoragePlan("nvme", model="nvme")},
+    workloads={
+        NAME: WorkloadPlan(
+            name=NAME, model="resnet18", input=(3, 224, 224), classes=10, images=Images(count=96, width=500, height=375)
+        )
+    },
+    storages={"nvme": StoragePlan(name="nvme", model="nvme")},
     course=MeasurementSchedule(epochs=3, discard=1),
     points=(),
 )
