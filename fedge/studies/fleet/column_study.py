@@ -12,15 +12,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from fedge.decisions.planning import is_pinned
+from fedge.decisions.planning.cost_sweep import DeadlinePlan
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, PolicySpec
 from fedge.phases import begin_phase
-from fedge.studies.fleet import fleet_costs
 from fedge.studies.fleet.client_columns import COLUMN_SELECTORS, FleetColumns, build_fleet_columns, start_state
 from fedge.studies.fleet.column_rounds import (
     PLANNERS,
@@ -36,14 +37,12 @@ from fedge.studies.fleet.fleet_costs import (
     PIECES_PER_STEP,
     FleetCost,
     PresetTable,
-    PresetWork,
     RoundClients,
-    exclude_maxn,
     find_both_best_presets,
-    stack_presets,
+    list_preset_work,
 )
 from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES, KindTable, Rows, WorkCurve, WorkRoom, choose_work
-from fedge.studies.fleet.round_comparison import LATE_TOLERANCE, FleetRun, RoundComparison
+from fedge.studies.fleet.round_comparison import FleetRun, RoundComparison, compare_alternatives, compute_late_s
 from fedge.types import Floats
 
 COLUMNS_FROM = 2_000
@@ -124,48 +123,92 @@ MAX_LENGTHS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TrueClients:
-    """The clients of a round by their true figures: s, q, and the seconds and joules of their transfers."""
+    """The clients of a round by their true figures, s, q and their transfers, and in groups: ``RoundAlternatives``."""
 
     columns: FleetColumns
     clients: Rows
     scale: Floats
     power: Floats
-    link_s: Floats
-    radio_j: Floats
+    by_entry: RoundClients
+    """The clients with their costs summed up by entry of the fleet."""
+    groups: ClientGroups
 
-    @property
-    def entry(self) -> Rows:
-        return self.columns.entry[self.clients]
+    @classmethod
+    def from_columns(cls, columns: FleetColumns, clients: Rows) -> Self:
+        entry = columns.entry[clients]
+        scale = (columns.steps[clients] + WARM_UP_STEPS) * np.exp(columns.log_time[clients])
+        power, link_s = np.exp(columns.log_power[clients]), columns.link_s[entry]
+        radio_j = (columns.radio_w * columns.link_s)[entry]
+        by_entry = RoundClients(columns.names, entry, link_s=link_s, radio_j=radio_j)
+        return cls(columns, clients, scale, power, by_entry, groups=group_clients(entry, scale, power))
 
     @property
     def kind(self) -> Rows:
-        return self.columns.kind_of[self.entry]
+        return self.columns.kind[self.clients]
 
     def gather(self, find: Callable[[KindTable], float]) -> Floats:
         """Return a figure of its kind for each client."""
         return self.columns.gather([find(kind) for kind in self.columns.kinds], self.clients)
 
-    @property
-    def by_entry(self) -> RoundClients:
-        """Return the clients with their costs summed up by entry of the fleet."""
-        return RoundClients(self.columns.names, self.entry, link_s=self.link_s, radio_j=self.radio_j)
-
-    def cost_at_top(self, *, waits_low: bool) -> FleetCost:
-        """Return the cost of MAXN, with clients waiting in it or in their lowest mode."""
+    def cost_at_maxn(self, *, waits_low: bool) -> FleetCost:
         work_s = self.scale * self.gather(lambda kind: float(kind.surface.step_s[kind.top]))
         work_j = work_s * self.power * self.gather(lambda kind: float(kind.surface.power_w[kind.top]))
         place = 0 if waits_low else 1
         waiting_w = self.power * self.gather(lambda kind: kind.waiting_w[place])
         return self.by_entry.cost(work_s, work_j - waiting_w * work_s, waiting_w)
 
-    def cost_at_least_energy(self, deadline_s: float, find_curve: Callable[[KindTable], WorkCurve]) -> FleetCost:
+    def cost_as_planned(self, policy: PolicySpec, else_s: float, *, plausible: bool) -> FleetCost:
+        plan, deadline_s = self._plan(policy, plausible=plausible), policy.deadline_s
+        if plan is not None:
+            own_s = deadline_s if plan.feasible and deadline_s is not None else math.inf
+            deadline_s = min(plan.deadline_s, own_s)
+        return self._cost_until(deadline_s or else_s, plausible=plausible)
+
+    def can_keep_limits(self, policy: PolicySpec) -> bool:
+        plan = self._plan(policy, plausible=True)
+        return plan is None or plan.feasible
+
+    def cost_within(self, length_s: float) -> FleetCost:
+        return self._cost_until(length_s, plausible=True)
+
+    def cost_presets(self, policy: PolicySpec, maxn: FleetCost) -> tuple[FleetCost, FleetCost]:
+        columns, groups = self.columns, self.groups
+        link_s = columns.link_s[groups.entry]
+        radio_j = groups.count * (columns.radio_w * columns.link_s)[groups.entry]
+        clients = RoundClients(columns.names, groups.entry, link_s=link_s, radio_j=radio_j)
+        options = [list_preset_work(one.surface, one.presets.values(), 1.0, one.top) for one in columns.kinds]
+        return find_both_best_presets(
+            clients, options, policy, maxn, scale=self._scale_to_groups, most_lengths=MAX_LENGTHS
+        )
+
+    def _scale_to_groups(self, per_step: PresetTable) -> PresetTable:
+        """Return the presets of the groups, one row each, from those of a step by kind."""
+        groups, kind = self.groups, self.columns.kind_of[self.groups.entry]
+        return PresetTable(
+            groups.scale[:, None] * per_step.work_s[kind],
+            above_j=groups.energy[:, None] * per_step.above_j[kind],
+            waiting_w=groups.power[:, None] * per_step.waiting_w[kind],
+        )
+
+    def _plan(self, policy: PolicySpec, *, plausible: bool) -> DeadlinePlan | None:
+        """Return what the policy's planner plans from the true fronts, or None if it plans nothing."""
+        fronts = []
+        for index, kind in enumerate(self.columns.kinds):
+            surface, top, curve = kind.surface, kind.top, kind.plausible if plausible else kind.every
+            at_top = float(surface.step_s[top]), 0.0, float(surface.power_w[top])
+            front = build_planned_front(curve, np.zeros(len(curve.rows)), 0.0, top=at_top, idle_w=kind.waiting_w)
+            fronts.append(front if (self.kind == index).any() else None)
+        return plan_deadline(policy, build_group_columns(self.columns, self.groups, fronts))
+
+    def _cost_until(self, deadline_s: float, *, plausible: bool) -> FleetCost:
         """Return the cost of the round in which every client spends the least energy until ``deadline_s``."""
         work_s, above_j = np.zeros(len(self.clients)), np.zeros(len(self.clients))
         for index, kind in enumerate(self.columns.kinds):
             if len(mine := np.flatnonzero(self.kind == index)):
                 speed = self.scale[mine] / (self.columns.steps[self.clients[mine]] + WARM_UP_STEPS)
-                room_s = (deadline_s - self.link_s[mine]) / speed
-                work_s[mine], above_j[mine] = _least_energy(find_curve(kind), self.scale[mine] / speed, room_s, speed)
+                room_s = (deadline_s - self.by_entry.link_s[mine]) / speed
+                curve = kind.plausible if plausible else kind.every
+                work_s[mine], above_j[mine] = _least_energy(curve, self.scale[mine] / speed, room_s, speed)
         idle_w = self.power * self.gather(lambda kind: kind.idle_w)
         return self.by_entry.cost(work_s, self.power * above_j, idle_w)
 
@@ -189,104 +232,17 @@ def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats
 
 def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: PolicySpec, number: int) -> RoundComparison:
     """Compare one round of columns with baselines and the oracle by the true costs."""
-    true = _build_true_clients(columns, played.clients)
+    true, late_s = _TrueClients.from_columns(columns, played.clients), compute_late_s(played.deadline_s)
     above_j = played.true_j - played.waiting_w * played.true_s
-    chosen = true.by_entry.cost(played.true_s, above_j, played.waiting_w)
-    maxn, maxn_low = (true.cost_at_top(waits_low=low) for low in (False, True))
-    groups = group_clients(true.entry, true.scale, true.power)
-    best_s, kept = _plan_true_deadline(true, groups, policy, lambda kind: kind.plausible)
-    every_s, _ = _plan_true_deadline(true, groups, policy, lambda kind: kind.every)
-    oracle = true.cost_at_least_energy(best_s or chosen.round_s, lambda kind: kind.plausible)
-    every = true.cost_at_least_energy(every_s or chosen.round_s, lambda kind: kind.every)
-    at_length_s = max(oracle.round_s, chosen.round_s)
-    preset, capped = _cost_presets(true, groups, policy, maxn)
-    late_s = math.inf if played.deadline_s is None else played.deadline_s * (1.0 + LATE_TOLERANCE)
-    return RoundComparison(
+    return compare_alternatives(
+        true,
+        policy,
+        true.by_entry.cost(played.true_s, above_j, played.waiting_w),
         round=number,
         deadline_s=played.deadline_s,
         played_s=played.settled.verdict.round_s,
         played_j=float(played.settled.energy_j.sum()),
-        chosen=chosen,
-        oracle=oracle,
-        every=every,
-        at_length=true.cost_at_least_energy(at_length_s, lambda kind: kind.plausible),
-        maxn=maxn,
-        maxn_low=maxn_low,
-        preset=preset,
-        capped=capped,
-        missed=int((true.link_s + played.true_s > late_s).sum()),
+        missed=int((true.by_entry.link_s + played.true_s > late_s).sum()),
         missed_played=int((played.busy_s > late_s).sum()),
-        objective=fleet_costs.compute_objective(policy, chosen, maxn),
-        oracle_objective=fleet_costs.compute_objective(policy, oracle, maxn),
-        every_objective=fleet_costs.compute_objective(policy, every, maxn),
-        limits_kept=kept,
         clients=len(played.clients),
-    )
-
-
-def _build_true_clients(columns: FleetColumns, clients: Rows) -> _TrueClients:
-    entry = columns.entry[clients]
-    return _TrueClients(
-        columns,
-        clients,
-        scale=(columns.steps[clients] + WARM_UP_STEPS) * np.exp(columns.log_time[clients]),
-        power=np.exp(columns.log_power[clients]),
-        link_s=columns.link_s[entry],
-        radio_j=(columns.radio_w * columns.link_s)[entry],
-    )
-
-
-def _plan_true_deadline(
-    true: _TrueClients,
-    groups: ClientGroups,
-    policy: PolicySpec,
-    find_curve: Callable[[KindTable], WorkCurve],
-) -> tuple[float | None, bool]:
-    """Return the deadline that the policy's planner sets from the true fronts, None without one, and whether it keeps
-    the policy's limits.
-    """
-    fronts = []
-    for index, kind in enumerate(true.columns.kinds):
-        surface, top, curve = kind.surface, kind.top, find_curve(kind)
-        at_top = float(surface.step_s[top]), 0.0, float(surface.power_w[top])
-        used = (true.kind == index).any()
-        none = np.zeros(len(curve.rows))
-        front = build_planned_front(curve, none, 0.0, top=at_top, idle_w=kind.waiting_w)
-        fronts.append(front if used else None)
-    plan = plan_deadline(policy, build_group_columns(true.columns, groups, fronts))
-    if plan is None:
-        return policy.deadline_s, True
-    own_s = policy.deadline_s if plan.feasible and policy.deadline_s is not None else math.inf
-    return min(plan.deadline_s, own_s), plan.feasible
-
-
-def _cost_presets(
-    true: _TrueClients, groups: ClientGroups, policy: PolicySpec, maxn: FleetCost
-) -> tuple[FleetCost, FleetCost]:
-    """Return the best presets of the groups within the policy's limit, and the best but MAXN."""
-    columns, entry = true.columns, groups.entry
-    radio_j = groups.count * (columns.radio_w * columns.link_s)[entry]
-    clients = RoundClients(columns.names, entry, link_s=columns.link_s[entry], radio_j=radio_j)
-    options = [_list_kind_presets(kind) for kind in columns.kinds]
-    tables = [stack_presets(options), stack_presets([exclude_maxn(of_kind) for of_kind in options])]
-    every, capped = (_scale_to_groups(table, columns, groups) for table in tables)
-    return find_both_best_presets(clients, (every, capped), policy, maxn, MAX_LENGTHS)
-
-
-def _list_kind_presets(kind: KindTable) -> list[PresetWork]:
-    """List a step of a kind's typical board in each of its presets."""
-    step_s, power_w, idle_w = kind.surface.step_s, kind.surface.power_w, kind.surface.idle_w
-    return [
-        PresetWork(float(step_s[row]), float(step_s[row] * power_w[row]), float(idle_w[row]), top=row == kind.top)
-        for row in kind.presets.values()
-    ]
-
-
-def _scale_to_groups(per_step: PresetTable, columns: FleetColumns, groups: ClientGroups) -> PresetTable:
-    """Return the presets of the groups, one row each, from those of a step by kind."""
-    kind = columns.kind_of[groups.entry]
-    return PresetTable(
-        groups.scale[:, None] * per_step.work_s[kind],
-        above_j=groups.energy[:, None] * per_step.above_j[kind],
-        waiting_w=groups.power[:, None] * per_step.waiting_w[kind],
     )

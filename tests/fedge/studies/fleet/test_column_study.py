@@ -23,19 +23,8 @@ from fedge.pareto import build_front
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
 from fedge.studies.fleet.column_study import check_columns, compare_columns, run_column_study
-from fedge.studies.fleet.fleet_costs import (
-    BoardTruth,
-    FleetCost,
-    build_round_clients,
-    cost_at_maxn,
-    cost_waiting_in_lowest_mode,
-    exclude_maxn,
-    find_both_best_presets,
-    find_least_energy_work,
-    list_preset_work,
-    plan_oracle_work,
-    stack_presets,
-)
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.round_comparison import BoardTruth, TrueBoards
 from fedge.studies.fleet.step_shares import build_run_experiment, count_board_steps
 from fedge.types import Front, Predictions
 
@@ -231,22 +220,15 @@ def test_baselines_are_those_of_single_boards(columns):
     boards = truths(columns)
     fronts = {name: true_front(columns, place, truth) for place, (name, truth) in enumerate(boards.items())}
     radio_j = {name: float(columns.radio_w[0]) * front.link_s for name, front in fronts.items()}
-    maxn = cost_at_maxn(fronts, radio_j)
-    steps = {name: truth.steps for name, truth in boards.items()}
-    work = plan_oracle_work(fronts, steps, POLICY, 0.0)
-    options = [list_preset_work(boards[name]) for name in fronts]
-    tables = stack_presets(options), stack_presets([exclude_maxn(own) for own in options])
-    preset, capped = find_both_best_presets(build_round_clients(fronts, radio_j), tables, POLICY, maxn)
+    alike = TrueBoards(boards, fronts, fronts, radio_j)
+    maxn = alike.cost_at_maxn(waits_low=False)
+    preset, capped = alike.cost_presets(POLICY, maxn)
     assert is_like(found.maxn, maxn, 1e-9)
-    assert is_like(found.maxn_low, cost_at_maxn(fronts, radio_j, waits_low=True), 1e-9)
-    assert is_like(found.oracle, cost_waiting_in_lowest_mode(fronts, radio_j, work), 0.01)
+    assert is_like(found.maxn_low, alike.cost_at_maxn(waits_low=True), 1e-9)
+    assert is_like(found.oracle, alike.cost_as_planned(POLICY, 0.0, plausible=True), 0.01)
     assert is_like(found.preset, preset, 1e-9)
     assert is_like(found.capped, capped, 1e-9)
-    within = {
-        name: find_least_energy_work(front, steps[name], max(found.oracle.round_s, found.chosen.round_s))
-        for name, front in fronts.items()
-    }
-    least = cost_waiting_in_lowest_mode(fronts, radio_j, within)
+    least = alike.cost_within(max(found.oracle.round_s, found.chosen.round_s))
     assert found.at_length.round_s == pytest.approx(least.round_s, rel=0.002)
     for name, places in (("orin", range(4)), ("nano", range(4, 7))):
         expected_j = sum(least.energies_j[f"b{place}"] for place in places)
