@@ -16,6 +16,9 @@ from fedge.characterisation.mode_measurement import (
     VerdictCallback,
     build_emulated_bench,
     measure_mode,
+    open_worker_bench,
+    resolve_workload,
+    wait_for_board,
 )
 from fedge.characterisation.profiling_journal import (
     ModeFailure,
@@ -319,8 +322,6 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
             input_shape=options.input_shape,
         )
         return
-    from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
-
     if options.kind != "train" or options.input_shape is not None:
         got = "--kind infer" if options.kind != "train" else "--input-shape"
         raise BadInput("--board here", got, f"training of a built-in task or a task file, or {EMULATED}NAME")
@@ -333,8 +334,6 @@ def _wait_for_board(options: ProfileOptions, note: Callable[[str], None]) -> flo
     """Wait while a run works with this board, if the options say so; return the seconds waited."""
     if options.board != HERE:
         return 0.0
-    from fedge.characterisation.worker_bench import wait_for_board
-
     longest_s = math.inf if options.budget_s is None else options.budget_s
     return wait_for_board(_load_settings(options), longest_s if options.wait else 0.0, note)
 

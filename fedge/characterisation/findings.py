@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.characterisation.point_statistics import PooledSetting
+from fedge.characterisation.sweep_plan import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.types import Label, weakest_label
 
 FINDING_KINDS = (

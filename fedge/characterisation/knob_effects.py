@@ -30,20 +30,20 @@ from fedge.characterisation.findings import (
     format_quantity,
     write_change,
 )
-from fedge.characterisation.point_knobs import (
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
+from fedge.characterisation.sweep_plan import (
     CLOCK_FORMATS,
     MODE_KNOBS,
     ORDERED_KNOBS,
     REFERENCE_VALUES,
     UNORDERED_KNOBS,
     KnobValue,
+    SweepPoint,
     describe_other_knobs,
     get_knob_value,
     kind_of_board,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats, PooledSetting
-from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label, weakest_label
 
 MIN_CHANGE = 0.02

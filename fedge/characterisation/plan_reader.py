@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
@@ -19,7 +19,6 @@ from fedge.characterisation.sweep_plan import (
     EMULATED,
     HERE,
     KNOBS,
-    MAXN,
     CacheState,
     CharacterisationPlan,
     MeasurementSchedule,
@@ -35,7 +34,6 @@ from fedge.characterisation.sweep_plan import (
     expand_count,
     load_board_spec,
     order_points,
-    parse_mode,
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
@@ -336,3 +334,81 @@ def _parse_value(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], wh
     if not is_right:
         raise BadInput(where, format_value(given), right)
     return given
+
+
+MAXN, TOP, LOWEST = "maxn", "-", "min"
+MAX_CLOCK_DISTANCE = 0.15
+"""Largest relative distance of a written clock to the nearest one of the board. A default: wide enough for clocks
+rounded by hand, narrow enough to reject those of another board."""
+MODE_SYNTAX = "CORES/CPU/GPU/MEMORY with clocks in MHz ('-' the board's top, 'min' its lowest)"
+
+
+def parse_mode(text: str, named: Mapping[str, str], spec: DeviceSpec | None, where: str) -> PowerMode | None:
+    """Resolve a mode text to a power mode; None for ``maxn`` where no mode can be set.
+
+    Args:
+        text: A name in ``named``, ``maxn``, a preset's name, or ``CORES/CPU/GPU/MEMORY`` with clocks in MHz.
+        named: The plan's own modes: name -> text.
+        spec: The board, whose nearest clocks are taken; None where no mode can be set: the numbers stay as written.
+        where: Prefix of messages.
+
+    Raises:
+        BadInput: The board has no such core count, or no clock near one of those written.
+        UnknownName: The text is neither a known name nor four knobs.
+    """
+    text = named.get(text, text)
+    presets = {} if spec is None else {name.lower(): mode for name, mode in spec.presets.items()}
+    if text.lower() == MAXN:
+        return None if spec is None else spec.maxn
+    if text.lower() in presets:
+        return presets[text.lower()]
+    words = text.split("/")
+    if len(words) == len(PowerMode.__slots__):
+        return _parse_mode_knobs(words, spec, f"{where} {text!r}" if text not in where else where)
+    known = [] if spec is None else [name for name in spec.presets if name.lower() != MAXN]
+    raise UnknownName(where, text, (*named, MAXN, *known, MODE_SYNTAX))
+
+
+def _parse_mode_knobs(words: Sequence[str], spec: DeviceSpec | None, where: str) -> PowerMode:
+    if spec is None:
+        cores, *clocks = (_parse_number(word, where) for word in words)
+        return PowerMode(_parse_whole_number(cores, where), *clocks)
+    cores = _parse_cores(words[0], spec, where)
+    tables = (spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    clocks = [_find_nearest_clock(word, table, where) for word, table in zip(words[1:], tables, strict=True)]
+    return PowerMode(cores, *clocks)
+
+
+def _parse_cores(word: str, spec: DeviceSpec, where: str) -> int:
+    if word in {TOP, LOWEST}:
+        return max(spec.cores) if word == TOP else min(spec.cores)
+    cores = _parse_whole_number(_parse_number(word, where), where)
+    if cores not in spec.cores:
+        raise BadInput(where, f"{cores} cores", f"one of {', '.join(map(str, spec.cores))} on {spec.name}")
+    return cores
+
+
+def _find_nearest_clock(word: str, table: Sequence[float], where: str) -> float:
+    if word in {TOP, LOWEST}:
+        return max(table) if word == TOP else min(table)
+    wished = _parse_number(word, where)
+    nearest = min(table, key=lambda value: abs(value - wished))
+    if abs(nearest - wished) > MAX_CLOCK_DISTANCE * wished:
+        raise BadInput(where, f"{wished:g} MHz", f"a clock that the board has ({', '.join(f'{v:g}' for v in table)})")
+    return nearest
+
+
+def _parse_number(word: str, where: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise BadInput(where, repr(word), MODE_SYNTAX)
+    return value
+
+
+def _parse_whole_number(value: float, where: str) -> int:
+    if value != int(value):
+        raise BadInput(where, f"{value:g} cores", "a whole number of cores")
+    return int(value)

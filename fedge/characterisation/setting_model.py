@@ -11,9 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import KnobValue, get_knob_value, without_knob
 from fedge.characterisation.point_statistics import PointStats, PooledSetting
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import KnobValue, SweepPoint, get_knob_value, without_knob
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, solve_steady_state
 

@@ -19,9 +19,9 @@ from fedge.characterisation.epoch_model import (
     predict_linear_epochs,
 )
 from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
-from fedge.characterisation.point_knobs import format_mode
+from fedge.characterisation.plan_reader import parse_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
-from fedge.characterisation.sweep_plan import WorkKind, parse_mode
+from fedge.characterisation.sweep_plan import WorkKind, format_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.costs.input_pipeline.pipeline_fit import FittedLoader

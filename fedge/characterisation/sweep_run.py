@@ -11,8 +11,7 @@ from typing import Any
 
 from fedge.characterisation import sweep_plan, sweep_tables
 from fedge.characterisation.findings import format_count
-from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
-from fedge.characterisation.point_knobs import describe_point
+from fedge.characterisation.plan_reader import MAXN, ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_measurement import (
     MeasurementRig,
     PointMeasurement,
@@ -20,7 +19,7 @@ from fedge.characterisation.point_measurement import (
     estimate_point_s,
     estimate_remaining_s,
 )
-from fedge.characterisation.sweep_plan import MAXN, CharacterisationPlan, SweepPoint
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, describe_point
 from fedge.characterisation.sweep_store import (
     JOURNAL_FILE,
     SweepJournal,

@@ -17,9 +17,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedge.atomic_files import replace_file, sync_folder
-from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
+from fedge.characterisation.sweep_plan import (
+    CharacterisationPlan,
+    SweepPoint,
+    describe_point,
+    plan_as_data,
+    plan_from_data,
+)
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 

@@ -20,7 +20,6 @@ import numpy as np
 import yaml
 
 from fedge.characterisation.plan_reader import ResolvedPlan
-from fedge.characterisation.point_knobs import MODE_KNOBS, format_mode, kind_of_board
 from fedge.characterisation.point_measurement import (
     EpochSummary,
     MinibatchTimes,
@@ -28,7 +27,15 @@ from fedge.characterisation.point_measurement import (
     select_counted_epochs,
 )
 from fedge.characterisation.profiling_journal import profiling_record_path
-from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, plan_as_data
+from fedge.characterisation.sweep_plan import (
+    MODE_KNOBS,
+    CharacterisationPlan,
+    MeasurementSchedule,
+    SweepPoint,
+    format_mode,
+    kind_of_board,
+    plan_as_data,
+)
 from fedge.characterisation.sweep_store import SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes

@@ -24,15 +24,6 @@ import numpy as np
 from fedge.characterisation.confidence_interval import Estimate, estimate_ratio
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
-from fedge.characterisation.point_knobs import (
-    CLOCK_FORMATS,
-    ORDERED_KNOBS,
-    UNORDERED_KNOBS,
-    KnobValue,
-    describe_setting,
-    get_knob_value,
-    without_knob,
-)
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
@@ -46,7 +37,17 @@ from fedge.characterisation.setting_model import (
     minibatch_means,
     scale_by_slope,
 )
-from fedge.characterisation.sweep_plan import CharacterisationPlan, device_name
+from fedge.characterisation.sweep_plan import (
+    CLOCK_FORMATS,
+    ORDERED_KNOBS,
+    UNORDERED_KNOBS,
+    CharacterisationPlan,
+    KnobValue,
+    describe_setting,
+    device_name,
+    get_knob_value,
+    without_knob,
+)
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, Label, PowerMode

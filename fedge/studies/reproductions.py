@@ -22,9 +22,9 @@ from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES
 from fedge.analysis.roofline.microbenchmark import fit_per_mode
 from fedge.analysis.roofline.roofline_analysis import find_networks
 from fedge.characterisation.emulated_rig import build_emulated_rig
-from fedge.characterisation.plan_reader import resolve_plan
+from fedge.characterisation.plan_reader import parse_mode, resolve_plan
 from fedge.characterisation.point_measurement import EpochSummary
-from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, parse_mode
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
 from fedge.child_processes import limit_to_one_thread
 from fedge.costs.memory.memory_study import read_memory_study
 from fedge.devices.catalogue import find

@@ -23,7 +23,7 @@ from experiments.report.page import Card, Section, render_badge, render_page, re
 from experiments.report.quantities import UNKNOWN, duration, energy, number, percent, ratio
 from fedge.atomic_files import write_text
 from fedge.characterisation.findings import SweepFinding, describe_step
-from fedge.characterisation.point_knobs import KIND_NAMES
+from fedge.characterisation.sweep_plan import KIND_NAMES
 from fedge.characterisation.sweep_store import SweepResult, to_write_error
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.characterisation.tuning_advice import TuningAdvice

@@ -51,7 +51,7 @@ from experiments.report.chart import (
 from experiments.report.page import Section
 from experiments.report.palette import GREY, SYMBOLS
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
-from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point
+from fedge.characterisation.sweep_plan import KNOB_TITLES, describe_point
 
 MAX_BARS = 12
 """Bars per view, with further families in the menu; with the next three constants, a default that keeps bars

@@ -14,9 +14,8 @@ from experiments.report.page import Section, render_badge, render_paragraph
 from experiments.report.quantities import number, ratio
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point, format_knob_value
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
+from fedge.characterisation.sweep_plan import KNOB_TITLES, KNOBS, SweepPoint, describe_point, format_knob_value
 
 MAX_REASONS = 60
 """Skipped or failed points up to which each one is listed; above it, points are counted by reason. A default that

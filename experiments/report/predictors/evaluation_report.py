@@ -31,8 +31,14 @@ from experiments.report.predictors.mode_choice_report import ChoiceColumn, descr
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import Cell, Column, Table, build_table, print_lines, swatch_cell, text_cell, value_cell
 from fedge.pareto import front_mask
-from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, MethodSetup, PredictionRow, PredictionTarget
-from fedge.studies.prediction_study import PredictionStudy
+from fedge.studies.prediction_study import (
+    MARGIN_CONFIDENCE,
+    CellResult,
+    MethodSetup,
+    PredictionRow,
+    PredictionStudy,
+    PredictionTarget,
+)
 from fedge.types import Floats, weakest_label
 
 if TYPE_CHECKING:

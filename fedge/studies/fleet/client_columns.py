@@ -18,11 +18,21 @@ from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.oort import UNCERTAINTY, exploration_share
 from fedge.decisions.selection.selector_options import complete_options
 from fedge.devices.battery import J_PER_WH, Batteries
-from fedge.devices.board_kinds import TABLE_PREFIX, build_link
-from fedge.devices.emulated_board import WARM_UP_STEPS
+from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_link
+from fedge.devices.emulated_board import WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import draw_deviations
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, WorkloadSpec
+from fedge.experiment import (
+    EvaluationSpec,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    MemorySpec,
+    PolicySpec,
+    StrategySpec,
+    WorkloadSpec,
+    list_boards,
+)
 from fedge.physics.model_fit import NOISE_POWER_SD, NOISE_TIME_SD, OFFSET_POWER_SD, OFFSET_TIME_SD
 from fedge.seeds import make_generator
 from fedge.studies.fleet.kind_table import (
@@ -34,9 +44,53 @@ from fedge.studies.fleet.kind_table import (
     compute_offset_sd,
     start_knowledge,
 )
-from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
 from fedge.types import Floats
-from fedge.workloads import NullTask
+from fedge.workloads import NULL_SAMPLES, NULL_TASK, NullTask
+
+TYPICAL_WORK_S = 30.0
+STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)
+"""A board's work at MAXN takes ``TYPICAL_WORK_S`` times a draw from this range: boards hold different amounts of data.
+
+The range is a default of the study; a wider one makes fleets less even and leaves more energy to save.
+"""
+AMPLE_MEMORY_MB = 1e9
+"""Enough memory for any step, so that the memory guard never changes a batch size."""
+
+
+def count_board_steps(experiment: Experiment, steps: int | None) -> dict[str, int]:
+    """Return every board's steps in a round: ``steps``, or as many as take about ``TYPICAL_WORK_S`` seconds at MAXN."""
+    if steps is not None:
+        return {board.name: steps for board in list_boards(experiment)}
+    return {board.name: _draw_steps(experiment, board) for board in list_boards(experiment)}
+
+
+def _draw_steps(experiment: Experiment, board: FleetBoard) -> int:
+    average = build_kind(board, experiment.workload).average
+    share = make_generator(experiment.seed, board.name, "steps").uniform(*STEP_SHARE_RANGE)
+    return max(1, round(share * TYPICAL_WORK_S / float(average.step_s[average.find_row(find_top_mode(average))])))
+
+
+def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, rounds: int) -> Experiment:
+    """Return the experiment of one run: its own fleet, policy and seed, no training, and ample memory.
+
+    The study counts the costs of the requested steps: a board that reduced them would be compared by other work.
+    """
+    workload = experiment.workload.model_copy(update={"task": NULL_TASK, "memory": MemorySpec(guard=False)})
+    fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
+    data = experiment.data.model_copy(update={"partition": "iid", "samples": None})
+    changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}
+    changes |= {"strategy": StrategySpec(), "mods": (), "evaluation": EvaluationSpec()}
+    return experiment.model_copy(update=changes)
+
+
+def build_board_experiment(experiment: Experiment, board: FleetBoard, steps: int) -> Experiment:
+    """Return the experiment as one board receives it, so that its share comes to ``steps`` steps."""
+    count = len(list_boards(experiment))
+    samples = NULL_SAMPLES // count + (board.index < NULL_SAMPLES % count)
+    batches = math.ceil(samples / experiment.workload.batch_size)
+    workload = experiment.workload.model_copy(update={"local_epochs": steps / batches})
+    return experiment.model_copy(update={"workload": workload})
+
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]

@@ -19,10 +19,9 @@ from contracts.rig import COURSE, RigContract
 
 from fedge.characterisation.image_storage import ImageDataSet, Mount, find_mount
 from fedge.characterisation.local_rig import ProgramRun, build_local_rig, build_measurement
-from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SensorSummary
+from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SensorSummary, SystemSample
 from fedge.characterisation.point_measurement import MeasurementRig, PointMeasurement
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, StoragePlan, SweepPoint, WorkloadPlan
-from fedge.characterisation.system_sampler import SystemSample
 from fedge.errors import BoardError
 from fedge.types import PowerMode
 
