@@ -296,7 +296,7 @@ def _find_time_shares(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
     among = [one.point for one in group]
     fastest = min(group, key=lambda one: one.stats.e2e_s.value / one.stats.samples)
     waiting = max(group, key=lambda one: _epoch_share(one.stats, "stall_s").value)
-    ratios = [_per_sample_ratio(one, fastest, "e2e_s") for one in group if one is not fastest]
+    ratios = [_compare(one, fastest, "sample_s") for one in group if one is not fastest]
     rivals = sum(one is None or one.low <= 1.0 for one in ratios)
     remark = f"{format_count(rivals, 'other')} may be as fast" if rivals else ""
     setting = "the fastest setting" if len(group) > 1 else "an epoch"
@@ -505,20 +505,10 @@ def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
 def _find_dominating(settings: Sequence[PooledSetting], front: Sequence[int], own: PooledSetting) -> int | None:
     """Return the first setting of the front that is certainly better in time and energy, or None."""
     for other in front:
-        ratios = [_per_sample_ratio(settings[other], own, name) for name in ("e2e_s", "energy_j")]
+        ratios = [_compare(settings[other], own, name) for name in ("sample_s", "sample_j")]
         if all(one is not None and one.high < 1.0 for one in ratios):
             return other
     return None
-
-
-def _per_sample_ratio(one: PooledSetting, own: PooledSetting, name: str) -> Estimate | None:
-    """Return time or energy per sample relative to that of ``own``."""
-    mine, other = getattr(own.stats, name), getattr(one.stats, name)
-    assert mine is not None
-    assert other is not None
-    if name == "energy_j":
-        return estimate_ratio(other.scale(1.0 / one.stats.samples), mine.scale(1.0 / own.stats.samples))
-    return estimate_ratio(other.scale(own.stats.samples / one.stats.samples), mine)
 
 
 def _normalise(values: Floats) -> Floats:
@@ -550,7 +540,7 @@ def _make_plane_finding(plane: TimeEnergyPlane) -> SweepFinding:
 
 def _certainly_differ(one: PooledSetting, other: PooledSetting) -> bool:
     """Return whether times per sample, or energies per sample, certainly differ."""
-    ratios = (_per_sample_ratio(one, other, name) for name in ("e2e_s", "energy_j"))
+    ratios = (_compare(one, other, name) for name in ("sample_s", "sample_j"))
     return any(found is not None and (found.low > 1.0 or found.high < 1.0) for found in ratios)
 
 

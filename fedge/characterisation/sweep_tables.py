@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,10 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import (
     MODE_KNOBS,
-    CharacterisationPlan,
     MeasurementSchedule,
     SweepPoint,
     format_mode,
+    get_knob_value,
     kind_of_board,
     plan_as_data,
 )
@@ -76,22 +76,26 @@ def write_tables(result: SweepResult) -> list[Path]:
         BadInput: The folder cannot be written.
     """
     groups: dict[Path, list[SweepTableRow]] = {}
-    for finished in result.points:
-        row = to_table_row(finished, result.plan.course)
-        if isinstance(row, SweepTableRow):
-            groups.setdefault(_table_path(result.folder, finished.point), []).append(row)
-    omitted = list_omitted_points(result)
-    for path, rows in groups.items():
+    rows, omitted = _split_points(result)
+    for row in rows:
+        groups.setdefault(_table_path(result.folder, row.point), []).append(row)
+    for path, own in groups.items():
         with replace_synced(profiling_record_path(path)) as file:
-            file.write_text(json.dumps(_build_record(path, rows, omitted, result.folder), indent=1) + "\n", "utf-8")
-        write_mode_table(path, *_build_tables(path, rows))
+            file.write_text(json.dumps(_build_record(path, own, omitted, result.folder), indent=1) + "\n", "utf-8")
+        write_mode_table(path, *_build_tables(path, own))
     return list(groups)
 
 
 def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ...]:
     """Return the points that are in no table, each with the reason."""
-    rows = ((one.point, to_table_row(one, result.plan.course)) for one in result.points)
-    return (*((point, why) for point, why in rows if isinstance(why, str)), *result.skipped, *result.failed)
+    return _split_points(result)[1]
+
+
+def _split_points(result: SweepResult) -> tuple[list[SweepTableRow], tuple[tuple[SweepPoint, str], ...]]:
+    """Return the rows of the points that have one, and the other points with the reason."""
+    found = [(one.point, to_table_row(one, result.plan.course)) for one in result.points]
+    omitted = ((point, why) for point, why in found if isinstance(why, str))
+    return [row for _, row in found if not isinstance(row, str)], (*omitted, *result.skipped, *result.failed)
 
 
 def to_table_row(finished: PointMeasurement, course: MeasurementSchedule) -> SweepTableRow | str:
@@ -132,15 +136,8 @@ def loader_folder_name(point: SweepPoint) -> str:
 
 
 def _table_path(folder: Path, point: SweepPoint) -> Path:
-    name = re.sub(r"[^A-Za-z0-9._+-]", "-", point.workload)
-    return (
-        folder
-        / TABLES_FOLDER
-        / f"{point.board}_{loader_folder_name(point)}"
-        / kind_of_board(point.board)
-        / point.kind
-        / f"{name}.csv"
-    )
+    name, setting = re.sub(r"[^A-Za-z0-9._+-]", "-", point.workload), f"{point.board}_{loader_folder_name(point)}"
+    return folder / TABLES_FOLDER / setting / kind_of_board(point.board) / point.kind / f"{name}.csv"
 
 
 def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTable]:
@@ -148,22 +145,18 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
     made = []
     for size in sorted({row.point.batch_size for row in rows}):
         own = sorted((row for row in rows if row.point.batch_size == size), key=lambda row: row.mode)
-        point = own[0].point
-        step_s, power_w = np.array([row.step_s for row in own]), np.array([row.power_w for row in own])
-        modes = stack_modes(row.mode for row in own)
+        point, labels = own[0].point, [(row.finished.label, row.finished.power_label) for row in own]
         made.append(
             ProfileTable(
                 kind_of_board(point.board),
                 workload=point.workload,
                 batch_size=size,
-                modes=modes,
-                step_s=step_s,
-                power_w=power_w,
+                modes=stack_modes(row.mode for row in own),
+                step_s=np.array([row.step_s for row in own]),
+                power_w=np.array([row.power_w for row in own]),
                 sha256="",
                 path=str(path),
-                label=weakest_label(
-                    label for row in own for label in (row.finished.label, row.finished.power_label) if label
-                ),
+                label=weakest_label(label for pair in labels for label in pair if label),
             )
         )
     return made
@@ -185,17 +178,16 @@ def _build_record(
         "method": {"rule": MEAN_RULE},
         "loader": {name: getattr(point, name) for name in LOADER_KNOBS},
         "finished": True,
-        "modes": [_mode_fields(row) for row in sorted(rows, key=lambda row: (row.point.batch_size, row.mode))],
+        "modes": [
+            asdict(row.mode)
+            | {"batch_size": row.point.batch_size, "point": row.point.key, "repeat": row.point.repeat}
+            | {name: getattr(row, name) for name in ("epochs", "step_s", "power_w")}
+            for row in sorted(rows, key=lambda row: (row.point.batch_size, row.mode))
+        ],
         "left_out": [
             {"point": other.key, "reason": why} for other, why in omitted if _table_path(folder, other) == path
         ],
     }  # fmt: skip
-
-
-def _mode_fields(row: SweepTableRow) -> dict[str, Any]:
-    point = row.point
-    own = {"batch_size": point.batch_size, "point": point.key, "repeat": point.repeat}
-    return asdict(row.mode) | own | {"epochs": row.epochs, "step_s": row.step_s, "power_w": row.power_w}
 
 
 PLAN_FILE, EPOCHS_FILE, FINDINGS_FILE = "plan.yaml", "epochs.csv", "findings.json"
@@ -203,49 +195,35 @@ PLAN_FILE, EPOCHS_FILE, FINDINGS_FILE = "plan.yaml", "epochs.csv", "findings.jso
 
 def write_plan(folder: Path, resolved: ResolvedPlan) -> Path:
     """Write ``plan.yaml`` for people to read; a resumed sweep relies on its journal."""
-    path = folder / PLAN_FILE
-    text = yaml.safe_dump(_plan_data(resolved), sort_keys=False, allow_unicode=True, width=120)
-    header = f"# The plan {resolved.plan.name!r} as resolved, with the points in the order of measurement.\n"
-    with replace_synced(path) as file:
-        file.write_text(header + text, encoding="utf-8")
-    return path
+    plan = resolved.plan
+    modes = {board: {text: _mode_text(mode) for text, mode in own.items()} for board, own in resolved.modes.items()}
+    points = [{"key": point.key, **point.as_data(), "mode": _mode_text(point.mode)} for point in plan.points]
+    data = {**plan_as_data(plan), "modes": modes, "points": points}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    header = f"# The plan {plan.name!r} as resolved, with the points in the order of measurement.\n"
+    return _write_text(folder / PLAN_FILE, header + text)
 
 
 def write_epochs(result: SweepResult) -> Path:
     """Write ``epochs.csv`` with one row per epoch; columns without a sensor are empty."""
-    text = io.StringIO()
-    rows = [row for point in result.points for row in _epoch_rows(point, result.plan)]
-    writer = csv.DictWriter(text, _epoch_columns(), lineterminator="\n")
+    text, knobs = io.StringIO(), [one.name for one in fields(SweepPoint) if one.name != "mode"]
+    own = [one.name for one in fields(EpochSummary)]
+    columns = ["key", *knobs, *MODE_KNOBS, *own, "discarded", "label", "power_label"]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
-    path = result.folder / EPOCHS_FILE
+    for finished in result.points:
+        about = {name: get_knob_value(finished.point, name) for name in (*knobs, *MODE_KNOBS)}
+        about |= {"key": finished.point.key, "label": finished.label, "power_label": finished.power_label}
+        for epoch in finished.epochs:
+            writer.writerow({**about, **asdict(epoch), "discarded": epoch.epoch < result.plan.course.discard})
+    return _write_text(result.folder / EPOCHS_FILE, text.getvalue())
+
+
+def _write_text(path: Path, text: str) -> Path:
     with replace_synced(path) as file:
-        file.write_text(text.getvalue(), encoding="utf-8", newline="")
+        file.write_text(text, encoding="utf-8", newline="")
     return path
-
-
-def _plan_data(resolved: ResolvedPlan) -> dict[str, Any]:
-    modes = {board: {text: _mode_text(mode) for text, mode in own.items()} for board, own in resolved.modes.items()}
-    points = [{"key": point.key, **point.as_data(), "mode": _mode_text(point.mode)} for point in resolved.plan.points]
-    return {**plan_as_data(resolved.plan), "modes": modes, "points": points}
 
 
 def _mode_text(mode: PowerMode | None) -> str:
     return "as found" if mode is None else format_mode(mode)
-
-
-def _epoch_columns() -> list[str]:
-    knobs = [one.name for one in fields(SweepPoint) if one.name != "mode"]
-    own = [one.name for one in fields(EpochSummary)]
-    return ["key", *knobs, *MODE_KNOBS, *own, "discarded", "label", "power_label"]
-
-
-def _epoch_rows(finished: PointMeasurement, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
-    point = finished.point
-    mode = {name: None if point.mode is None else getattr(point.mode, name) for name in MODE_KNOBS}
-    setting = {**{name: value for name, value in point.as_data().items() if name != "mode"}, **mode, "key": point.key}
-    labels = {"label": finished.label, "power_label": finished.power_label}
-    return [
-        {**setting, **asdict(epoch), "discarded": epoch.epoch < plan.course.discard, **labels}
-        for epoch in finished.epochs
-    ]

@@ -21,7 +21,7 @@ def sweep(out, plan, rig=None):
     with open_journal(out) as journal:
         journal.begin(plan, dict.fromkeys(plan.boards, rig.software))
         campaign = SweepRun(plan, dict.fromkeys(plan.boards, rig), journal)
-        while campaign.next_point() is not None:
+        while campaign.remaining_points:
             campaign.run_next()
     return rig
 
