@@ -54,7 +54,7 @@ from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
 from fedge.predictors.table_board import Z_90, TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
-from fedge.studies.mode_choice_study import find_steps, run_mode_choice
+from fedge.studies.mode_choice_study import ModeChoiceJob, find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_strategy_job
 from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
@@ -340,7 +340,8 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
     table = _keep_plausible_rows(judged.table)
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
-            found = run_mode_choice(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
+            job = ModeChoiceJob(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
+            found = run_mode_choice(job)
             yield TransferRow(
                 "online",
                 "workload",

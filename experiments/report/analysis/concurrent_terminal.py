@@ -233,14 +233,14 @@ def _describe_search_space(search: StrategySearch) -> str:
 
 
 def _describe_search_quality(search: StrategySearch) -> str:
-    worth, gap = search.worth, search.worth.gap
+    worth = search.worth
     if not worth.solved:
         return ", which does NOT meet the limits."
     if search.chosen is not None and search.chosen.batch_size is None:
-        return f": training steps {percent(gap.loss)} longer than the best choice's."
-    if math.isnan(gap.loss):  # nothing is trained
-        return f": inference {percent(gap.excess)} longer than the best choice's."
-    return f": {percent(gap.loss)} less training than the best choice."
+        return f": training steps {percent(worth.loss)} longer than the best choice's."
+    if math.isnan(worth.loss):  # nothing is trained
+        return f": inference {percent(worth.excess)} longer than the best choice's."
+    return f": {percent(worth.loss)} less training than the best choice."
 
 
 def _format_trial(trial: ProfiledTrial) -> str:

@@ -225,7 +225,7 @@ def _search_to_dict(search: StrategySearch | None) -> Mapping[str, Any] | None:
     if search is None:
         return None
     worth = search.worth
-    percent = {"loss": worth.gap.loss, "excess": worth.gap.excess}
+    percent = {"loss": worth.loss, "excess": worth.excess}
     return {
         "name": search.strategy,
         "modes": len(search.trials),
