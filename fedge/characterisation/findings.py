@@ -132,14 +132,10 @@ class SweepFinding:
         statements: What it states, the main statement first.
         evidence: Sentences with values, intervals, and the keys of points.
         strength: Importance, for ranking: roughly the share of an epoch's time or energy that it concerns.
-        points: Keys of the points behind it.
-        label: Label of its weakest point.
         boards: The boards concerned, or kinds of them; empty for all.
-        workloads: The workloads concerned; empty for all.
         work: ``train`` or ``infer``; empty for both.
         title: The statements in one sentence; set by ``render_finding``, as are the next two.
         board: The only board concerned; empty for several.
-        workload: The only workload concerned; empty for several.
     """
 
     kind: str

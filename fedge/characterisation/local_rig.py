@@ -56,7 +56,6 @@ class ProgramRun:
     Attributes:
         samples: System samples, the first and last at the ends of the run.
         facts: Device, versions and thread count as reported by the program.
-        by_rapl: Whether the processor's energy counters were read.
         other_cores: Mean number of cores that other programs kept busy; None if unknown.
     """
 

@@ -107,11 +107,8 @@ class SettledMode:
     """The measurement of one mode.
 
     Attributes:
-        verdict: Steady values and their quality.
         throttled: Whether the board throttled in the last attempt.
-        peak_c: Highest temperature of the last attempt; None without a sensor.
         seconds: Duration including rests and retries, as for ``joules``.
-        end_c: Temperature at the end; None without a sensor.
     """
 
     mode: PowerMode
@@ -302,17 +299,10 @@ def build_emulated_bench(
     kind: WorkloadKind = "train",
     input_shape: str | None = None,
 ) -> ProfilingBench:
-    """Build the bench of an emulated board.
+    """Build the bench of an emulated board, whose seed gives its deviation from its kind and its noise.
 
-    Args:
-        device: A board of the catalogue.
-        workload: A known workload, or any network that can be counted (``find_named_workload``).
-        batch_size: Samples per step; by default the workload's own.
-        seed: Seed of the board's deviation from its kind and of the noise.
-        temperature_c: Initial temperature in degrees Celsius; that of the air by default.
-        ambient_c: Temperature of the air in degrees Celsius.
-        kind: Training or inference.
-        input_shape: Shape of one sample, as ``3x224x224``.
+    The workload is a known one, or any network that can be counted (``find_named_workload``), at its own batch size
+    and input shape by default. The board starts at ``temperature_c``, by default that of the air.
 
     Raises:
         BadInput: The board is unknown, or the workload cannot be priced on it.
@@ -428,12 +418,8 @@ def wait_for_board(
 ) -> float:
     """Wait until no run works with this board; return the seconds waited.
 
-    Args:
-        settings: The board's settings.
-        limit_s: Seconds to wait at most; 0 to refuse at once.
-        note: Shows the reason of the wait, once.
-        clock: The machine's by default.
-        wall_s: Returns Unix time in seconds, in which claims of runs count.
+    It waits ``limit_s`` at most, 0 to refuse at once; ``note`` shows the reason once. Claims of runs count in
+    ``wall_s``, Unix time.
 
     Raises:
         BoardError: A run works with it for longer; names the run.

@@ -274,11 +274,7 @@ def compute_pooled_findings(
 ) -> tuple[SweepFinding, ...]:
     """Compute all findings by decreasing importance.
 
-    Args:
-        stats: Statistics of all points.
-        points: ``pool_repeats(stats)``.
-        effects: ``compute_pooled_effects(points)``.
-        firsts: ``compute_effects_from_first(points)``.
+    ``points`` are the pooled repeats of ``stats``, ``effects`` and ``firsts`` those of ``knob_effects``.
     """
     groups = group_by_workload(points).values()
     single = [

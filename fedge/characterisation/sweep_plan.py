@@ -401,14 +401,9 @@ def describe_other_knobs(point: SweepPoint, knob: str) -> str:
 
 
 def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
-    """Describe a setting by the knobs that are not the same in all settings of a group.
+    """Describe a setting by the knobs that are not the same in all settings of a group; empty if nothing differs.
 
-    Args:
-        point: The setting.
-        among: The group. If its power modes differ in one knob alone, the mode is named by that knob.
-
-    Returns:
-        The description; empty if nothing differs.
+    If the group's power modes differ in one knob alone, the mode is named by that knob.
     """
     every = [_describe_unusual_knobs(one) for one in among]
     own = {name: describe_knob(name, getattr(point, name)) for name in _SETTING_KNOBS}

@@ -92,15 +92,11 @@ def run_sweep(
     show_progress: ShowProgress,
     write_report: Callable[[SweepResult], list[Path]],
 ) -> SweepOutcome:
-    """Measure the remaining points of a plan and write all results; an interrupt keeps the finished points.
+    """Measure the remaining points of a plan's file and write all results; an interrupt keeps the finished points.
 
-    Args:
-        path: The plan's file.
-        out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
-        again: Whether to retry points that have failed too often.
-        note: Shows a note to the user.
-        show_progress: Opens a progress line for the run.
-        write_report: Writes page and findings of a sweep with finished points, and returns their paths.
+    ``out`` is the sweep's folder, by default ``DEFAULT_FOLDER`` and the plan's name; ``again`` retries points that have
+    failed too often. ``write_report`` writes page and findings of a sweep with finished points, and returns their
+    paths.
 
     Raises:
         BadInput: The input is invalid; raised before any measurement.

@@ -72,17 +72,9 @@ NO_LINK = LinkUse(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class ModeRound:
-    """One round of a run.
+    """One round of a run; ``missed`` if the work ended later than ``LATE_TOLERANCE`` after the deadline.
 
-    Attributes:
-        round: Number of the round, from 1.
-        deadline_s: Deadline in seconds after the round's start.
-        time_s: Time of the work in seconds.
-        energy_j: Energy of the work in joules.
-        oracle_j: Energy of the oracle's round in joules.
-        maxn_j: Energy of a round in the top mode, in joules.
-        missed: Whether the work ended later than ``LATE_TOLERANCE`` after the deadline.
-        modes: Description of the parts, each with its steps and mode.
+    The oracle's and MAXN's energy are those of the same round; ``modes`` describes the parts, each with its steps.
     """
 
     round: int

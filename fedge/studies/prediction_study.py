@@ -326,15 +326,9 @@ MAX_DEFAULT_BUDGETS = 34
 
 @dataclass(frozen=True, slots=True)
 class BudgetCost:
-    """The cost of choices over several problems; all but ``problems`` are None if there is no problem.
+    """The cost of choices over several problems, shares and penalties in percent; None if there is no problem.
 
-    Attributes:
-        penalty_median: Median penalty in percent.
-        penalty_mean: Mean penalty in percent.
-        excess_w: Mean excess in watts.
-        over_limit: Share of the problems with an excess, in percent.
-        over_limit_1w: Share of the problems with an excess above 1 W, in percent.
-        verify_modes: Further measurements per problem.
+    ``verify_modes`` are the further measurements per problem.
     """
 
     problems: int
@@ -372,14 +366,9 @@ def filter_solvable_budgets(power_w: Floats, budgets_w: Sequence[float]) -> tupl
 def score_budget_choices(
     step_s: Floats, power_w: Floats, budgets_w: Sequence[float], chosen: Sequence[int], extra: Sequence[int]
 ) -> BudgetCost:
-    """Score the chosen modes.
+    """Score the row chosen for each solvable budget, with its number of further measurements.
 
-    Args:
-        step_s: Measured seconds per step of the candidate modes, shape (modes,).
-        power_w: Measured powers of these modes in watts, shape (modes,).
-        budgets_w: Solvable budgets in watts.
-        chosen: The chosen row for each budget.
-        extra: Further measurements made for each budget.
+    Times and powers are those of the candidate modes, shape (modes,).
     """
     if not budgets_w:
         return BudgetCost(0)

@@ -81,16 +81,10 @@ class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
 
     Attributes:
-        part: The model.
         left_out: What was left out with the table.
-        judged: The table.
         quantity: What was predicted or decided.
         kind: Whether its steps are of training, of inference, or both beside each other.
         variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
-        modes: Number of measured modes.
-        rows: Number of judged values.
-        error: Mean absolute relative error.
-        bias: Mean signed relative error.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
@@ -142,16 +136,11 @@ def score_quantity(
 def score_choice(
     blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
 ) -> TransferRow | None:
-    """Return the row of a decision, judged on the table's plausible rows.
+    """Return the row of a decision by predicted seconds and watts, (n,), with a margin on the slowdown (log units).
+
+    The n rows of the table are judged where they are plausible.
 
     None without a plausible row of MAXN, the mode of the largest knobs, to which a slowdown refers.
-
-    Args:
-        blank: The row to fill.
-        table: The measured table, n rows.
-        step_s: Predicted seconds per step, shape (n,).
-        power_w: Predicted watts, shape (n,).
-        margin: Margin on the predicted slowdown, log units.
     """
     maxn = find_mode_index(table.modes, table.maxn)
     allowed = find_plausible_rows(table, table.maxn)

@@ -55,13 +55,7 @@ NEEDED: dict[TransferPart, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """Options of a study of transfer.
-
-    Attributes:
-        tables: Folder of measured tables.
-        parts: Models to judge; all if empty.
-        modes: Numbers of measured modes of the predictor, separated by commas.
-    """
+    """Options of a study of transfer; all models are judged if ``parts`` is empty."""
 
     tables: Path
     parts: tuple[str, ...] = ()
@@ -90,8 +84,6 @@ class TransferStudy:
     """The rotation over all tables of a folder.
 
     Attributes:
-        tables: Measured tables of modes, by name.
-        steps: Measured training steps, by board.
         counts: Numbers of measured modes of the predictor.
         cells: What is judged, in the order of the rows.
     """
@@ -211,17 +203,10 @@ def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
 
 @dataclass(frozen=True, slots=True)
 class TransferSummary:
-    """Figures of one model over all tables with the same thing left out, in percent; None does not apply.
+    """Means of one model over all tables with the same thing left out, in percent; None does not apply.
 
-    Attributes:
-        error: Mean error, each table with the same weight; ``worst`` is that of the worst table.
-        bias: Mean signed error.
-        covered: Share of the values in their 90 % intervals.
-        bounded: Share of the values at or below the one-sided 95 % bound.
-        regret: Mean energy beyond the oracle's, and that of the worst table.
-        saved: Share of the oracle's saving.
-        missed: Share of the promises that were broken.
-        refused: Share of the tables for which there is no prediction or choice.
+    ``worst`` and ``worst_regret`` are those of the worst table; the other fields are the means of those of
+    ``TransferRow``, with ``saved`` the share of the oracle's saving.
     """
 
     part: TransferPart

@@ -211,12 +211,7 @@ def estimate_offsets(log_s: Floats, log_w: Floats, measured: Counts) -> ClientOf
 
 
 def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColumns:
-    """Build the columns of an experiment's fleet.
-
-    Args:
-        experiment: The experiment; ``check_columns`` of ``column_study`` says which fields are used.
-        steps: Steps of every client per round; None for about ``TYPICAL_WORK_S`` at MAXN, as in ``count_board_steps``.
-    """
+    """Build the columns of an experiment's fleet; ``steps`` as in ``count_board_steps``."""
     kinds = dict[tuple[object, ...], KindTable]()
     columns: dict[str, list[Floats]] = {name: [] for name in ("steps", "log_time", "log_power")}
     kind_of = []

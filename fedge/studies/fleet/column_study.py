@@ -229,14 +229,10 @@ class PlannedFront:
 def build_planned_front(
     curve: WorkCurve, sd_log: Floats, z: float, *, top: tuple[float, float, float], idle_w: tuple[float, float]
 ) -> PlannedFront:
-    """Build a kind's front, thinned to ``MAX_FRONT_POINTS``, with MAXN among its points.
+    """Build a kind's front, thinned to ``MAX_FRONT_POINTS``, with MAXN among its points; ``z`` is the margin.
 
-    Args:
-        curve: The kind's curve.
-        sd_log: Standard deviation of the log time of each point, shape (f,).
-        z: Margin in standard deviations.
-        top: Seconds per step at MAXN, their standard deviation (log), and watts.
-        idle_w: Power of waiting in the lowest mode, and in MAXN, in watts.
+    ``sd_log`` are the standard deviations of the curve's log times, shape (f,); ``top`` has the seconds per step at
+    MAXN, their standard deviation, and watts; ``idle_w`` as in ``PlannedFront``.
     """
     count = len(curve.rows)
     kept = np.unique(np.round(np.linspace(0, count - 1, min(count, MAX_FRONT_POINTS))).astype(np.intp))
@@ -381,11 +377,9 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
 
 
 def run_column_study(experiment: Experiment, steps: int | None) -> FleetRun:
-    """Play an experiment, as prepared for the study, in columns.
+    """Play an experiment that ``check_columns`` accepts, as prepared for the study, in columns.
 
-    Args:
-        experiment: The experiment; ``check_columns`` accepts it.
-        steps: Steps of every board per round; None for about 30 s at MAXN.
+    Every board does ``steps`` per round, by default about 30 s at MAXN.
 
     Raises:
         RunFailed: If no client will ever be available.

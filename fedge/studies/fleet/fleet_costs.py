@@ -19,13 +19,7 @@ from fedge.types import Floats, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class FleetCost:
-    """The cost of a round.
-
-    Attributes:
-        round_s: Length of the round in seconds.
-        energies_j: Energy by board, in joules.
-        busy_s: End of each board's work and transfers after the round's start, in seconds.
-    """
+    """The cost of a round: its length, and by board the energy and the end of its work and transfers."""
 
     round_s: float
     energies_j: Mapping[str, float]
@@ -59,12 +53,9 @@ class RoundClients:
         return cls(tuple(link_s), np.arange(len(link_s)), link_s=np.array(list(link_s.values())), radio_j=joules)
 
     def cost(self, work_s: Floats, above_j: Floats, waiting_w: Floats) -> FleetCost:
-        """Return the cost of the round, which ends with the last client.
+        """Return the cost of the round, which ends with the last client, from arrays of shape (c,).
 
-        Args:
-            work_s: Seconds of each client's work, shape (c,).
-            above_j: Its energy above waiting, in joules.
-            waiting_w: Its power while it transfers and waits, in watts.
+        ``above_j`` is the energy of the work above waiting, ``waiting_w`` the power while transferring and waiting.
         """
         busy_s = self.link_s + work_s
         round_s = float(busy_s.max())
@@ -107,14 +98,7 @@ def max_round_s(policy: PolicySpec, maxn_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PresetWork:
-    """A board's round in one preset, in which it also waits.
-
-    Attributes:
-        work_s: Time of the work in seconds.
-        work_j: Energy of the work in joules.
-        idle_w: Idle power in watts.
-        top: Whether the preset is MAXN.
-    """
+    """A board's round in one preset, in which it also waits; ``top`` if it is MAXN."""
 
     work_s: float
     work_j: float
@@ -209,13 +193,8 @@ def find_both_best_presets(
 ) -> tuple[FleetCost, FleetCost]:
     """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective.
 
-    Args:
-        clients: The clients.
-        options: Their presets; a client without any other has MAXN in both cases.
-        policy: The policy.
-        maxn: The cost of the round at MAXN.
-        scale: Makes the table of the clients of that of ``options``.
-        most_lengths: Number of round lengths to try; None for all.
+    A client without any other preset has MAXN in both cases. ``scale`` makes the table of the clients of that of
+    ``options``; of the round lengths, ``most_lengths`` are tried (None for all).
     """
     capped = [[option for option in own if not option.top] or own for own in options]
 

@@ -112,12 +112,7 @@ def start_work(columns: FleetColumns, state: ColumnState, clients: Rows, rng: np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindGoal:
-    """The goal of a round.
-
-    Attributes:
-        planned_s: The planned deadline in seconds; None if there is none.
-        own_s: The user's deadline in seconds; None if there is none.
-    """
+    """The goal of a round: the planned deadline in seconds, and the user's own; None if there is none."""
 
     experiment: Experiment
     number: int
@@ -130,12 +125,10 @@ class KindGoal:
         return choice_margin_z(self.experiment.policy)
 
     def room_s(self, link_s: Floats, factor: float, slack: Floats | float) -> Floats:
-        """Return the seconds for work, shape of ``link_s``.
+        """Return the seconds for work beside transfers of ``link_s``, shape of ``link_s``.
 
-        Args:
-            link_s: Seconds of the clients' transfers.
-            factor: Factor of the work's time in a deadline that was planned from the prior.
-            slack: Share by which probes extend a planned round.
+        ``factor`` scales the work's time in a deadline that was planned from the prior; probes extend a planned round
+        by the share ``slack``.
         """
         planned_s = math.inf if self.planned_s is None else self.planned_s
         end_s = (link_s + (planned_s - link_s) * factor) * (1.0 + slack)

@@ -51,7 +51,6 @@ class ConcurrentPlanOptions:
     """The request of a plan.
 
     Attributes:
-        max_power_w: The power budget in watts.
         strategy: Name of the strategy whose profiling is shown, or ``NO_STRATEGY``.
     """
 
@@ -254,16 +253,7 @@ class SimulatedService:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLatencies:
-    """Figures of a service's requests.
-
-    Attributes:
-        p50_s: Median latency in seconds.
-        p95_s: 95th percentile of the latency in seconds.
-        p99_s: 99th percentile of the latency in seconds.
-        worst_s: Largest latency in seconds.
-        mean_batch: Mean batch size.
-        busy: Share of the time spent serving.
-    """
+    """Figures of a service's requests: percentiles of the latency, mean batch size, share of the time spent serving."""
 
     name: str
     requests: int

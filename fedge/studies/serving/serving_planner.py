@@ -69,13 +69,8 @@ class ServingOption:
 
     Attributes:
         steps: Training steps in ``window_s``: a whole number with one service, a mean with several, 0 without services.
-        steps_per_s: Training steps per second.
         window_s: The longest window in seconds; 0 for training alone.
-        power_w: Power in watts.
-        train_s: Seconds per training step.
-        train_w: Watts while training.
         infer_s: Seconds of a full batch of each service.
-        infer_w: Watts while serving each service.
         latency_s: The longest latency in seconds with evenly spaced arrivals.
         share: Share of the time that serving takes.
     """
@@ -367,12 +362,7 @@ class ServiceCombinations:
 def evaluate_combinations(
     demands: Sequence[MeasuredServiceDemand], train_s: Floats | None = None, train_w: Floats | None = None
 ) -> ServiceCombinations:
-    """Evaluate every combination of batch sizes.
-
-    Args:
-        demands: The services.
-        train_s: Seconds per training step, shape (n,); None without training.
-        train_w: Power of training in watts, shape (n,); None without training.
+    """Evaluate every combination of batch sizes, beside training with these times and powers, shape (n,), or alone.
 
     Raises:
         BadInput: If there is no service or more than ``MAX_SERVICES``.
