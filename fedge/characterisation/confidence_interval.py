@@ -108,6 +108,12 @@ def _student_t_from_3(v: float, confidence: float) -> float:
     return z + sum(term / v ** (k + 1) for k, term in enumerate(terms))
 
 
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def mean_estimate(values: Sequence[float] | Floats) -> Estimate:
     """Estimate the mean of independent values, at least one."""
     array = np.asarray(values, dtype=np.float64)

@@ -23,6 +23,7 @@ from fedge.characterisation.confidence_interval import (
     combine_estimates,
     make_estimate,
     make_unbounded_estimate,
+    mean_of_known,
     widen_by_scatter,
 )
 from fedge.characterisation.point_measurement import (
@@ -121,6 +122,8 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
     first = (finished.epochs[:1], [every[finished.epochs[0].epoch]])
     by_epoch = _estimate_by_epoch(counted, pieces, finished.read_sensor_trace())
     means: dict[str, Any] = {name: combine_estimates(own) if own else None for name, own in by_epoch.items()}
+    names = ("cpu_load", "gpu_load", "disk_read_mb", "resident_before")
+    loads: dict[str, Any] = {name: mean_of_known([getattr(epoch, name) for epoch in counted]) for name in names}
     judged = _assess_epochs(pieces)
     return PointStats(
         point=finished.point,
@@ -128,8 +131,9 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
         power_label=finished.power_label,
         epochs=tuple(epoch.epoch for epoch in counted),
         minibatches=sum(epoch.steps for epoch in counted),
-        steps=_mean_of_known([epoch.steps for epoch in counted]) or 0.0,
+        steps=mean_of_known([epoch.steps for epoch in counted]) or 0.0,
         **means,
+        **loads,
         by_epoch=by_epoch,
         first_e2e_s=combine_estimates(_estimate_field(*first, "e2e_s", "step_s")),
         first_stall_s=combine_estimates(_estimate_field(*first, "stall_s", "stall_s")),
@@ -137,11 +141,7 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
         settled=judged.settled,
         unsettled_reason=judged.why,
         outliers=int(judged.outliers.sum()),
-        cpu_load=_mean_of_known([epoch.cpu_load for epoch in counted]),
-        gpu_load=_mean_of_known([epoch.gpu_load for epoch in counted]),
         memory_mb=max((e.memory_mb for e in counted if e.memory_mb is not None), default=None),
-        disk_read_mb=_mean_of_known([epoch.disk_read_mb for epoch in counted]),
-        resident_before=_mean_of_known([epoch.resident_before for epoch in counted]),
         throttled=any(epoch.throttled for epoch in finished.epochs),
         notes=finished.notes,
         parameters=finished.parameters,
@@ -236,13 +236,7 @@ def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
     return Steadiness(there[0].steadiness.warm_up, marked, not why, why)
 
 
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 ESTIMATE_FIELDS = tuple(one.name for one in fields(PointStats) if str(one.type).startswith("Estimate"))
-
 
 LATER_EPOCH_FIELDS = {"first_e2e_s": "e2e_s", "first_stall_s": "stall_s"}
 

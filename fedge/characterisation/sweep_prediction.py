@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedge.characterisation import sweep_plan
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.characterisation.epoch_model import (
     EpochModel,
     EpochPredictions,
@@ -296,13 +297,8 @@ def _to_prediction(
     known: dict[str, Any] = {**about, **loader, **figures, **spreads}
     return EpochPrediction(
         mode=format_mode(mode),
-        seen_s=_mean_or_none([one.e2e_s for one in same]),
-        seen_j=_mean_or_none([one.energy_j for one in same]),
+        seen_s=mean_of_known([one.e2e_s for one in same]),
+        seen_j=mean_of_known([one.energy_j for one in same]),
         label=predictions.label,
         **known,
     )
-
-
-def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedge import registry
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.child_processes import limit_to_one_thread
 from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
@@ -248,7 +249,7 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
     by_table = {row.judged: [one for one in rows if one.judged == row.judged] for row in rows}
 
     def list_means(field: str) -> list[float]:
-        means = (_mean([getattr(row, field) for row in table]) for table in by_table.values())
+        means = (mean_of_known([getattr(row, field) for row in table]) for table in by_table.values())
         return [mean for mean in means if mean is not None]
 
     errors, regrets = list_means("error"), list_means("regret")
@@ -261,19 +262,14 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
         variant=first.variant,
         modes=None if first.part == "online" else first.modes,
         tables=len(by_table),
-        error=_mean(errors),
+        error=mean_of_known(errors),
         worst=max(errors, default=None),
-        bias=_mean(list_means("bias")),
-        covered=_mean(list_means("covered")),
-        bounded=_mean(list_means("bounded")),
-        regret=_mean(regrets),
+        bias=mean_of_known(list_means("bias")),
+        covered=mean_of_known(list_means("covered")),
+        bounded=mean_of_known(list_means("bounded")),
+        regret=mean_of_known(regrets),
         worst_regret=max(regrets, default=None),
         saved=100.0 * sum(list_means("saving")) / oracle if oracle > 0 else None,
-        missed=_mean(list_means("missed")),
+        missed=mean_of_known(list_means("missed")),
         refused=100.0 * sum(any(row.refused for row in table) for table in by_table.values()) / len(by_table),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

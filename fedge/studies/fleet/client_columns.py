@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,16 +162,66 @@ class FleetColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ClientOffsets:
+    """Expected log offsets of c clients from their kinds, and the standard deviation of that of time."""
+
+    time: Floats
+    power: Floats
+    time_sd: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientRecord:
+    """What clients have measured; arrays have one element per client.
+
+    Attributes:
+        log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.
+        measured: Number of these ratios.
+        tried: Bits of the kind's known modes that the client worked in.
+        explored: Number of these modes.
+    """
+
+    log_s: Floats
+    log_w: Floats
+    measured: Counts
+    tried: NDArray[np.uint64]
+    explored: Counts
+
+    def select(self, clients: Rows) -> ClientRecord:
+        """Return a copy of the records of ``clients``."""
+        return ClientRecord(*(values[clients] for values in self._columns()))
+
+    def replace(self, clients: Rows, own: ClientRecord) -> ClientRecord:
+        """Return the records with those of ``clients`` replaced."""
+        pairs = zip(self._columns(), own._columns(), strict=True)
+        return ClientRecord(*(replace_rows(values, clients, new) for values, new in pairs))
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [getattr(self, one.name) for one in dataclasses.fields(self)]
+
+    def estimate_offsets(self) -> ClientOffsets:
+        """Return the posterior of clients' offsets, from a normal prior with the spread of boards of a kind."""
+        return ClientOffsets(
+            compute_offset(self.log_s, self.measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+            compute_offset(self.log_w, self.measured, OFFSET_POWER_SD, NOISE_POWER_SD),
+            compute_offset_sd(self.measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+        )
+
+
+def replace_rows(values: NDArray[Any], rows: Rows, new: Any) -> NDArray[Any]:
+    """Return a copy of an array with the values at these rows replaced."""
+    copy = values.copy()
+    copy[rows] = new
+    return copy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ColumnState:
     """The state between two rounds; arrays have one element per client and are not modified.
 
     Attributes:
         clock_s: Simulated time.
         knowledge: What each kind has learnt.
-        log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.
-        measured: Number of these ratios.
-        tried: Bits of the kind's known modes that the client worked in.
-        explored: Number of these modes.
         last_round: The last round that the client took part in; 0 for none.
         busy_s: Seconds of that round.
         left_j: Charge of the battery in joules; infinite on mains.
@@ -180,34 +231,12 @@ class ColumnState:
 
     clock_s: float
     knowledge: tuple[KindKnowledge, ...]
-    log_s: Floats
-    log_w: Floats
-    measured: Counts
-    tried: NDArray[np.uint64]
-    explored: Counts
+    record: ClientRecord
     last_round: Counts
     busy_s: Floats
     left_j: Floats
     on: Flags
     switch_s: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientOffsets:
-    """Expected log offsets of c clients from their kinds, and the standard deviation of that of time."""
-
-    time: Floats
-    power: Floats
-    time_sd: Floats
-
-
-def estimate_offsets(log_s: Floats, log_w: Floats, measured: Counts) -> ClientOffsets:
-    """Return the posterior of clients' offsets, from a normal prior with the spread of boards of a kind."""
-    return ClientOffsets(
-        compute_offset(log_s, measured, OFFSET_TIME_SD, NOISE_TIME_SD),
-        compute_offset(log_w, measured, OFFSET_POWER_SD, NOISE_POWER_SD),
-        compute_offset_sd(measured, OFFSET_TIME_SD, NOISE_TIME_SD),
-    )
 
 
 def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColumns:
@@ -277,6 +306,7 @@ def _list_entry_terms(entries: tuple[FleetEntry, ...], workload: WorkloadSpec) -
 def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     """Return the state before the first round; availability starts in its stationary state."""
     n, rng = len(columns), make_generator(seed, "availability", "columns")
+    none = np.zeros(n, dtype=np.int64)
     on_s, off_s = columns.on_s[columns.entry], columns.off_s[columns.entry]
     on, switch_s = np.ones(n, dtype=np.bool_), np.full(n, np.inf)
     changing = np.flatnonzero(np.isfinite(on_s))
@@ -285,12 +315,8 @@ def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     return ColumnState(
         0.0,
         knowledge=tuple(start_knowledge(kind) for kind in columns.kinds),
-        log_s=np.zeros(n),
-        log_w=np.zeros(n),
-        measured=np.zeros(n, dtype=np.int64),
-        tried=np.zeros(n, dtype=np.uint64),
-        explored=np.zeros(n, dtype=np.int64),
-        last_round=np.zeros(n, dtype=np.int64),
+        record=ClientRecord(np.zeros(n), np.zeros(n), none, np.zeros(n, dtype=np.uint64), none),
+        last_round=none,
         busy_s=np.zeros(n),
         left_j=columns.start_j[columns.entry],
         on=on,

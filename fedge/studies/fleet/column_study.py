@@ -22,7 +22,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from fedge.studies.fleet.client_columns import (
     ColumnState,
     FleetColumns,
     build_fleet_columns,
-    estimate_offsets,
+    replace_rows,
     select_columns,
     start_state,
 )
@@ -123,7 +123,7 @@ def _plan_round(
         _build_known_front(kind, known, z) if count else None
         for count, kind, known in zip(used, columns.kinds, state.knowledge, strict=True)
     ]
-    own = estimate_offsets(state.log_s[clients], state.log_w[clients], state.measured[clients])
+    own = state.record.select(clients).estimate_offsets()
     scale = (columns.steps[clients] + WARM_UP_STEPS) * np.exp(own.time)
     groups = group_clients(columns.entry[clients], scale, np.exp(own.power))
     plan = plan_deadline(policy, build_group_columns(columns, groups, fronts))
@@ -183,21 +183,13 @@ def _store_clients(
     state: ColumnState, number: int, work: RunningWork, *, busy_s: Floats, left_j: Floats
 ) -> ColumnState:
     """Return the state with the columns of the round's clients replaced."""
-    changed = {
-        "log_s": work.log_s,
-        "log_w": work.log_w,
-        "measured": work.measured,
-        "tried": work.tried,
-        "explored": work.explored,
-        "last_round": np.full(len(work.clients), number),
-        "busy_s": busy_s,
-        "left_j": left_j,
-    }
-    columns: dict[str, Any] = {}
-    for name, values in changed.items():
-        columns[name] = getattr(state, name).copy()
-        columns[name][work.clients] = values
-    return dataclasses.replace(state, **columns)
+    return dataclasses.replace(
+        state,
+        record=state.record.replace(work.clients, work.record),
+        last_round=replace_rows(state.last_round, work.clients, number),
+        busy_s=replace_rows(state.busy_s, work.clients, busy_s),
+        left_j=replace_rows(state.left_j, work.clients, left_j),
+    )
 
 
 CLASS_WIDTH = 0.002
@@ -390,7 +382,7 @@ def run_column_study(experiment: Experiment, steps: int | None) -> FleetRun:
         begin_phase(f"round {number} of {experiment.rounds}")
         state, played = simulate_round(columns, experiment, state, number)
         rounds.append(compare_columns(columns, played, experiment.policy, number))
-        explored.append(float(state.explored.sum() / max(1, np.count_nonzero(state.explored))))
+        explored.append(float(state.record.explored.sum() / max(1, np.count_nonzero(state.record.explored))))
     return FleetRun(experiment.policy.name, experiment.seed, tuple(rounds), tuple(explored), engine="columns")
 
 

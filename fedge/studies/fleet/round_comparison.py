@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.mode_mix import find_best_split
@@ -384,17 +385,17 @@ def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | Non
     for way in ways:
         spent = [getattr(one, way) for one in rounds]
         prefix = {"chosen": "", "capped": "preset_but_maxn_", "every": "oracle_all_rows_"}.get(way, f"{way}_")
-        found[f"{prefix}round_s"] = _mean([one.round_s for one in spent])
-        found[f"{prefix}energy_j"] = _mean([one.energy_j for one in spent])
-    found["played_round_s"] = _mean([one.played_s for one in rounds])
-    found["played_energy_j"] = _mean([one.played_j for one in rounds])
+        found[f"{prefix}round_s"] = mean_of_known([one.round_s for one in spent])
+        found[f"{prefix}energy_j"] = mean_of_known([one.energy_j for one in spent])
+    found["played_round_s"] = mean_of_known([one.played_s for one in rounds])
+    found["played_energy_j"] = mean_of_known([one.played_j for one in rounds])
     beyond = sum(not one.limits_kept for one in rounds)
     own = [None if beyond else one.objective for one in rounds]
     found["objective_gap_pct"] = _gap_pct(own, [one.oracle_objective for one in rounds])
     found["objective_gap_all_rows_pct"] = _gap_pct(own, [one.every_objective for one in rounds])
     saved = _difference(found["maxn_energy_j"], found["energy_j"])
     oracle = _difference(found["maxn_energy_j"], found["oracle_energy_j"])
-    most = _difference(found["maxn_energy_j"], _mean([one.at_length.energy_j for one in rounds]))
+    most = _difference(found["maxn_energy_j"], mean_of_known([one.at_length.energy_j for one in rounds]))
     found["saving_pct"] = _percent(saved, found["maxn_energy_j"])
     found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
     share = None if beyond else _share(saved, most, found["maxn_energy_j"])
@@ -404,10 +405,6 @@ def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | Non
     found["deadlines_missed"] = sum(one.missed for one in rounds)
     found["deadlines_missed_played"] = sum(one.missed_played for one in rounds)
     return found
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _gap_pct(values: Sequence[float | None], others: Sequence[float | None]) -> float | None:

@@ -234,12 +234,10 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
 
 
 def _parse_strategies(text: str) -> tuple[str, ...]:
-    names = [word.strip() for word in text.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise BadInput("--strategies", repr(text), "names of strategies, separated by commas, each once")
+    names = registry.split_names("--strategies", text, "names of strategies, separated by commas")
     for name in names:
         registry.load_named("--strategies", name, STRATEGIES)
-    return tuple(names)
+    return names
 
 
 def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...] | None) -> list[StrategyCase]:

@@ -31,7 +31,6 @@ from fedge.studies.fleet.client_columns import (
     build_fleet_columns,
     build_run_experiment,
     count_board_steps,
-    estimate_offsets,
     select_oort_rows,
     start_state,
 )
@@ -90,7 +89,7 @@ def test_a_client_learns_its_own_offsets():
     state = start_state(columns, 1)
     for number in range(1, 6):
         state, _ = simulate_round(columns, asked, state, number)
-    own = estimate_offsets(state.log_s, state.log_w, state.measured)
+    own = state.record.estimate_offsets()
 
     for learnt, true in ((own.time, columns.log_time), (own.power, columns.log_power)):
         off = (learnt - learnt.mean()) - (true - true.mean())
