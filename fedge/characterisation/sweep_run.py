@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.characterisation import sweep_plan, sweep_tables
+from fedge.characterisation import sweep_plan
 from fedge.characterisation.findings import format_count
 from fedge.characterisation.plan_reader import MAXN, ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_measurement import (
@@ -26,6 +26,9 @@ from fedge.characterisation.sweep_store import (
     check_plan_extends,
     open_journal,
     read_result,
+    write_epochs,
+    write_plan,
+    write_tables,
 )
 from fedge.errors import BadInput, BoardError
 
@@ -111,14 +114,14 @@ def run_sweep(
         if again:
             journal.past.attempts.clear()
         before = len(journal.past.done)
-        sweep_tables.write_plan(out, resolved)
+        write_plan(out, resolved)
         if text := _describe_default_modes(resolved):
             note(text)
         _measure_points(SweepRun(plan, rigs, journal), out, note, show_progress)
         result = read_result(out)
-        written = [sweep_tables.write_epochs(result)]
+        written = [write_epochs(result)]
         if result.points:
-            written += [*sweep_tables.write_tables(result), *write_report(result)]
+            written += [*write_tables(result), *write_report(result)]
         return SweepOutcome(result, len(result.points) - before, tuple(written), dict(journal.past.attempts))
 
 

@@ -24,8 +24,7 @@ from experiments.report.quantities import UNKNOWN, duration, energy, number, per
 from fedge.atomic_files import write_text
 from fedge.characterisation.findings import SweepFinding, describe_step
 from fedge.characterisation.sweep_plan import KIND_NAMES
-from fedge.characterisation.sweep_store import SweepResult, to_write_error
-from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.characterisation.sweep_store import FINDINGS_FILE, SweepResult, to_write_error
 from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.telemetry import run_folder
 

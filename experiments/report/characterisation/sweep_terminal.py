@@ -13,8 +13,7 @@ from fedge.characterisation.findings import describe_step, format_count
 from fedge.characterisation.sweep_plan import KIND_NAMES, SweepPoint, describe_point
 from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome
-from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
-from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.characterisation.sweep_store import FINDINGS_FILE, JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 
