@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_statistics import PooledSetting
+from fedge.characterisation.point_statistics import PooledSetting, group_by
 from fedge.characterisation.sweep_plan import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.types import Label, weakest_label
 
@@ -281,11 +281,8 @@ def merge_findings(found: Sequence[SweepFinding]) -> list[SweepFinding]:
 
 
 def _merge_similar(found: Sequence[SweepFinding], key: Callable[[SweepFinding], Hashable]) -> list[SweepFinding]:
-    groups: dict[Hashable, list[SweepFinding]] = defaultdict(list)
-    for one in found:
-        groups[one.kind, one.work, one.label, key(one)].append(one)
     merged: list[SweepFinding] = []
-    for group in groups.values():
+    for group in group_by(found, lambda one: (one.kind, one.work, one.label, key(one))).values():
         rest = sorted(group, key=lambda one: -one.strength)
         while rest:
             first = rest[0]

@@ -9,10 +9,9 @@ of power and time.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +36,9 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.types import Floats, Label
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +259,7 @@ class PooledSetting:
 
 def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
     """Pool the repeats of each setting and board, in the order of the first repeats."""
-    groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
-    for one in sorted(stats, key=lambda s: s.point.repeat):
-        groups[replace(one.point, repeat=0)].append(one)
+    groups = group_repeats(sorted(stats, key=lambda one: one.point.repeat))
     scatters = {
         (board, name): _epoch_and_repeat_scatter(
             [group for point, group in groups.items() if point.board == board], name
@@ -273,12 +273,21 @@ def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
     )
 
 
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key, in the order of their first occurrences."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def group_repeats(stats: Iterable[PointStats]) -> dict[SweepPoint, list[PointStats]]:
+    return group_by(stats, lambda one: replace(one.point, repeat=0))
+
+
 def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
     """Group settings by board, workload and kind."""
-    groups: dict[tuple[str, str, str], list[PooledSetting]] = defaultdict(list)
-    for one in points:
-        groups[one.point.board, one.point.workload, one.point.kind].append(one)
-    return groups
+    return group_by(points, lambda one: (one.point.board, one.point.workload, one.point.kind))
 
 
 _Scatter = tuple[float, int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_statistics import PointStats, PooledSetting
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by
 from fedge.characterisation.sweep_plan import KnobValue, SweepPoint, get_knob_value, without_knob
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, solve_steady_state
@@ -51,10 +50,8 @@ def estimate_slope(now: SweepPoint, group: Sequence[PooledSetting], knob: str, f
     own = get_knob_value(now, knob)
     if own is None or float(own) <= 0:
         return None
-    chains: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
-    for one in group:
-        if get_knob_value(one.point, knob):
-            chains[without_knob(one.point, knob)].append(one)
+    known = (one for one in group if get_knob_value(one.point, knob))
+    chains = group_by(known, lambda one: without_knob(one.point, knob))
     like = without_knob(now, knob)
     found: list[tuple[bool, float, float]] = []
     for key, settings in chains.items():

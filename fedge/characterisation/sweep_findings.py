@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -29,7 +28,13 @@ from fedge.characterisation.findings import (
 )
 from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, find_knob_findings, get_quantity, quantity_label
 from fedge.characterisation.point_measurement import DISTURBED_CORES
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
+from fedge.characterisation.point_statistics import (
+    PointStats,
+    PooledSetting,
+    group_by,
+    group_by_workload,
+    group_repeats,
+)
 from fedge.characterisation.stability import MIN_DRIFT
 from fedge.characterisation.sweep_plan import (
     MODE_KNOBS,
@@ -75,11 +80,10 @@ class Variability:
 def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
     """Compute the variation of every setting that was repeated, or measured on several boards of a kind."""
     found: list[Variability | None] = []
-    settings: dict[SweepPoint, dict[str, list[PointStats]]] = defaultdict(lambda: defaultdict(list))
-    for one in sorted(stats, key=lambda s: (s.point.board, s.point.repeat)):
-        point = replace(one.point, board=kind_of_board(one.point.board), repeat=0)
-        settings[point][one.point.board].append(one)
-    for point, boards in settings.items():
+    ordered = sorted(stats, key=lambda one: (one.point.board, one.point.repeat))
+    settings = group_by(ordered, lambda one: replace(one.point, board=kind_of_board(one.point.board), repeat=0))
+    for point, group in settings.items():
+        boards = group_by(group, lambda one: one.point.board)
         for quantity in VARIABILITY_QUANTITIES:
             for board, own in boards.items():
                 repeats = {str(one.point.repeat + 1): [one] for one in own}
@@ -124,10 +128,8 @@ def find_differing_repeats(stats: Sequence[PointStats]) -> dict[tuple[str, ...],
     They differ by more than ``MIN_DRIFT``, and by more than chance among their minibatches explains (99 %,
     Bonferroni-corrected for the number of pairs).
     """
-    groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
-    for one in stats:
-        groups[replace(one.point, repeat=0)].append(one)
-    return {tuple(one.key for one in own): _epoch_time_spread(own) for own in groups.values() if _repeats_differ(own)}
+    differing = filter(_repeats_differ, group_repeats(stats).values())
+    return {tuple(one.key for one in own): _epoch_time_spread(own) for own in differing}
 
 
 def add_repeat_notes(stats: Sequence[PointStats]) -> tuple[PointStats, ...]:
@@ -175,9 +177,7 @@ MAX_SETTINGS, MAX_POINTS, MAX_VALUES = 5, 20, 8
 
 def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
     """Find, per board over its repeats and per kind over its boards, the setting that varies most."""
-    groups: dict[tuple[str, str], list[Variability]] = defaultdict(list)
-    for one in compute_variability(stats):
-        groups[one.scope, one.board].append(one)
+    groups = group_by(compute_variability(stats), lambda one: (one.scope, one.board))
     differing = find_differing_repeats(stats)
     return [_make_variability_finding(group, differing) for group in groups.values()]
 
@@ -341,11 +341,9 @@ def _epoch_share(stats: PointStats, name: str) -> Estimate:
 
 def _find_mode_tradeoffs(group: Sequence[PooledSetting]) -> Iterator[SweepFinding]:
     """Compare power modes with everything else equal, then all settings on the time-energy plane."""
-    settings: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
-    for one in group:
-        if one.point.mode is not None and one.stats.energy_j is not None:
-            settings[replace(one.point, mode=None, repeat=0)].append(one)
-    known = max(settings.values(), key=len, default=[])
+    metered = (one for one in group if one.point.mode is not None and one.stats.energy_j is not None)
+    alike = group_by(metered, lambda one: replace(one.point, mode=None, repeat=0))
+    known = max(alike.values(), key=len, default=[])
     top = next((one for one in known if all(_is_at_least(one.point.mode, other.point.mode) for other in known)), None)
     if top is not None and len(known) > 1:
         cheapest = min(known, key=_epoch_energy_j)
@@ -409,12 +407,9 @@ def _state_top_mode(top: PooledSetting, others: Sequence[PooledSetting]) -> Iter
 
 def _find_pipelining_savings(points: Sequence[PooledSetting]) -> Iterable[SweepFinding]:
     """Find how much energy loader workers save against loading in the training process; the largest per workload."""
-    groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
-    for one in points:
-        if one.stats.energy_j is not None:
-            groups[replace(one.point, workers=0, repeat=0)].append(one)
+    metered = (one for one in points if one.stats.energy_j is not None)
     largest: dict[tuple[object, ...], SweepFinding] = {}
-    for group in groups.values():
+    for group in group_by(metered, lambda one: replace(one.point, workers=0, repeat=0)).values():
         alone = next((one for one in group if one.point.workers == 0), None)
         best = min((one for one in group if one.point.workers), key=_epoch_energy_j, default=None)
         joules = _compare(best, alone, "energy_j") if alone and best else None
