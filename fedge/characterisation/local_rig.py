@@ -113,27 +113,24 @@ def _read_arrays(path: Path) -> NpzArrays:
 def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: MachineSession) -> EpochSummary:
     start_s, end_s = float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
     own = arrays["epoch"] == k
-    samples, metered = run.samples, session.summarise_sensors(start_s, end_s)
-    energy_j = (
-        metered.energy_j
-        if metered.energy_j is not None
-        else machine_control.counter_growth(samples, "joules_so_far", start_s, end_s)
-    )
+    samples = run.samples
+    seen: dict[str, Any] = {
+        "energy_j": machine_control.counter_growth(samples, "joules_so_far", start_s, end_s),
+        "temperature_c": machine_control.peak_value(samples, "temperature_c", start_s, end_s),
+        **session.summarise_sensors(start_s, end_s),
+    }
     return EpochSummary(
         epoch=k,
         steps=int(own.sum()),
         e2e_s=end_s - start_s,
         **{name: float(arrays[name][own].sum()) for name in PART_FIELDS},
-        energy_j=energy_j,
-        power_w=None if energy_j is None else energy_j / (end_s - start_s),
+        **seen,
+        power_w=None if seen["energy_j"] is None else seen["energy_j"] / (end_s - start_s),
         cpu_load=machine_control.mean_cpu_load(samples, start_s, end_s),
-        gpu_load=metered.gpu_load,
         memory_mb=machine_control.peak_value(samples, "memory_mb", start_s, end_s),
         disk_read_mb=_disk_read_mb(arrays, k, samples),
         resident_before=machine_control.none_if_nan(arrays["resident_before"][k]),
         resident_after=machine_control.none_if_nan(arrays["resident_after"][k]),
-        temperature_c=metered.temperature_c or machine_control.peak_value(samples, "temperature_c", start_s, end_s),
-        throttled=metered.throttled,
     )
 
 

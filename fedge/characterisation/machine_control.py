@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.characterisation.point_measurement import SensorTrace
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.devices.board_spec import build_board_spec, mode_to_wire
@@ -45,17 +46,6 @@ from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
 from fedge.types import Floats, PowerMode
 from fedge.worker.page_cache import DISKSTATS
 from fedge.worker.page_cache import parse_disk_read_bytes as disk_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SensorSummary:
-    """An interval as the machine's own sensors saw it; None where it has no such sensor."""
-
-    energy_j: float | None = None
-    gpu_load: float | None = None
-    temperature_c: float | None = None
-    throttled: bool = False
-
 
 LOCK_MIN = "lock-min"
 """Permission that the daemon must grant in addition to modes, so that clocks do not fall below those of the mode."""
@@ -139,16 +129,19 @@ class JetsonSession:
         reason = now.get("stopped") or "something else set it"
         return (*self.lost_notes, f"the board left its mode: it is now at {found}; {reason}")
 
-    def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """Summarise an interval between two times of the monotonic clock, in seconds."""
+    def summarise_sensors(self, start_s: float, end_s: float) -> dict[str, Any]:
+        """Return the fields of ``EpochSummary`` that the board's own sensors know of an interval.
+
+        Its ends are times of the monotonic clock, in seconds.
+        """
         try:
             energy = self.here.sampler.energy_between(start_s, end_s)
         except SensorLost as error:
             self.lost_notes += (f"power was lost: {error}",)
-            return SensorSummary()
-        loads = [one.gpu_load for one in self.here.sampler.samples_between(start_s, end_s) if one.gpu_load is not None]
-        gpu_load = sum(loads) / len(loads) if loads else None
-        return SensorSummary(energy.energy_j, gpu_load, energy.peak_c, energy.throttled)
+            return {}
+        loads = [one.gpu_load for one in self.here.sampler.samples_between(start_s, end_s)]
+        found = {"energy_j": energy.energy_j, "gpu_load": mean_of_known(loads), "temperature_c": energy.peak_c}
+        return {name: value for name, value in found.items() if value is not None} | {"throttled": energy.throttled}
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
         """Add the board's own sensors to a trace, whose times count from ``begun_s`` of the monotonic clock."""
@@ -263,8 +256,8 @@ class LinuxSession:
 
     notes: tuple[str, ...] = ()
 
-    def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        return SensorSummary()
+    def summarise_sensors(self, start_s: float, end_s: float) -> dict[str, Any]:
+        return {}
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
         return strip

@@ -19,7 +19,7 @@ from contracts.rig import COURSE, RigContract
 
 from fedge.characterisation.image_storage import ImageDataSet, Mount, find_mount
 from fedge.characterisation.local_rig import ProgramRun, build_local_rig, build_measurement
-from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SensorSummary, SystemSample
+from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SystemSample
 from fedge.characterisation.point_measurement import MeasurementRig, PointMeasurement
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, StoragePlan, SweepPoint, WorkloadPlan
 from fedge.errors import BoardError
@@ -190,8 +190,8 @@ TIMES = ("fetch_s", "preprocess_s", "collate_s", "stall_s", "copy_s", "compute_s
 class Sensed(LinuxSession):
     """A machine with sensors of its own."""
 
-    def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        return SensorSummary(energy_j=5 * (end_s - start_s), gpu_load=0.5, temperature_c=60.0, throttled=True)
+    def summarise_sensors(self, start_s: float, end_s: float) -> dict[str, Any]:
+        return {"energy_j": 5 * (end_s - start_s), "gpu_load": 0.5, "temperature_c": 60.0, "throttled": True}
 
 
 def written(path: Path, **changed: Any) -> Path:

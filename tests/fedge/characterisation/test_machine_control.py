@@ -84,8 +84,7 @@ def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board):
         strip = SensorTrace(np.array([0.05, 0.1, 0.2]), *(nothing,) * 6)
         completed = held.complete_trace(strip, begun_s)
         assert held.notes == ()
-    assert metered.energy_j is not None
-    assert metered.energy_j > 0
+    assert metered["energy_j"] > 0
     assert (completed.power_w > 0).all()
     assert (completed.temperature_c > 0).all()
     assert state_of(board.root) == before
