@@ -51,7 +51,6 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the interval is finite."""
         return -math.inf < self.low and self.high < math.inf
 
     @property

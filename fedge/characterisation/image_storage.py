@@ -121,13 +121,11 @@ class ImageDataSet:
 
 
 def make_image_request(images: Images) -> generated_images.ImageSetSpec:
-    """Return the specification of the images to generate."""
     size = {name: getattr(images, name) for name in ("width", "height", "channels", "kb")}
     return generated_images.ImageSetSpec(images.count, **size, seed=0, in_memory=images.source == "memory")
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
-    """Return the folder of a storage."""
     storage = plan.storages.get(name, StoragePlan(name=name))
     return Path(storage.path).expanduser() if storage.path is not None else folder / IMAGES_FOLDER
 

@@ -203,8 +203,6 @@ def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocati
 
 
 class LocalRig:
-    """The rig of this machine."""
-
     def __init__(self, plan: CharacterisationPlan, folder: Path, machine: HostMachine, place: BoardLocation) -> None:
         self._plan, self._folder, self._machine, self._place = plan, folder.resolve(), machine, place
 

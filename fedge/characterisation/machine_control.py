@@ -349,7 +349,6 @@ class CpuWork:
 
     @classmethod
     def read_now(cls) -> Self:
-        """Read the present values."""
         busy = read_cpu_ticks(Path("/proc"))[0] / os.sysconf("SC_CLK_TCK")
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return cls(time.monotonic(), busy, sum(used.ru_utime + used.ru_stime for used in own))
@@ -401,7 +400,6 @@ class SystemSampler:
         self._zones = sysfs_sensor.find_temperature_readers(self._files, machine)
 
     def take_sample(self) -> SystemSample:
-        """Take a sample now."""
         pids = () if self.pid is None else list_process_tree(self.pid, self._proc)
         busy, ticks = read_cpu_ticks(self._proc)
         hottest_c = max(sysfs_sensor.read_temperatures_c(self._zones).values(), default=math.nan)
@@ -416,7 +414,6 @@ class SystemSampler:
         )
 
     def close(self) -> None:
-        """Close the sensors' files."""
         self._files.close()
 
     def _total_read_bytes(self, pids: tuple[int, ...]) -> float:
@@ -494,7 +491,6 @@ def counter_growth(samples: Sequence[SystemSample], name: str, start_s: float, e
 
 
 def none_if_nan(value: float) -> float | None:
-    """Return a number, or None for NaN."""
     return None if math.isnan(value) else float(value)
 
 

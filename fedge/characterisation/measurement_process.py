@@ -57,7 +57,6 @@ def parse_runtime(text: str) -> Runtime | str:
 
 
 def is_runtime(text: str) -> bool:
-    """Return whether a text is a runtime."""
     return isinstance(parse_runtime(text), Runtime)
 
 

@@ -49,7 +49,6 @@ class MinibatchTimes:
         return len(self.epoch)
 
     def select(self, keep: NDArray[np.bool_]) -> MinibatchTimes:
-        """Return the minibatches selected by a mask."""
         return MinibatchTimes(**{one.name: getattr(self, one.name)[keep] for one in fields(self)})
 
 

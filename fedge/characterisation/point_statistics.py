@@ -94,7 +94,6 @@ class PointStats:
 
     @property
     def key(self) -> str:
-        """The point's key."""
         return self.point.key
 
     @property
@@ -253,7 +252,6 @@ class PooledSetting:
 
     @property
     def point(self) -> SweepPoint:
-        """The first repeat."""
         return self.stats.point
 
 
@@ -286,7 +284,6 @@ def group_repeats(stats: Iterable[PointStats]) -> dict[SweepPoint, list[PointSta
 
 
 def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
-    """Group settings by board, workload and kind."""
     return group_by(points, lambda one: (one.point.board, one.point.workload, one.point.kind))
 
 

@@ -176,7 +176,6 @@ def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]
 
 
 def minibatch_means(stats: PointStats) -> LoaderMeans:
-    """Return the mean seconds per minibatch."""
     per = 1.0 / stats.steps
     point = stats.point
     parts = (stats.fetch_s, stats.preprocess_s, stats.stall_s, stats.copy_s, stats.compute_s, stats.overhead_s)
@@ -184,7 +183,6 @@ def minibatch_means(stats: PointStats) -> LoaderMeans:
 
 
 def count_online_cores(stats: PointStats) -> float:
-    """Return the number of online cores."""
     mode = stats.point.mode
     return float(mode.cores) if mode is not None else stats.parameters.get("cores", UNKNOWN_CORES)
 

@@ -22,17 +22,8 @@ from fedge.types import DeviceSpec, PowerMode
 WorkKind = Literal["train", "infer"]
 CacheState = Literal["dropped", "warm"]
 KNOBS = (
-    "mode",
-    "workload",
-    "kind",
-    "batch_size",
-    "workers",
-    "prefetch",
-    "pinned",
-    "storage",
-    "cache",
-    "runtime",
-    "dvfs",
+    *("mode", "workload", "kind", "batch_size", "workers", "prefetch"),
+    *("pinned", "storage", "cache", "runtime", "dvfs"),
 )
 """The knobs that a sweep may vary, in display order; board and repeat are not among them."""
 
@@ -120,7 +111,6 @@ class Images(StrictRecord):
 
     @property
     def mpixel(self) -> float:
-        """Megapixels of a stored image."""
         return self.width * self.height / 1e6
 
 
@@ -171,8 +161,6 @@ class StorageRecord(StrictRecord):
 
 
 class StoragePlan(StorageRecord):
-    """A storage by its name in the plan."""
-
     name: str
 
 

@@ -50,7 +50,6 @@ class SweepOutcome:
 
     @property
     def board_s(self) -> float:
-        """Board time of all finished points, in seconds."""
         return sum(point.seconds for point in self.result.points)
 
 
@@ -141,7 +140,6 @@ def list_sweep(path: Path, out: Path | None) -> SweepListing:
 
 
 def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
-    """Return an outcome for JSON."""
     result = outcome.result
 
     def reasons(points: tuple[tuple[SweepPoint, str], ...]) -> list[dict[str, Any]]:

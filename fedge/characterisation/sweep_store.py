@@ -262,7 +262,6 @@ class SweepJournal(JsonLines[SweepProgress]):
             self._write_point("skipped", point, {"reason": reason})
 
     def fail(self, point: SweepPoint, reason: str) -> None:
-        """Record a failed attempt at a point."""
         self._write_point("failed", point, {"reason": reason})
 
     def _write_point(self, kind: str, point: SweepPoint, values: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -200,7 +200,6 @@ class _TableTruth:
         return float(self.table.step_s.min())
 
     def measure_part(self, row: int, steps: int) -> Measurement:
-        """Return the measurement of ``steps`` steps in a row's mode."""
         table = self.table
         return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
 
@@ -325,6 +324,8 @@ def _spec_from_table(table: ProfileTable) -> DeviceSpec:
     """Build the specification of a board outside the catalogue from its table."""
     columns = [tuple(sorted(set(table.modes.knobs[:, knob].tolist()))) for knob in range(4)]
     unknown = LabelledValue(float("nan"), "estimated", "unknown board")
+    figures = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
+    nothing: dict[str, Any] = dict.fromkeys(figures, unknown)
     return DeviceSpec(
         name=table.device,
         title=table.device,
@@ -334,12 +335,7 @@ def _spec_from_table(table: ProfileTable) -> DeviceSpec:
         mem_mhz=columns[3],
         presets={},
         default_preset="",
-        ram_gb=unknown,
-        idle_w=unknown,
-        max_w=unknown,
-        gpu_gflops=unknown,
-        mem_gbps=unknown,
-        cpu_score=unknown,
+        **nothing,
         rails=(),
         total_power="",
         accelerators=(),

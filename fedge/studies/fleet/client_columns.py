@@ -188,7 +188,6 @@ class ClientRecord:
     explored: Counts
 
     def select(self, clients: Rows) -> ClientRecord:
-        """Return a copy of the records of ``clients``."""
         return ClientRecord(*(values[clients] for values in self._columns()))
 
     def replace(self, clients: Rows, own: ClientRecord) -> ClientRecord:
@@ -241,26 +240,23 @@ class ColumnState:
 
 def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColumns:
     """Build the columns of an experiment's fleet; ``steps`` as in ``count_board_steps``."""
-    kinds = dict[tuple[object, ...], KindTable]()
-    columns: dict[str, list[Floats]] = {name: [] for name in ("steps", "log_time", "log_power")}
-    kind_of = []
+    kinds, kind_of, drawn = dict[tuple[object, ...], KindTable](), list[int](), list[dict[str, Floats]]()
     for place, entry in enumerate(experiment.fleet):
         key = entry.device, entry.truth, entry.cost, entry.references
         if key not in kinds:
             board = FleetBoard(name=entry.name or entry.device, index=place, entry=entry)
             kinds[key] = build_kind_table(experiment, board)
         kind_of.append(list(kinds).index(key))
-        for name, values in _draw_entry(
-            entry, kinds[key], steps, make_generator(experiment.seed, place, entry.device, "columns")
-        ).items():
-            columns[name].append(values)
+        rng = make_generator(experiment.seed, place, entry.device, "columns")
+        drawn.append(_draw_entry(entry, kinds[key], steps, rng))
+    terms = [_list_entry_terms(entry, experiment.workload) for entry in experiment.fleet]
     return FleetColumns(
         tuple(entry.name or entry.device for entry in experiment.fleet),
         kinds=tuple(kinds.values()),
         kind_of=np.array(kind_of, dtype=np.intp),
         entry=np.repeat(np.arange(len(kind_of)), [entry.count for entry in experiment.fleet]),
-        **{name: np.concatenate(values) for name, values in columns.items()},
-        **{name: np.array(values) for name, values in _list_entry_terms(experiment.fleet, experiment.workload).items()},
+        **{name: np.concatenate([own[name] for own in drawn]) for name in drawn[0]},
+        **{name: np.array([own[name] for own in terms]) for name in terms[0]},
     )
 
 
@@ -276,30 +272,23 @@ def _draw_entry(entry: FleetEntry, kind: KindTable, steps: int | None, rng: np.r
     }
 
 
-def _list_entry_terms(entries: tuple[FleetEntry, ...], workload: WorkloadSpec) -> dict[str, list[float]]:
-    nothing = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
-    sizes = [count_priced_bytes(entry, workload) for entry in entries]
-    links = [
-        build_link(entry.link).transfer(*[nothing if size is None else size] * 2)
-        for entry, size in zip(entries, sizes, strict=True)
-    ]
-    periods = [
-        (a.on_s, a.off_s) if (a := entry.availability) is not None and a.on_s and a.off_s else (math.inf, 0.0)
-        for entry in entries
-    ]
-    batteries = [entry.battery for entry in entries]
-    capacities = [math.inf if battery is None else battery.capacity_wh * J_PER_WH for battery in batteries]
-    pairs = list(zip(batteries, capacities, strict=True))
+def _list_entry_terms(entry: FleetEntry, workload: WorkloadSpec) -> dict[str, float]:
+    size = count_priced_bytes(entry, workload)
+    if size is None:
+        size = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
+    link, battery, periods = build_link(entry.link).transfer(size, size), entry.battery, entry.availability
+    on_s, off_s = (None, None) if periods is None else (periods.on_s, periods.off_s)
+    size_j = math.inf if battery is None else battery.capacity_wh * J_PER_WH
     return {
-        "down_s": [link.down_s for link in links],
-        "up_s": [link.up_s for link in links],
-        "radio_w": [entry.link.radio_w for entry in entries],
-        "on_s": [on_s or math.inf for on_s, _ in periods],
-        "off_s": [off_s or 0.0 for _, off_s in periods],
-        "capacity_j": capacities,
-        "floor_j": [0.0 if battery is None else battery.floor * size_j for battery, size_j in pairs],
-        "charging_w": [0.0 if battery is None else battery.charging_w for battery in batteries],
-        "start_j": [math.inf if battery is None else battery.charge * size_j for battery, size_j in pairs],
+        "down_s": link.down_s,
+        "up_s": link.up_s,
+        "radio_w": entry.link.radio_w,
+        "on_s": on_s if on_s and off_s else math.inf,
+        "off_s": off_s if on_s and off_s else 0.0,
+        "capacity_j": size_j,
+        "floor_j": 0.0 if battery is None else battery.floor * size_j,
+        "charging_w": 0.0 if battery is None else battery.charging_w,
+        "start_j": math.inf if battery is None else battery.charge * size_j,
     }
 
 

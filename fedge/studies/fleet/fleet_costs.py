@@ -27,7 +27,6 @@ class FleetCost:
 
     @property
     def energy_j(self) -> float:
-        """Energy of all boards in joules."""
         return sum(self.energies_j.values())
 
 
@@ -136,7 +135,6 @@ class PresetTable:
 
 
 def stack_presets(options: Sequence[Sequence[PresetWork]]) -> PresetTable:
-    """Stack the presets of every client to a table."""
     table = np.zeros((3, len(options), max(map(len, options))))
     table[0] = np.inf
     for row, own in enumerate(options):

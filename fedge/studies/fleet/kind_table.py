@@ -305,7 +305,6 @@ class WorkRoom:
     switch_w: float
 
     def select(self, mask: NDArray[np.bool_]) -> WorkRoom:
-        """Return the clients for which ``mask`` is True."""
         return WorkRoom(self.steps[mask], self.left_s[mask], self.switch_s[mask], self.switch_w)
 
 

@@ -148,7 +148,6 @@ class JobTables:
     is_given: bool
 
     def build_pair(self, service: int = 0) -> JobPair:
-        """Return the training job with one of the services."""
         return build_pair(self.train, self.infer[service] if self.infer else ())
 
 

@@ -139,7 +139,6 @@ class ServingChoices:
         return -first, self.choices.infer_s, self.choices.power_w
 
     def build_option(self, place: int) -> ServingOption:
-        """Return the choice at a place."""
         jobs, (c, row) = self.jobs, divmod(place, len(self.jobs.modes))
         at = list(zip(jobs.services, self.choices.places[c], strict=True))
         sizes = tuple(service.batch_sizes[p] for service, p in at)
@@ -259,7 +258,6 @@ def _change_limits(jobs: ServingJobs, power_w: float, factor: float) -> Iterator
 
 
 def scale_rates(jobs: ServingJobs, factor: float) -> ServingJobs:
-    """Return the jobs with all request rates multiplied by ``factor``."""
     return replace(jobs, services=tuple(replace(one, rate_hz=one.rate_hz * factor) for one in jobs.services))
 
 
