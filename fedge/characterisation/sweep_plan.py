@@ -82,7 +82,7 @@ class SweepPoint:
         return cls(**given)
 
 
-Count = Annotated[int, Field(ge=1, le=10**9)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
 _Pixels = Annotated[int, Field(ge=1, le=20_000)]
 _Repeats = Annotated[int, Field(ge=1, le=10_000)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -101,7 +101,7 @@ class Images(StrictRecord):
         folder: The user's own image folder; None: images are generated, identical for identical parameters.
     """
 
-    count: Count
+    count: _Count
     width: _Pixels
     height: _Pixels
     channels: Literal[1, 3] = 3
@@ -136,7 +136,7 @@ class WorkloadRecord(StrictRecord):
     shorthands: ClassVar = ("like", "count")
     model: _Text
     input: Annotated[tuple[_Pixels, _Pixels, _Pixels], BeforeValidator(_as_shape)]
-    classes: Count
+    classes: _Count
     images: Annotated[Images, BeforeValidator(expand_count)]
     learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
     momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
@@ -178,7 +178,7 @@ class MeasurementSchedule(StrictRecord):
 
     epochs: _Repeats = 3
     discard: Annotated[int, Field(ge=0)] = 1
-    minibatches: Count | None = None
+    minibatches: _Count | None = None
     repeats: _Repeats = 1
     every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
     sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0

@@ -34,7 +34,6 @@ from fedge.characterisation.point_measurement import (
     SensorTrace,
     select_counted_epochs,
 )
-from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import (
     MODE_KNOBS,
     CharacterisationPlan,
@@ -424,6 +423,8 @@ def write_tables(result: SweepResult) -> list[Path]:
     Raises:
         BadInput: The folder cannot be written.
     """
+    from fedge.characterisation.profiling_journal import profiling_record_path
+
     groups: dict[Path, list[SweepTableRow]] = {}
     rows, omitted = _split_points(result)
     for row in rows:

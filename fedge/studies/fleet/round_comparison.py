@@ -109,7 +109,7 @@ def compare_alternatives(
     maxn = ways.cost_at_maxn(waits_low=False)
     oracle, every = (ways.cost_as_planned(policy, chosen.round_s, plausible=fine) for fine in (True, False))
     preset, capped = ways.cost_presets(policy, maxn)
-    aims = {
+    aims: dict[str, Any] = {
         name: fleet_costs.compute_objective(policy, spent, maxn)
         for name, spent in (("objective", chosen), ("oracle_objective", oracle), ("every_objective", every))
     }
